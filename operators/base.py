@@ -1,12 +1,11 @@
-"""What all operators and sensors share: one stage each, driven in the worker or, deferred, by the trigger.
+"""Base classes of all operators and sensors. Each runs one stage, in the worker or, deferred, in the trigger.
 
-Stages, the trigger and the hook are imported when a task runs: a DAG file that names our operators must cost next to
-nothing each time Airflow parses it.
+Stages, the trigger and the hook are imported when a task runs: Airflow parses DAG files again and again, so
+the import of an operator must be cheap.
 """
 
 import threading
 import time
-from abc import abstractmethod
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -33,6 +32,7 @@ from edl_workflows.hooks.errors import AirflowStageTimeoutError, branch_name, ra
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.links.elastic_job import ElasticJobLink
+from edl_workflows.operators.rendered import rendered_field
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,25 +43,29 @@ if TYPE_CHECKING:
     from edl_workflows.stages.identity import Lifetime, StageIdentity
 
 STATE_KEY = "edl_stage"
-"""In Airflow's task state store: the newest attempt's handle, and whether its result was delivered."""
+"""Key in Airflow's task state store: the handle of the newest attempt, and whether its result was
+delivered."""
 BACKSTOP = timedelta(seconds=60)
-"""After the trigger's own deadline Airflow's takes effect, for the case that no triggerer runs. Airflow looks every 15 s."""
+"""Airflow's own deadline follows the trigger's by this time, in case no triggerer runs. Airflow checks every
+15 s."""
 KILL_SECONDS = 4.5
-"""A killed worker process gets SIGKILL 5 s after SIGTERM."""
+"""Time limit of a cancellation: a killed worker process gets SIGKILL 5 s after SIGTERM."""
 
 OnKillAction = Literal["delete", "suspend", "keep"]
+CLUSTER_FIELDS = ("namespace", "kubernetes_conn_id", "config_file", "cluster_context")
+"""Template fields of all operators and sensors."""
 
 
 class ClusterTask(BaseOperator):
-    """A task that reaches a cluster by an Airflow connection.
+    """A task that connects to a cluster with an Airflow connection.
 
     Args:
-        namespace: of the job; default: the manifest's, else the connection's.
+        namespace: namespace of the job; by default the manifest's, else the connection's.
         kubernetes_conn_id: Airflow connection of type ``kubernetes``.
-        config_file: kubeconfig in place of the connection's.
+        config_file: kubeconfig that replaces the connection's.
         in_cluster: use the service account of the worker's and the triggerer's pod.
         cluster_context: context within the kubeconfig.
-        kwargs: what every operator has.
+        kwargs: arguments of `BaseOperator`.
     """
 
     def __init__(
@@ -103,12 +107,12 @@ class StageTask(ClusterTask):
     """A task that runs one stage.
 
     Args:
-        deferrable: wait in the triggerer; default: Airflow's ``[operators] default_deferrable``.
-        kwargs: as `ClusterTask`.
+        deferrable: wait in the triggerer; by default Airflow's ``[operators] default_deferrable``.
+        kwargs: arguments of `ClusterTask`.
     """
 
     stage_name: ClassVar[str]
-    """In `edl_workflows.stages.catalog`."""
+    """Name of the stage in `edl_workflows.stages.catalog`."""
     operator_extra_links = (ElasticJobLink(),)
     on_kill_action: OnKillAction = "keep"
 
@@ -116,7 +120,7 @@ class StageTask(ClusterTask):
     _ti: Any = None
     _killed_early = False
     link: str = ""
-    """Where a user sees the object; set when the stage began."""
+    """Link to the object, or the command that shows it; set when the stage has begun."""
 
     def __init__(
         self,
@@ -124,16 +128,20 @@ class StageTask(ClusterTask):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
-        # Each output is an XCom of its own as well: that is what ``submit.output["name"]`` reads.
+        # Each output is also an XCom of its own, which ``submit.output["name"]`` reads.
         super().__init__(multiple_outputs=True, **kwargs)
         self.deferrable = deferrable
 
-    @abstractmethod
     def request_values(self) -> dict[str, Any]:
-        """The stage's request as the rendered arguments say it; None is left to the stage's default."""
+        """The fields of the stage's request from the rendered arguments; None for the default of a field."""
+        from edl_workflows.stages.catalog import stage_of
+
+        fields = list(stage_of(self.stage_name).fields())
+        arguments = [(one, one.argument.operator or one.name) for one in fields]
+        return {one.name: rendered_field(getattr(self, name, None), name, one) for one, name in arguments}
 
     def begin(self, context: "Context") -> "Handle":
-        """Begin the stage: what it makes is made, or found, after this."""
+        """Begin the stage: create its object, or adopt the one of an earlier attempt."""
         from edl_workflows.stages.catalog import stage_of
 
         stage = stage_of(self.stage_name)
@@ -144,14 +152,14 @@ class StageTask(ClusterTask):
         self.link = self.hook.link(handle.kind, handle.namespace, handle.name)
         return handle
 
-    def look(self, handle: "Handle") -> "InProgress | Done | Failed":
-        """Where the stage stands now. Asked before a task defers: what is done already needs no triggerer."""
+    def check_now(self, handle: "Handle") -> "InProgress | Done | Failed":
+        """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
         from edl_workflows.stages import driver
 
         return driver.check_now(self.hook.cluster(), handle)
 
     def defer_until(self, handle: "Handle", deadline: float | None) -> NoReturn:
-        """Give the worker back and wait in the triggerer."""
+        """Release the worker and wait in the triggerer."""
         from edl_workflows.triggers.elastic_job import ElasticJobTrigger
 
         trigger = ElasticJobTrigger(
@@ -165,7 +173,7 @@ class StageTask(ClusterTask):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
-        """Go on after the trigger's event."""
+        """Continue after the trigger's event."""
         from edl_workflows.triggers.elastic_job import StageEvent
 
         told = StageEvent.model_validate(event)
@@ -175,7 +183,7 @@ class StageTask(ClusterTask):
         raise self.failure(to_airflow(told.error, told.message))
 
     def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
-        """Hand the outputs on: as the task's result, and as metrics on the events of its outlets."""
+        """Return the outputs as the task's result, and add them to the events of its outlets."""
         result = outputs.to_dict()
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
@@ -183,11 +191,11 @@ class StageTask(ClusterTask):
         return result
 
     def failure(self, error: EdlError) -> Exception:
-        """What the task raises for an error of its stage."""
+        """The exception to raise for an error of the stage."""
         return error
 
     def identity(self, context: "Context") -> "StageIdentity":
-        """Who this task instance is to the objects in the cluster. It needs no logical date: not every run has one."""
+        """The owner annotations of this task instance. They hold no logical date: not every run has one."""
         from edl_workflows.stages.identity import StageIdentity
 
         ti = context["ti"]
@@ -197,15 +205,16 @@ class StageTask(ClusterTask):
 
 
 class StageOperator(StageTask):
-    """A stage that changes something, and cancels what it made when it is killed or out of time.
+    """A stage that changes something. It cancels what it created if it is killed or exceeds its time limit.
 
     Args:
-        wait_for_completion: until the stage's goal is reached; else only until it has begun.
-        completion_timeout: for the whole wait, deferred or not, counted from the task's start; ``execution_timeout`` counts
-            likewise, also while deferred. What the stage made is cancelled when the time is up.
-        on_kill_action: what becomes of the stage's own object when a user kills the task or its time is up; the object carries
-            it as a mark, by which `ReapOrphanedJobsOperator` goes.
-        kwargs: as `StageTask`.
+        wait_for_completion: wait until the stage's goal is reached; otherwise only until the stage has begun.
+        completion_timeout: time limit of the whole wait, deferred or not, from the start of the task.
+            ``execution_timeout`` limits it in the same way, also while the task is deferred. After it, what
+            the stage created is cancelled.
+        on_kill_action: what to do with the object that the stage created when a user kills the task or its
+            time limit passes. The action is stored on the object, for `ReapOrphanedJobsOperator`.
+        kwargs: arguments of `StageTask`.
     """
 
     def __init__(
@@ -222,13 +231,14 @@ class StageOperator(StageTask):
         self.on_kill_action = on_kill_action
 
     def execute(self, context: "Context") -> dict[str, Any]:
-        """Begin the stage, or find it begun by an earlier attempt, and see it through."""
+        """Begin the stage, or continue the stage of an earlier attempt, and wait for its goal."""
         self._ti = context["ti"]
         with raised_for_airflow():
             try:
                 done = self._finished(context)
             except AirflowTaskTimeout:
-                # Wherever it struck, amid a cancel as well: it strikes once, and to cancel twice does no harm.
+                # It is raised once, wherever the task is, even within a cancellation; a second one does no
+                # harm.
                 self._cancel()
                 raise
             return self.deliver(context, done.outputs)
@@ -236,34 +246,34 @@ class StageOperator(StageTask):
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: "Context"
     ) -> Any:
-        """As Airflow's; but a wait that Airflow itself ended must not leave behind what it was for."""
+        """Resume after a deferral; if Airflow itself ended the wait, cancel what the stage created."""
         self._ti = context["ti"]
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
-            self._handle, _ = self._recall(context)
-            if (outputs := self._reached()) is not None:
+            self._handle, _ = self._load_state(context)
+            if (outputs := self._outputs_if_reached()) is not None:
                 return self.deliver(context, outputs)
             self._cancel()
             what = self._handle or f"task {self.task_id}"
             raise AirflowStageTimeoutError(
-                f"{what} did not reach its goal in time, and no triggerer said so"
+                f"{what} did not reach its goal in time; no triggerer reported it: is one running?"
             ) from error
         except TaskDeferralError:
-            self._handle, _ = self._recall(context)
+            self._handle, _ = self._load_state(context)
             if self._last_attempt():
                 self._cancel()
             raise
 
     def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
-        """As of every stage; and noted, so that a later run of the task does not take this result for its own."""
+        """Return the outputs, and record the delivery: a later run of the task must not reuse this result."""
         result = super().deliver(context, outputs)
         if self._handle is not None:
-            self._remember(context, self._handle, delivered=True)
+            self._store_state(context, self._handle, delivered=True)
         return result
 
     def failure(self, error: EdlError) -> Exception:
-        """The error as Airflow's; what no later attempt will go on with is cancelled first."""
+        """The error as an Airflow exception. What no later attempt will continue is cancelled first."""
         raised = error if isinstance(error, AirflowException) else to_airflow(branch_name(error), str(error))
         over = isinstance(raised, JobFailedError | PlanFailedError | JobDisappearedError)
         no_retry = isinstance(raised, AirflowFailException) or self._last_attempt()
@@ -272,14 +282,14 @@ class StageOperator(StageTask):
         return raised
 
     def on_kill(self) -> None:
-        """Cancel what the stage made, if a user killed the task; a worker that goes down leaves it to the next attempt.
+        """Cancel what the stage created if a user killed the task. If the worker shuts down, the next attempt
+        continues.
 
-        Called in a signal handler, amid whatever the task was doing: a thread of its own holds none of its locks.
+        Airflow calls this in a signal handler, at any point of the task: a separate thread holds none of its
+        locks.
         """
         if self._handle is None:
-            self._killed_early = (
-                True  # `execute` goes on after this handler: it looks when something was made
-            )
+            self._killed_early = True  # `execute` continues after this handler, and cancels what it creates
             return
         if self.on_kill_action == "keep":
             return
@@ -288,8 +298,9 @@ class StageOperator(StageTask):
         thread.join(KILL_SECONDS)
 
     def identity(self, context: "Context") -> "StageIdentity":
-        """With what earlier attempts left in Airflow's task state store, and what becomes of the object without the task."""
-        handle, delivered = self._recall(context)
+        """The owner annotations, with the state that earlier attempts stored and the policy for an orphaned
+        object."""
+        handle, delivered = self._load_state(context)
         known = handle.name if handle is not None and not delivered else ""
         lifetime: Lifetime = "task" if self.wait_for_completion else "run"
         return replace(
@@ -301,11 +312,12 @@ class StageOperator(StageTask):
         )
 
     def _finished(self, context: "Context") -> "Done":
-        """The stage's good end; any other is raised as Airflow's, with what nobody goes on with cancelled."""
+        """Run the stage to its end; a failure is raised as an Airflow exception, after the necessary
+        cancellation."""
         from edl_workflows.stages.goals import Done
 
         try:
-            result = self._pursue(context)
+            result = self._run_stage(context)
         except EdlError as error:
             raise self.failure(error) from error
         except Exception:
@@ -316,33 +328,35 @@ class StageOperator(StageTask):
             return result
         raise self.failure(result.error)
 
-    def _pursue(self, context: "Context") -> "Done | Failed":
+    def _run_stage(self, context: "Context") -> "Done | Failed":
         from edl_workflows.process.signals import alarm_waits
         from edl_workflows.stages.goals import InProgress
 
-        # An object whose creation Airflow's time-out interrupts would be there without a handle by which to cancel it.
+        # If Airflow's time-out interrupted the creation, the object would exist without a handle to cancel
+        # it.
         with alarm_waits():
             handle = self.begin(context)
         if self._killed_early:
             self._cancel_if_killed()
-        self._remember(context, handle, delivered=False)
-        result = self.look(handle)
-        return self._see_through(context, handle, result) if isinstance(result, InProgress) else result
+        self._store_state(context, handle, delivered=False)
+        result = self.check_now(handle)
+        return self._wait(context, handle, result) if isinstance(result, InProgress) else result
 
-    def _reached(self) -> "Outputs | None":
-        """The outputs if the goal was reached while nobody waited; None also where the cluster can't be asked."""
+    def _outputs_if_reached(self) -> "Outputs | None":
+        """The outputs if the goal was reached while nobody waited; None if not, or if the cluster is
+        unavailable."""
         from edl_workflows.stages.goals import Done
 
         if self._handle is None:
             return None
         try:
-            result = self.look(self._handle)
+            result = self.check_now(self._handle)
         except EdlError:
-            self.log.exception("Can't tell whether %s has reached its goal", self._handle)
+            self.log.exception("Can't determine whether %s has reached its goal", self._handle)
             return None
         return result.outputs if isinstance(result, Done) else None
 
-    def _see_through(self, context: "Context", handle: "Handle", now: "InProgress") -> "Done | Failed":
+    def _wait(self, context: "Context", handle: "Handle", now: "InProgress") -> "Done | Failed":
         from edl_workflows.stages import driver
         from edl_workflows.stages.goals import Done
 
@@ -358,11 +372,11 @@ class StageOperator(StageTask):
         start = context["ti"].start_date
         return (start + min(limits)).timestamp() if limits else None
 
-    def _remember(self, context: "Context", handle: "Handle", *, delivered: bool) -> None:
+    def _store_state(self, context: "Context", handle: "Handle", *, delivered: bool) -> None:
         state: JsonValue = {"handle": handle.model_dump(mode="json"), "delivered": delivered}
         context["task_state_store"].set(STATE_KEY, state)
 
-    def _recall(self, context: "Context") -> "tuple[Handle | None, bool]":
+    def _load_state(self, context: "Context") -> "tuple[Handle | None, bool]":
         from edl_workflows.stages.goals import Handle
 
         state = context["task_state_store"].get(STATE_KEY)
@@ -372,7 +386,7 @@ class StageOperator(StageTask):
             return Handle.model_validate(state.get("handle")), bool(state.get("delivered"))
         except ValueError:
             self.log.warning(
-                "What an earlier attempt stored is of another version of this package: %s", state
+                "An earlier attempt stored the state of another version of this package: %s", state
             )
             return None, False
 
@@ -383,7 +397,7 @@ class StageOperator(StageTask):
         try:
             state = task_state(self._ti)
         except AirflowRuntimeError:
-            self.log.exception("Can't tell whether the task was killed; %s is left alone", self._handle)
+            self.log.exception("Can't determine whether the task was killed; %s is left alone", self._handle)
             return
         if state in ENDED_STATES:
             self._cancel()
@@ -399,5 +413,5 @@ class StageOperator(StageTask):
             done = ownership.cancel_object(self.hook.cluster(), self._handle, self.on_kill_action)
             self.log.info("%s: %s", self._handle, self.on_kill_action if done else "nothing to cancel")
         except EdlError:
-            # The error that brings us here is the one to be seen; this one leaves work for a human.
-            self.log.exception("%s could not be cancelled; do it by hand", self._handle)
+            # The task must fail with the error that led here, not with this one.
+            self.log.exception("%s could not be cancelled; cancel it manually", self._handle)

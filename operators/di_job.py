@@ -1,4 +1,4 @@
-"""Operators on DIJobs. What is changed of a running one: `scale_plan` and `elastic_job`, with ``kind="DIJob"``."""
+"""The operator that submits DIJobs. Other operators change a running one with ``kind="DIJob"``."""
 
 from typing import ClassVar
 
@@ -6,6 +6,7 @@ from edl_workflows.operators.job import SubmitJobOperator
 
 
 class SubmitDIJobOperator(SubmitJobOperator):
-    """Create a DIJob and wait until it has succeeded; all as `SubmitJobOperator`."""
+    """Create a DIJob and wait until it has succeeded. Arguments and result are those of
+    `SubmitJobOperator`."""
 
     manifest_kind: ClassVar[str] = "DIJob"

@@ -1,40 +1,35 @@
-"""Submitting a job of any kind."""
+"""The operator that submits a job of any kind."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.operators.base import StageOperator
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
 from edl_workflows.operators.rendered import rendered_map
 
 
 class SubmitJobOperator(StageOperator):
     """Create a job of any kind and wait until it has succeeded.
 
-    The job is named after the task and the run unless the manifest names it, so that a retry finds the job of the attempt
-    before it and goes on with that; a job that failed is replaced by a new one. A task that is cleared after its success
-    trains anew.
+    The job is named after the task and the run unless the manifest names it. A retry adopts the job of the
+    attempt before it; a job that failed is replaced by a new one. A task that is cleared after its success
+    trains again.
 
-    Returns (XCom) a small dict: ``kind``, ``namespace``, ``name``, ``uid``, ``phase``, ``step``, ``records``, ``checkpoint``
-    (``uri``, ``step``) and ``replicas``.
+    Returns (XCom) a small dict: ``kind``, ``namespace``, ``name``, ``uid``, ``phase``, ``step``, ``records``,
+    ``checkpoint`` (``uri``, ``step``) and ``replicas``.
 
     Args:
-        manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG
-            file. All of it is templated.
-        on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or "keep" it.
-        kwargs: as `StageOperator`.
+        manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``,
+            ``.yml`` or ``.json`` file relative to the DAG file. All of it is templated.
+        on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or
+            "keep" it.
+        kwargs: arguments of `StageOperator`.
     """
 
     stage_name: ClassVar[str] = "submit"
     manifest_kind: ClassVar[str] = ""
-    """The only kind that the operator takes; "" for any."""
-    template_fields: Sequence[str] = (
-        "manifest",
-        "namespace",
-        "kubernetes_conn_id",
-        "config_file",
-        "cluster_context",
-    )
+    """The only kind that the operator accepts; "" for any."""
+    template_fields: Sequence[str] = ("manifest", *CLUSTER_FIELDS)
     template_ext: Sequence[str] = (".yaml", ".yml", ".json")
     template_fields_renderers: ClassVar[dict[str, str]] = {"manifest": "yaml"}
     ui_color = "#d7ecd9"
@@ -44,7 +39,7 @@ class SubmitJobOperator(StageOperator):
         self.manifest = manifest
 
     def request_values(self) -> dict[str, Any]:
-        """The manifest, read after templating.
+        """The fields of the stage's request: the manifest, parsed after templating.
 
         Raises:
             InvalidError: it is of another kind than the operator's.
@@ -55,17 +50,17 @@ class SubmitJobOperator(StageOperator):
         others = {row.name for row in KINDS if row.view is not None and row.name != self.manifest_kind}
         if self.manifest_kind and manifest.get("kind") in others:
             raise InvalidError(
-                f"kind: {type(self).__name__} takes a job of kind {self.manifest_kind}, this is a {manifest['kind']}; "
-                "SubmitJobOperator takes any"
+                f"kind: {type(self).__name__} accepts a job of kind {self.manifest_kind}, "
+                f"this is a {manifest['kind']}; SubmitJobOperator accepts any"
             )
         return {"manifest": manifest, "hint": f"{self.dag_id}-{self.task_id}"}
 
 
 def read_manifest(manifest: Mapping[str, Any] | str) -> dict[str, Any]:
-    """A manifest from what the user gave.
+    """Parse the manifest that the user gave.
 
     Raises:
-        InvalidError: it is no YAML, or not one map.
+        InvalidError: it is not YAML, or not one map.
     """
     try:
         return rendered_map(manifest, "manifest")

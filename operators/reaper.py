@@ -22,27 +22,28 @@ MAX_LISTED = 200
 class ReapOrphanedJobsOperator(ClusterTask):
     """Cancel the jobs and plans of this Airflow that nobody waits for any more.
 
-    It looks at the objects of a namespace that tasks of this installation made (the owner's mark on each names DAG, run and task,
-    and the installation if it has a name), asks Airflow for the state of each such task, and ends by the object's own policy
-    (the ``on_kill_action`` of the task that made it) what has been without a task for the grace time. It leaves alone:
-    what other installations or people made; what has a task that may go on (also one that is cleared or waits for a retry);
-    what a task did not wait for while its run goes on, or when its run succeeded; and what was made with
-    ``on_kill_action="keep"``. An Airflow without a name (``edl_installation`` of the connection) cancels nothing: another
-    Airflow with the same DAG leaves the same marks, and the objects may be that one's.
+    It looks at the objects of a namespace that tasks of this installation made (the owner's mark on each
+    names DAG, run and task, and the installation if it has a name), asks Airflow for the state of each such
+    task, and ends by the object's own policy (the ``on_kill_action`` of the task that made it) what has been
+    without a task for the grace time. It leaves alone: what other installations or people made; what has a
+    task that may go on (also one that is cleared or waits for a retry); what a task did not wait for while
+    its run goes on, or when its run succeeded; and what was made with ``on_kill_action="keep"``. An Airflow
+    without a name (``edl_installation`` of the connection) cancels nothing: another Airflow with the same DAG
+    leaves the same marks, and the objects may be that one's.
 
-    A first look only notes on the object since when it is an orphan; a later one, after the grace time, cancels it. A task
-    that takes the object over removes the note. So the operator belongs in a DAG with a schedule, and may be repeated and
-    killed at any time.
+    A first look only notes on the object since when it is an orphan; a later one, after the grace time,
+    cancels it. A task that takes the object over removes the note. So the operator belongs in a DAG with a
+    schedule, and may be repeated and killed at any time.
 
-    Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear, orphaned), ``cancelled`` (how many),
-    and ``objects``: each that is not awaited, with ``kind``, ``namespace``, ``name``, ``owner``, ``verdict``, ``why``, ``since``, ``action``
-    and ``done``.
+    Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear,
+    orphaned), ``cancelled`` (how many), and ``objects``: each that is not awaited, with ``kind``,
+    ``namespace``, ``name``, ``owner``, ``verdict``, ``why``, ``since``, ``action`` and ``done``.
 
     Args:
         report_only: a dry run: only say what would be done. Templated.
         grace: how long an object must have been an orphan before it is cancelled.
-        max_cancellations: if more are due at once, none is cancelled and the task fails: so many orphans rather mean that Airflow's
-            database was lost or put back.
+        max_cancellations: if more are due at once, none is cancelled and the task fails: so many orphans
+            rather mean that Airflow's database was lost or put back.
         kwargs: as `ClusterTask`; ``namespace``: whose objects, default: the connection's.
     """
 

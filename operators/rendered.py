@@ -1,54 +1,76 @@
-"""Structured arguments as a template renders them: the value itself, or its text as JSON, Python or YAML.
+"""Arguments after templating: values, or texts that Jinja made of them.
 
-Jinja makes a text of everything unless a DAG says ``render_template_as_native_obj``: of a dict its ``repr``, of None
-``None``, and by the filter ``tojson`` JSON.
+Without ``render_template_as_native_obj`` in the DAG, Jinja renders everything as text: a dict as its
+``repr``, None as ``None``, and with the filter ``tojson`` as JSON.
 """
 
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edl_workflows.exceptions import InvalidError
+
+if TYPE_CHECKING:
+    from edl_workflows.stages.description import RequestField
 
 _NOTHING = ("", "None", "null")
 
 
 def given_or_none(value: Any) -> Any:
-    """The value; None for what a template makes of an argument that has none."""
+    """The value; None if a template rendered nothing."""
     return None if isinstance(value, str) and value.strip() in _NOTHING else value
 
 
-def rendered_map(value: Mapping[Any, Any] | str, name: str) -> dict[Any, Any]:
-    """A map, or one from its text.
+def rendered_field(value: Any, name: str, field: "RequestField") -> Any:
+    """The value of a request's field.
 
     Args:
-        value: what the task has after templating.
-        name: of the argument, for messages.
+        value: the argument after templating.
+        name: name of the argument, for messages.
+        field: description of the field.
 
     Raises:
-        InvalidError: it is no map.
+        InvalidError: the field is a map or a list, and the value is not.
+    """
+    if field.shape == "text":
+        return value
+    given = value if field.required else given_or_none(value)
+    if given is None or field.shape == "integer":
+        return given
+    return rendered_map(given, name) if field.shape == "map" else rendered_list(given, name)
+
+
+def rendered_map(value: Mapping[Any, Any] | str, name: str) -> dict[Any, Any]:
+    """A map, or the map in a text.
+
+    Args:
+        value: the value after templating.
+        name: name of the argument, for messages.
+
+    Raises:
+        InvalidError: it is not a map.
     """
     found = _read(value, name) if isinstance(value, str) else value
     if not isinstance(found, Mapping):
-        raise InvalidError(f"{name}: a map is needed, this is {str(value)[:80]!r}")
+        raise InvalidError(f"{name}: a map is required, this is {str(value)[:80]!r}")
     return dict(found)
 
 
 def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
-    """A list, or one from its text, which may also be words with commas between; errors as `rendered_map`."""
+    """A list, or the list in a text, which may be separated by commas; raises as `rendered_map`."""
     if not isinstance(value, str):
         return list(value)
     if not value.lstrip().startswith(("[", "(")):
         return [word.strip() for word in value.split(",")]
     found = _read(value, name)
     if not isinstance(found, list):
-        raise InvalidError(f"{name}: a list is needed, this is {value[:80]!r}")
+        raise InvalidError(f"{name}: a list is required, this is {value[:80]!r}")
     return found
 
 
 def _read(text: str, name: str) -> Any:
-    """The value of a text. As YAML only at last: it reads Python's None as a text, and escapes between ' ' not at all."""
+    """Parse a text. YAML comes last: it reads Python's None as a string and no escapes in single quotes."""
     from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse_object
 
     if len(text) > MAX_CHARACTERS:
@@ -57,7 +79,7 @@ def _read(text: str, name: str) -> Any:
         found = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            # By way of JSON: its values are what a request may hold. Of sets and bytes it says that it can't.
+            # Converted by JSON, which rejects what a request can't hold, such as sets and bytes.
             found = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return parse_object(text, name)

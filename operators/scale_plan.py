@@ -1,31 +1,27 @@
-"""Operators that change a running job: each makes one ScalePlan and waits until it is carried out. And one that asks for a plan."""
+"""Operators that change a running job with a ScalePlan and wait until it is complete; and one that reads a
+plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from edl_workflows.operators.base import StageOperator
-from edl_workflows.operators.rendered import given_or_none, rendered_map
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
+from edl_workflows.operators.rendered import rendered_map
 
 
 class _PlanOperator(StageOperator):
-    """An operator that makes a ScalePlan.
+    """An operator that creates a ScalePlan.
 
-    Returns (XCom) a small dict: ``name`` (the plan's), ``namespace``, ``uid``, ``job``, ``phase``, ``checkpoint`` (``uri``, ``step``), and of a
-    migration ``resumedStep`` and ``stallSeconds``.
+    Returns (XCom) a small dict: ``name`` (of the plan), ``namespace``, ``uid``, ``job``, ``phase``,
+    ``checkpoint`` (``uri``, ``step``), and of a migration ``resumedStep`` and ``stallSeconds``.
 
     Args:
         job: name of the job, as ``submit.output["name"]``.
-        step_timeout_seconds: limit of each step of the plan; a migration that exceeds it is rolled back.
-        kwargs: as `StageOperator`. A plan that is killed after its first step ends by itself, in the new or the old state.
+        step_timeout_seconds: time limit of each step of the plan; a migration that exceeds it is rolled back.
+        kwargs: arguments of `StageOperator`. A plan that is killed after its first step ends by itself,
+            completed or rolled back.
     """
 
-    template_fields: Sequence[str] = (
-        "job",
-        "namespace",
-        "kubernetes_conn_id",
-        "config_file",
-        "cluster_context",
-    )
+    template_fields: Sequence[str] = ("job", *CLUSTER_FIELDS)
     ui_color = "#dbe7f5"
 
     def __init__(self, *, job: str, step_timeout_seconds: int | None = None, **kwargs: Any) -> None:
@@ -33,25 +29,19 @@ class _PlanOperator(StageOperator):
         self.job = job
         self.step_timeout_seconds = step_timeout_seconds
 
-    def request_values(self) -> dict[str, Any]:
-        """Which job, and how patiently."""
-        return {"job": self.job, "step_timeout_seconds": self.step_timeout_seconds}
-
 
 class ScaleElasticJobOperator(_PlanOperator):
     """Change counts or sizes of a running job's roles.
 
     Args:
-        kind: of the job; one of another kind is scaled by its spec, and takes counts only.
-        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …, "gpuType": …}}``; or
-            the map's text, as a template renders it: JSON, Python or YAML.
-        kwargs: as every operator that changes a running job.
+        kind: kind of the job. Other kinds than ElasticJob are scaled by an edit of their spec.
+        replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …,
+            "gpuType": …}}``; or the text of the map that a template renders: JSON, Python or YAML.
+        kwargs: arguments of every operator that changes a running job.
     """
 
     stage_name: ClassVar[str] = "scale"
-    template_fields: Sequence[str] = (
-        "job", "namespace", "replicas", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("job", "replicas", *CLUSTER_FIELDS)
     template_fields_renderers: ClassVar[dict[str, str]] = {"replicas": "json"}
 
     def __init__(self, *, replicas: Mapping[str, Any] | str, kind: str = "ElasticJob", **kwargs: Any) -> None:
@@ -60,52 +50,48 @@ class ScaleElasticJobOperator(_PlanOperator):
         self.kind = kind
 
     def request_values(self) -> dict[str, Any]:
-        """With the wanted state; a bare count is short for one without a size."""
+        """The fields of the stage's request; a bare count stands for a count without a size."""
         replicas = {
             role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
             for role, wanted in rendered_map(self.replicas, "replicas").items()
         }
-        return {**super().request_values(), "kind": self.kind, "replicas": replicas}
+        return {**super().request_values(), "replicas": replicas}
 
 
 class ApplyPlanOperator(_PlanOperator):
-    """Carry out what a `PlanScaleOperator` planned, in one ScalePlan: counts, sizes and migrations, with the reasons.
+    """Apply the plan of a `PlanScaleOperator` in one ScalePlan: counts, sizes and migrations, with the
+    reasons.
 
-    Autoscaling of the job is switched off, as by every operator that asks for numbers. A plan that changes nothing is done at
-    once.
+    Autoscaling of the job is disabled, as by every operator that sets counts. An empty plan succeeds at once.
 
     Args:
-        plan: as ``plan.output["plan"]``, or its text (JSON, Python or YAML), which a person may have edited.
-        kwargs: as every operator that changes a running job.
+        plan: ``plan.output["plan"]``, or its text (JSON, Python or YAML), possibly edited by a person.
+        kwargs: arguments of every operator that changes a running job.
     """
 
     stage_name: ClassVar[str] = "apply-plan"
-    template_fields: Sequence[str] = (
-        "job", "namespace", "plan", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("job", "plan", *CLUSTER_FIELDS)
     template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
 
     def __init__(self, *, plan: Mapping[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.plan = plan
 
-    def request_values(self) -> dict[str, Any]:
-        """With the plan."""
-        return {**super().request_values(), "plan": rendered_map(self.plan, "plan")}
-
 
 class PlanScaleOperator(StageOperator):
-    """Ask what a job's own optimizer would change now (``optimizeMode: single-job`` or ``cluster``). Nothing is changed.
+    """Read what a job's own optimizer would change now (``optimizeMode: single-job`` or ``cluster``).
 
-    Returns (XCom) a small dict: ``name``, ``namespace``, ``uid``, ``job``, ``phase``, ``step`` and ``plan``: ``replicas`` (role →
-    ``{"replicas": …, "resource": {…}}``), ``migrate`` (pods to replace), ``reasons``, ``notes``, ``optimizer``, ``stage``, and
-    ``empty``, whether nothing would change. `ApplyPlanOperator` carries the plan out.
+    Nothing is changed; `ApplyPlanOperator` applies the plan.
+
+    Returns (XCom) a small dict: ``name``, ``namespace``, ``uid``, ``job``, ``phase``, ``step`` and ``plan``:
+    ``replicas`` (role → ``{"replicas": …, "resource": {…}}``), ``migrate`` (pods to replace), ``reasons``,
+    ``notes``, ``optimizer``, ``stage``, and ``empty``, whether nothing would change.
 
     Args:
         job: name of the job, as ``submit.output["name"]``.
-        kind: of the job. Others than ElasticJob have no plan of their own, which is an error.
-        wait_for_change: wait for a plan that changes something; else the job's first plan is taken.
-        kwargs: as `StageOperator`.
+        kind: kind of the job. Other kinds than ElasticJob have no plan of their own, which is an error.
+        wait_for_change: wait for a plan that changes something; otherwise the job's first plan is taken.
+        kwargs: arguments of `StageOperator`.
     """
 
     stage_name: ClassVar[str] = "plan-scale"
@@ -120,38 +106,33 @@ class PlanScaleOperator(StageOperator):
         self.kind = kind
         self.wait_for_change = wait_for_change
 
-    def request_values(self) -> dict[str, Any]:
-        """Which job, and whether any plan will do."""
-        return {"name": self.job, "kind": self.kind, "wait_for_change": self.wait_for_change}
-
 
 class CheckpointElasticJobOperator(_PlanOperator):
-    """Have a running job save a checkpoint now, and wait until it is complete."""
+    """Make a running job save a checkpoint now, and wait until it is complete."""
 
     stage_name: ClassVar[str] = "checkpoint"
 
 
 class MigrateParameterServersOperator(_PlanOperator):
-    """Move a running job to other parameter servers: checkpoint, new servers, restart from the checkpoint, verify.
+    """Move a running job to other parameter servers: checkpoint, new servers, restart from the checkpoint,
+    verify.
 
-    Training goes on while the new servers start and stands still only for the switch. If anything fails the job goes on with
-    its old servers, and the task fails.
+    Training continues while the new servers start, and pauses only for the switch. If anything fails, the job
+    continues with its old servers and the task fails.
 
     Args:
-        replicas: how many servers there shall be; default: as many as now.
-        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by ones of this size;
-            or the map's text, as a template renders it: JSON, Python or YAML.
-        resource: size of servers that are added; likewise a map or its text.
-        until: the phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
-        kind: of the job. One of another kind has no plan: its controller ends all pods, which save what they can, and begins
-            anew with the new servers.
-        kwargs: as every operator that changes a running job.
+        replicas: wanted number of servers; by default the current number.
+        migrate: rank → ``{"cpu": …, "memory": …, "gpu": …, "gpuType": …}``: servers to replace by servers of
+            this size; or the text of the map that a template renders: JSON, Python or YAML.
+        resource: size of added servers; also a map or its text.
+        until: phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
+        kind: kind of the job. Other kinds than ElasticJob have no plan: their controller ends all pods, which
+            save what they can, and restarts the job with the new servers.
+        kwargs: arguments of every operator that changes a running job.
     """
 
     stage_name: ClassVar[str] = "migrate-ps"
-    template_fields: Sequence[str] = (
-        "job", "namespace", "replicas", "migrate", "resource", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("job", "replicas", "migrate", "resource", *CLUSTER_FIELDS)
     template_fields_renderers: ClassVar[dict[str, str]] = {"migrate": "json", "resource": "json"}
 
     def __init__(
@@ -170,14 +151,3 @@ class MigrateParameterServersOperator(_PlanOperator):
         self.migrate = migrate
         self.resource = resource
         self.until = until
-
-    def request_values(self) -> dict[str, Any]:
-        """With the wanted servers."""
-        maps = {name: given_or_none(getattr(self, name)) for name in ("migrate", "resource")}
-        wanted = {
-            "kind": self.kind,
-            "replicas": given_or_none(self.replicas),
-            **{name: value and rendered_map(value, name) for name, value in maps.items()},
-            "until": self.until,
-        }
-        return {**super().request_values(), **wanted}

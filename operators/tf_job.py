@@ -1,4 +1,4 @@
-"""Operators on TFJobs. What is changed of a running one: `scale_plan` and `elastic_job`, with ``kind="TFJob"``."""
+"""The operator that submits TFJobs. Other operators change a running one with ``kind="TFJob"``."""
 
 from typing import ClassVar
 
@@ -6,6 +6,7 @@ from edl_workflows.operators.job import SubmitJobOperator
 
 
 class SubmitTFJobOperator(SubmitJobOperator):
-    """Create a TFJob, of ``kubeflow.org/v1`` or an older version (``v1beta2``, ``v1beta1``, ``v1alpha2``), and wait until it has succeeded; all as `SubmitJobOperator`."""
+    """Create a TFJob, of ``kubeflow.org/v1`` or an older version (``v1beta2``, ``v1beta1``, ``v1alpha2``),
+    and wait until it has succeeded. Arguments and result are those of `SubmitJobOperator`."""
 
     manifest_kind: ClassVar[str] = "TFJob"

@@ -1,4 +1,5 @@
-"""Operators on TrainingJobs. What is changed of a running one: `scale_plan` and `elastic_job`, with ``kind="TrainingJob"``."""
+"""The operator that submits TrainingJobs. Other operators change a running one with
+``kind="TrainingJob"``."""
 
 from typing import ClassVar
 
@@ -6,6 +7,7 @@ from edl_workflows.operators.job import SubmitJobOperator
 
 
 class SubmitTrainingJobOperator(SubmitJobOperator):
-    """Create a TrainingJob and wait until it has succeeded; all as `SubmitJobOperator`."""
+    """Create a TrainingJob and wait until it has succeeded. Arguments and result are those of
+    `SubmitJobOperator`."""
 
     manifest_kind: ClassVar[str] = "TrainingJob"

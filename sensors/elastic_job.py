@@ -1,39 +1,34 @@
-"""Sensors on ElasticJobs and their plans."""
+"""Sensors on ElasticJobs and their ScalePlans."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from edl_workflows.operators.base import CLUSTER_FIELDS
 from edl_workflows.sensors.job import JobSensor, StageSensor
 
 
 class ElasticJobSensor(JobSensor):
-    """Wait for an ElasticJob; all as `JobSensor`."""
+    """Wait for an ElasticJob. Arguments and result are those of `JobSensor`."""
 
     def __init__(self, *, kind: str = "ElasticJob", **kwargs: Any) -> None:
         super().__init__(kind=kind, **kwargs)
 
 
 class ScalePlanSensor(StageSensor):
-    """Wait until a ScalePlan has reached a phase, or a later one. A plan that fails fails the task.
+    """Wait until a ScalePlan has reached a phase or a later one. If the plan fails, the task fails.
 
-    Returns (XCom) what the operators that make plans do.
+    The result (XCom) is that of the operators that create plans.
 
     Args:
-        name: the plan's, as ``migrate.output["name"]``.
+        name: name of the plan, as ``migrate.output["name"]``.
         phase: Pending, Checkpointing, Checkpointed, Migrating, Restarting, Verifying or Succeeded.
-        kwargs: as `ElasticJobSensor`.
+        kwargs: arguments of `ElasticJobSensor`.
     """
 
     stage_name: ClassVar[str] = "wait-plan"
-    template_fields: Sequence[str] = (
-        "name", "namespace", "phase", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("name", "phase", *CLUSTER_FIELDS)
 
     def __init__(self, *, name: str, phase: str = "Succeeded", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.name = name
         self.phase = phase
-
-    def request_values(self) -> dict[str, Any]:
-        """Which plan, and how far."""
-        return {"name": self.name, "phase": self.phase}

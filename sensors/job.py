@@ -1,4 +1,4 @@
-"""Sensors on jobs of any kind: wait for what another task, or somebody else, began. They make nothing, cancel nothing."""
+"""Sensors on jobs of any kind: they wait for what others began, create nothing and cancel nothing."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,22 +9,21 @@ from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.hooks.errors import raised_for_airflow
-from edl_workflows.operators.base import StageTask
-from edl_workflows.operators.rendered import given_or_none, rendered_list
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class StageSensor(StageTask, BaseSensorOperator):
-    """A sensor with a stage for its condition."""
+    """A sensor whose condition is the goal of a stage."""
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        """Look once."""
+        """Evaluate the goal once."""
         from edl_workflows.stages.goals import Done, Failed
 
         with raised_for_airflow():
-            result = self.look(self._handle or self.begin(context))
+            result = self.check_now(self._handle or self.begin(context))
             if isinstance(result, Failed):
                 raise result.error
         if isinstance(result, Done):
@@ -33,39 +32,38 @@ class StageSensor(StageTask, BaseSensorOperator):
         return PokeReturnValue(False)
 
     def execute(self, context: "Context") -> Any:
-        """Poke as every sensor does, or look once and wait in the triggerer."""
+        """Poke as every sensor does, or evaluate once and wait in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
-        looked = self.poke(context)
-        if not looked.is_done and self._handle is not None:
+        first = self.poke(context)
+        if not first.is_done and self._handle is not None:
             self.defer_until(self._handle, time.time() + self.timeout)
-        return looked.xcom_value
+        return first.xcom_value
 
     def failure(self, error: EdlError) -> Exception:
-        """A passed deadline in Airflow's own words, so that ``soft_fail`` understands it."""
+        """A passed deadline becomes Airflow's own exception, which ``soft_fail`` recognizes."""
         return AirflowSensorTimeout(str(error)) if isinstance(error, StageTimeoutError) else error
 
 
 class JobSensor(StageSensor):
-    """Wait for a job's phase, training step or condition; what is given must hold at once.
+    """Wait for a job's phase, training step or condition. All that is given must hold at once.
 
-    A job that is not there yet is waited for. One that ends in a phase from which the goal can't be reached fails the task.
-    Returns (XCom) what `SubmitJobOperator` does.
+    A job that does not exist yet is waited for. If it ends in a phase from which the goal can't be reached,
+    the task fails. The result (XCom) is that of `SubmitJobOperator`.
 
     Args:
-        name: the job's.
-        phases: any of these: Pending, Running, Scaling, Restarting, Suspended, Succeeded, Failed; Succeeded if nothing is given.
-            Also as text, a list's or with commas between.
-        step: the global step to have reached.
-        condition: a condition's type, or with a status other than True: ``Running=False``.
-        kind: of the job.
-        kwargs: as `StageTask` and every sensor: ``timeout``, ``soft_fail``; ``poke_interval`` and ``mode`` where it is not deferred.
+        name: name of the job.
+        phases: any of these: Pending, Running, Scaling, Restarting, Suspended, Succeeded, Failed; Succeeded
+            if nothing else is given. Also as the text of a list, or separated by commas.
+        step: global training step.
+        condition: type of a condition, or its type and a status other than True: ``Running=False``.
+        kind: kind of the job.
+        kwargs: arguments of `StageTask` and of every sensor: ``timeout``, ``soft_fail``; ``poke_interval``
+            and ``mode`` if it is not deferred.
     """
 
     stage_name: ClassVar[str] = "wait"
-    template_fields: Sequence[str] = (
-        "name", "namespace", "phases", "step", "condition", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("name", "phases", "step", "condition", *CLUSTER_FIELDS)
 
     def __init__(
         self,
@@ -83,14 +81,3 @@ class JobSensor(StageSensor):
         self.step = step
         self.condition = condition
         self.kind = kind
-
-    def request_values(self) -> dict[str, Any]:
-        """Which job, and what of it."""
-        phases = given_or_none(self.phases)
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "phases": phases and rendered_list(phases, "phases"),
-            "step": given_or_none(self.step),
-            "condition": self.condition,
-        }

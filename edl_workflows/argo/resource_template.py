@@ -56,6 +56,10 @@ def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     for field, why in UNSEEN.items():
         if field in step.request:
             raise InvalidError(f"step {step.name!r} waits for {why}, or by the plugin")
+    if step.action is None:
+        raise InvalidError(
+            f"step {step.name!r} has no resource template: let the agent run it (waiting: plugin)"
+        )
     if isinstance(step.action, PatchObject) and step.action.success:
         return _change(step, step.action)
     if isinstance(step.action, CancelJob):

@@ -119,7 +119,7 @@ class WorkflowStep:
         stage: the stage's name, as in `stages.catalog`.
         inputs: what the template takes; ``timeout`` is among them always.
         request: the stage's request: constants, `StepInput.tag` texts, or an `StepInput` or a manifest for a `manifest_text`.
-        action: what a resource template does.
+        action: what a resource template does; None if only the agent can run the stage.
         outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
         wait: until the stage's goal is reached; else only until it has begun.
         on_cancel: see `argo.plugin_task.PluginTask`.
@@ -131,7 +131,7 @@ class WorkflowStep:
     stage: str
     inputs: tuple[StepInput, ...]
     request: Mapping[str, Any]
-    action: ResourceAction
+    action: ResourceAction | None
     outputs: Mapping[str, str]
     wait: bool = True
     on_cancel: CancelAction = "delete"

@@ -1,10 +1,15 @@
-"""The stages as steps. Each function gives the model of one step; `builders` makes Hera templates of them.
+"""The stages as steps. Each function returns the model of one step; `builders` makes Hera templates of them.
 
-Where a function takes a ``kind``, the step is about jobs of that kind, and its template's name says so unless it is ElasticJob.
+Inputs and requests come from the descriptions of the stages; a function adds what a resource template does,
+and options for the author of a workflow. A function with a ``kind`` makes steps about jobs of that kind, with
+the kind in the name of the template unless it is ElasticJob.
 """
 
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic.alias_generators import to_camel
 
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
@@ -19,31 +24,68 @@ from edl_workflows.argo.step import (
 )
 from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.stages.apply_plan import APPLY_PLAN
 from edl_workflows.stages.autoscale import AUTOSCALE
 from edl_workflows.stages.cancel import CANCEL
+from edl_workflows.stages.catalog import stage_of
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
+from edl_workflows.stages.description import RequestField, StageSpec
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
 from edl_workflows.stages.plan_scale import PLAN_SCALE
-from edl_workflows.stages.planned_change import MAX_REASON
+from edl_workflows.stages.planned_change import MAX_REASON, PlannedChange
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
 from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
 NAMESPACE = "{{workflow.namespace}}"
-"""Jobs live where their workflow does: an owner in another namespace would make the garbage collector delete them."""
+"""Jobs live where their workflow does: an owner in another namespace would make the garbage collector delete
+them."""
 
-NAME = StepInput("name", "The job's name.")
-JOB = StepInput("job", "The job's name.")
-STEP_TIMEOUT = StepInput(
-    "step-timeout-seconds", "Limit of each step of the change, in seconds.", "integer", "600"
-)
+
+def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
+    """The inputs of a stage's template, by the fields of its request."""
+    return {field.name: _input(field) for field in stage.fields() if field.argument.argo}
+
+
+def _input(field: RequestField) -> StepInput:
+    kind: Literal["text", "integer", "yaml"] = "text"
+    if field.shape == "map" and field.info.annotation is not PlannedChange:  # that one is read by expressions
+        kind = "yaml"
+    elif field.shape == "integer":
+        kind = "integer"
+    default = field.argument.default
+    if default is None and not field.required:
+        default = _default_text(field.default)
+    name = field.argument.parameter or field.name.replace("_", "-")
+    return StepInput(name, field.argument.argo_help or field.argument.help, kind, default)
+
+
+def _default_text(value: Any) -> str:
+    """A default as the text of a parameter; a field that is not given is an empty text."""
+    if isinstance(value, Model):
+        return json.dumps(value.to_dict())
+    return "" if value is None else str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _request_of(stage: StageSpec[Any], kind: str = ELASTIC_JOB, **fixed: Any) -> dict[str, Any]:
+    """The request of a plugin step: its inputs, the job's namespace and kind, and what the workflow's author
+    fixed."""
+    values: dict[str, Any] = {field: given.tag for field, given in inputs_of(stage).items()}
+    values |= {"namespace": NAMESPACE, **fixed}
+    if kind != ELASTIC_JOB:  # the default of every stage
+        values["kind"] = kind
+    return {to_camel(field): values[field] for field in stage.request.model_fields if field in values}
+
+
+NAME = inputs_of(WAIT)["name"]
+JOB, STEP_TIMEOUT = (inputs_of(SCALE)[name] for name in ("job", "step_timeout_seconds"))
 
 OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 """How the marks of all that the workflow makes begin, whichever way it waits."""
@@ -99,7 +141,7 @@ ENDED = "status.phase == Failed"
 
 
 def timeout(default: str) -> StepInput:
-    """How long a step may take at most."""
+    """The input that limits how long a step may take."""
     return StepInput("timeout", "How long the step may take, as 90s, 30m or 24h.", default=default)
 
 
@@ -116,12 +158,6 @@ def _job_outputs(kind: str, outputs: Mapping[str, str] = JOB_OUTPUTS) -> Mapping
 
 def _named(verb: str, kind: str) -> str:
     return verb if kind == ELASTIC_JOB else f"{verb}-{kind.lower()}"
-
-
-def _about(kind: str) -> dict[str, str]:
-    """What a request says of its job beside the name; ElasticJob is every stage's default."""
-    request = {"name": NAME.tag, "namespace": NAMESPACE}
-    return request if kind == ELASTIC_JOB else {**request, "kind": kind}
 
 
 def _phase(kind: str, *phases: str) -> str:
@@ -177,14 +213,14 @@ def wait_for_job(
         on_cancel: see `argo.plugin_task.PluginTask`.
         condition: a condition's type, as ``Ready`` (plugin only).
     """
-    phases = StepInput("phases", "Phases to wait for, any of them, separated by commas.", default="Succeeded")
-    step = StepInput("step", "Global step of the training to wait for besides; empty: none.", "integer", "")
-    request = {"phases": f"[{phases.tag}]", "step": step.tag, **_about(kind)}
+    inputs = inputs_of(WAIT)
+    phases, step = inputs["phases"], inputs["step"]
+    fixed = {"phases": f"[{phases.tag}]"} | ({"condition": condition} if condition else {})
     return WorkflowStep(
         name or _named("wait", kind),
         WAIT.name,
-        (NAME, phases, step, timeout("24h")),
-        request | ({"condition": condition} if condition else {}),
+        (*inputs.values(), timeout("24h")),
+        {"phases": fixed["phases"], "step": step.tag, **_request_of(WAIT, kind, **fixed)},
         GetObject(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
         _job_outputs(kind),
         on_cancel=on_cancel,
@@ -192,11 +228,13 @@ def wait_for_job(
 
 
 def _reached(kind: str, phases: StepInput, step: StepInput) -> str:
-    """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is none."""
+    """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is
+    none."""
     text, number = _given(kind, phases), step.variable
     running, succeeded = spelled(kind, "Running"), spelled(kind, "Succeeded")
     named = f"{{{{={text} + ({text} contains '{running}' ? ',{succeeded}' : '')}}}}"
-    # Without a step to wait for the second term is one that always holds: an object has had a generation from the first.
+    # Without a step to wait for the second term is one that always holds: an object has had a generation from
+    # the first.
     key = f"{{{{={number} == '' ? 'metadata.generation' : 'status.progress.step'}}}}"
     least = f"{{{{={number} == '' ? 0 : int({number}) - 1}}}}"
     return f"status.phase in ({named}), {key} > {least}"
@@ -219,12 +257,12 @@ def _given(kind: str, phases: StepInput) -> str:
 
 def wait_for_plan() -> WorkflowStep:
     """Wait until a ScalePlan that another step made has succeeded."""
-    name = StepInput("name", "The plan's name.")
+    name = inputs_of(WAIT_PLAN)["name"]
     return WorkflowStep(
         "wait-plan",
         WAIT_PLAN.name,
         (name, timeout("1h")),
-        {"name": name.tag, "namespace": NAMESPACE},
+        _request_of(WAIT_PLAN),
         GetObject(_object(SCALE_PLAN, name), "status.phase == Succeeded", ENDED),
         PLAN_OUTPUTS,
         on_cancel="keep",
@@ -237,7 +275,7 @@ def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
         _named("collect", kind),
         COLLECT.name,
         (NAME, timeout("5m")),
-        _about(kind),
+        _request_of(COLLECT, kind),
         GetObject(_object(kind, NAME)),
         _job_outputs(kind),
         on_cancel="keep",
@@ -247,14 +285,14 @@ def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
 def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     """End a job that the workflow made and that still goes on; any other is left alone. For exit handlers."""
     owner = f"{OWNER}/"
-    policy = StepInput("policy", "What becomes of it: delete, suspend or keep.", default="delete")
+    policy = inputs_of(CANCEL)["action"]
     mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
     phase = '.status.phase // "Pending"' if kind == ELASTIC_JOB else f"({_PHASE.removeprefix(JQ)})"
     return WorkflowStep(
         _named("cancel", kind),
         CANCEL.name,
         (NAME, policy, timeout("15m")),
-        {**_about(kind), "owner": owner, "action": policy.tag},
+        _request_of(CANCEL, kind, owner=owner),
         CancelJob(_object(kind, NAME), policy, kinds.kind_of(kind).suspension(suspend=True)),
         {**_job_outputs(kind), "phase": f'{JQ}if {mark} then {phase} else "" end'},
         on_cancel="keep",
@@ -262,30 +300,23 @@ def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
 
 
 def scale(*, retries: int = 0) -> WorkflowStep:
-    """Other counts or sizes of a running job's roles."""
-    replicas = StepInput("replicas", "Role to count and size, as YAML: {worker: {replicas: 3}}.", "yaml")
-    return _plan(
-        "scale",
-        SCALE.name,
-        (JOB, replicas, STEP_TIMEOUT, timeout("1h")),
-        {"replicas": replicas.tag},
-        {"replicaResourceSpecs": replicas},
-        retries=retries,
-    )
+    """Change counts or sizes of a running job's roles."""
+    return _plan(SCALE, {"replicaResourceSpecs": inputs_of(SCALE)["replicas"]}, retries=retries)
 
 
 def plan_scale(*, wait_for_change: bool = False) -> WorkflowStep:
     """What a job's own optimizer would change now. Nothing is changed.
 
     Args:
-        wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is taken.
+        wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is
+            taken.
     """
-    request: dict[str, Any] = {"name": JOB.tag, "namespace": NAMESPACE}
+    fixed: dict[str, Any] = {"wait_for_change": True} if wait_for_change else {}
     return WorkflowStep(
         PLAN_SCALE.name,
         PLAN_SCALE.name,
         (JOB, timeout("1h")),
-        request | ({"waitForChange": True} if wait_for_change else {}),
+        _request_of(PLAN_SCALE, **fixed),
         GetObject(
             _object(ELASTIC_JOB, JOB),
             "status.phase in (Created, Pending, Running), status.autoscaling.stage",
@@ -297,21 +328,15 @@ def plan_scale(*, wait_for_change: bool = False) -> WorkflowStep:
 
 
 def apply_plan(*, retries: int = 0) -> WorkflowStep:
-    """Carry out what ``plan-scale`` told: counts, sizes and migrations in one change."""
-    plan = StepInput("plan", "Output parameter plan of the step plan-scale: JSON.")
+    """Apply the plan that ``plan-scale`` read: counts, sizes and migrations in one change."""
+    plan = inputs_of(APPLY_PLAN)["plan"]
     fields = {"replicaResourceSpecs": "replicas", "migratePods": "migrate"}
     reasons = f"toJson({_part(plan, 'reasons')})"
-    return _plan(
-        APPLY_PLAN.name,
-        APPLY_PLAN.name,
-        (JOB, plan, STEP_TIMEOUT, timeout("1h")),
-        {"plan": plan.tag},
-        {
-            **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
-            "reason": Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {reasons}))}}}}"),
-        },
-        retries=retries,
-    )
+    spec = {
+        **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
+        "reason": Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {reasons}))}}}}"),
+    }
+    return _plan(APPLY_PLAN, spec, retries=retries)
 
 
 def _part(plan: StepInput, name: str) -> str:
@@ -321,66 +346,51 @@ def _part(plan: StepInput, name: str) -> str:
 
 def checkpoint(*, retries: int = 0) -> WorkflowStep:
     """Ask a running job for a checkpoint."""
-    inputs = (JOB, STEP_TIMEOUT, timeout("1h"))
-    return _plan("checkpoint", CHECKPOINT.name, inputs, {}, {"checkpoint": True}, retries=retries, pins=False)
+    return _plan(CHECKPOINT, {"checkpoint": True}, retries=retries, pins=False)
 
 
 def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> WorkflowStep:
     """Move a running job to other parameter servers.
 
     Args:
-        until: how far to wait: ``Succeeded``, or ``Restarting`` when the new servers are ready.
+        until: phase to wait for: ``Succeeded``, or ``Restarting``, when the new servers are ready.
         retries: of a migration that was rolled back (plugin only).
     """
-    replicas = StepInput("replicas", "How many servers; empty: as many as now.", "integer", "")
-    resource = StepInput("resource", "Size of servers that are added, as YAML: {cpu: '2'}.", "yaml", "{}")
-    migrate = StepInput(
-        "migrate", "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", "yaml", "{}"
-    )
-    return _plan(
-        "migrate-ps",
-        MIGRATE_PS.name,
-        (JOB, replicas, resource, migrate, STEP_TIMEOUT, timeout("1h")),
-        {
-            "replicas": replicas.tag,
-            "resource": resource.tag,
-            "migrate": migrate.tag,
-            "until": until,
-        },
-        {
-            "checkpoint": True,
-            "replicaResourceSpecs": {names.PS_TYPE: {"replicas": replicas, "resource": resource}},
-            "migrateRanks": migrate,
-        },
-        retries=retries,
-        success="status.phase == Succeeded"
-        if until == "Succeeded"
-        else "status.phase in (Restarting, Verifying, Succeeded)",
-    )
+    inputs = inputs_of(MIGRATE_PS)
+    servers = {"replicas": inputs["replicas"], "resource": inputs["resource"]}
+    spec = {
+        "checkpoint": True,
+        "replicaResourceSpecs": {names.PS_TYPE: servers},
+        "migrateRanks": inputs["migrate"],
+    }
+    reached = "status.phase in (Restarting, Verifying, Succeeded)"
+    success = "status.phase == Succeeded" if until == "Succeeded" else reached
+    return _plan(MIGRATE_PS, spec, retries=retries, success=success, until=until)
 
 
 def suspend(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
-    """Free a job's pods; its data position and checkpoints stay."""
+    """Release a job's pods; its data position and checkpoints stay."""
     goal = (_phase(kind, "Suspended"), _phase(kind, "Succeeded", "Failed"))
-    return _switch("suspend", SUSPEND.name, kind, True, goal)
+    return _switch(SUSPEND, kind, suspended=True, goal=goal)
 
 
 def resume(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
-    """Let a suspended job go on, and wait until it runs."""
+    """Resume a suspended job, and wait until it runs."""
     goal = (_phase(kind, "Running", "Succeeded"), _phase(kind, "Failed"))
-    return _switch("resume", RESUME.name, kind, False, goal)
+    return _switch(RESUME, kind, suspended=False, goal=goal)
 
 
 def autoscale(*, kind: str = "TrainingJob") -> WorkflowStep:
-    """Let the cluster's autoscaler, or an ElasticJob's own master, change a job's replicas, or no longer."""
-    bounds = StepInput("bounds", "true, false, or bounds such as 2-8.", default="true")
+    """Enable or disable autoscaling of a job, by the cluster's autoscaler or by an ElasticJob's own
+    master."""
+    bounds = inputs_of(AUTOSCALE)["bounds"]
     wanted = _object(kind, NAME)
     wanted["metadata"]["annotations"] = {autoscaling.ANNOTATION: bounds}
     return WorkflowStep(
         _named("autoscale", kind),
         AUTOSCALE.name,
         (NAME, bounds, timeout("5m")),
-        {**_about(kind), "bounds": bounds.tag},
+        _request_of(AUTOSCALE, kind),
         PatchObject(wanted),
         _job_outputs(kind),
         on_cancel="keep",
@@ -393,20 +403,20 @@ def delete(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
         _named("delete", kind),
         DELETE.name,
         (NAME, timeout("15m")),
-        _about(kind),
+        _request_of(DELETE, kind),
         DeleteObject(_object(kind, NAME)),
         _job_outputs(kind, GONE_OUTPUTS),
         on_cancel="keep",
     )
 
 
-def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, str]) -> WorkflowStep:
+def _switch(stage: StageSpec[Any], kind: str, *, suspended: bool, goal: tuple[str, str]) -> WorkflowStep:
     spec = kinds.kind_of(kind).suspension(suspend=suspended)
     return WorkflowStep(
-        _named(verb, kind),
-        stage,
+        _named(stage.name, kind),
+        stage.name,
         (NAME, timeout("30m")),
-        _about(kind),
+        _request_of(stage, kind),
         PatchObject(_object(kind, NAME) | {"spec": spec}, *goal),
         _job_outputs(kind),
         on_cancel="keep",
@@ -414,28 +424,41 @@ def _switch(verb: str, stage: str, kind: str, suspended: bool, goal: tuple[str, 
 
 
 def _plan(
-    name: str,
-    stage: str,
-    inputs: tuple[StepInput, ...],
-    request: Mapping[str, Any],
+    stage: StageSpec[Any],
     spec: Mapping[str, Any],
     *,
     retries: int,
     success: str = "status.phase == Succeeded",
     pins: bool = True,
+    **fixed: Any,
 ) -> WorkflowStep:
-    """A step that makes a ScalePlan: an object of its own, so that no status is an earlier change's.
+    """A step that creates a ScalePlan: an object of its own, whose status is not that of an earlier change.
 
-    One that asks for numbers switches autoscaling off before; the stages do that themselves.
+    Args:
+        stage: the stage.
+        spec: fields of the ScalePlan, for resource templates.
+        retries: of a plan that failed (plugin only).
+        success: condition on the status of the plan.
+        pins: whether the plan sets replica counts. Autoscaling is disabled first; the stages do this
+            themselves.
+        fixed: fields of the request that the author of the workflow fixed.
     """
-    asked = {"job": JOB.tag, "namespace": NAMESPACE, "stepTimeoutSeconds": STEP_TIMEOUT.tag, **request}
-    plan = _object(SCALE_PLAN, _plan_name(name), owned=True) | {
+    inputs = inputs_of(stage)
+    own = [given for given in inputs.values() if given not in (JOB, STEP_TIMEOUT)]
+    plan = _object(SCALE_PLAN, _plan_name(stage.name), owned=True) | {
         "spec": {"ownerJob": JOB, "stepTimeoutSeconds": STEP_TIMEOUT, **spec}
     }
     pinned = _object(ELASTIC_JOB, JOB)
     pinned["metadata"]["annotations"] = {autoscaling.ANNOTATION: autoscaling.OFF}
-    action = ApplyObject(plan, success, ENDED, pinned if pins else {})
-    return WorkflowStep(name, stage, inputs, asked, action, PLAN_OUTPUTS, retries=retries)
+    return WorkflowStep(
+        stage.name,
+        stage.name,
+        (JOB, *own, STEP_TIMEOUT, timeout("1h")),
+        _request_of(stage, **fixed),
+        ApplyObject(plan, success, ENDED, pinned if pins else {}),
+        PLAN_OUTPUTS,
+        retries=retries,
+    )
 
 
 def _plan_name(verb: str) -> Tag:
@@ -459,7 +482,8 @@ def _object(
     if owned if marked is None else marked:
         metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_STEP_PATH}}}}}")}
     if owned:
-        # Not its controller: the job's own controller is that of its children, and finalizers are nobody's business here.
+        # Not its controller: the job's own controller is that of its children, and finalizers are nobody's
+        # business here.
         metadata["ownerReferences"] = [
             {
                 "apiVersion": "argoproj.io/v1alpha1",
@@ -469,3 +493,41 @@ def _object(
             }
         ]
     return {"apiVersion": kinds.kind_of(kind).source.api.api_version, "kind": kind, "metadata": metadata}
+
+
+_STEPS: dict[str, Callable[[], WorkflowStep]] = {
+    SUBMIT.name: submit,
+    WAIT.name: wait_for_job,
+    WAIT_PLAN.name: wait_for_plan,
+    COLLECT.name: collect,
+    CANCEL.name: cancel,
+    SCALE.name: scale,
+    CHECKPOINT.name: checkpoint,
+    MIGRATE_PS.name: migrate_ps,
+    PLAN_SCALE.name: plan_scale,
+    APPLY_PLAN.name: apply_plan,
+    SUSPEND.name: suspend,
+    RESUME.name: resume,
+    AUTOSCALE.name: autoscale,
+    DELETE.name: delete,
+}
+"""The stages that have more than the default step: a resource template, or options for the author of a
+workflow."""
+
+
+def step_of(stage_name: str) -> WorkflowStep:
+    """The step of a stage.
+
+    Raises:
+        InvalidError: there is no such stage.
+    """
+    stage = stage_of(stage_name)
+    make = _STEPS.get(stage.name)
+    return make() if make is not None else default_step(stage)
+
+
+def default_step(stage: StageSpec[Any]) -> WorkflowStep:
+    """The step of a stage without a resource template: the agent runs it (plugin only)."""
+    inputs = (*inputs_of(stage).values(), timeout("1h"))
+    on_cancel: CancelAction = "keep" if stage.waits == "never" else "delete"
+    return WorkflowStep(stage.name, stage.name, inputs, _request_of(stage), None, {}, on_cancel=on_cancel)

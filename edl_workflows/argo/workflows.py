@@ -247,7 +247,6 @@ def stages(options: TemplateOptions) -> dict[str, Any]:
     kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
     description = "The stages of elastic jobs, one template each; refer to them by templateRef."
     with kind(name="edl-stages", annotations={"workflows.argoproj.io/description": description}) as workflow:
-        for builder in builders.BUILDERS:
-            builder(options.waiting)
+        builders.library(options.waiting)
         groups.clean_up(options.waiting)
     return to_manifest(workflow)

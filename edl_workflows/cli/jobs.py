@@ -1,4 +1,4 @@
-"""``edl describe|wait|delete|logs``: one job at a time, by the same stages that pipelines run."""
+"""``edl describe|delete|logs``: one job at a time, by the same stages that pipelines run."""
 
 import getpass
 import os
@@ -14,7 +14,6 @@ from edl_workflows.cli.completion import complete_job, complete_kind, complete_n
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.cli.output import Table, emit, print_line, print_log, say
 from edl_workflows.exceptions import NotFoundError
-from edl_workflows.jobs.view import JobPhase
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
@@ -96,34 +95,6 @@ def describe(
             print_line(line)
     else:
         emit(output, about.to_data(), Table((), ()))
-
-
-@app.command()
-def wait(
-    name: Name,
-    phase: Annotated[
-        list[JobPhase] | None,
-        typer.Option("--for", help="Phase to wait for; several: any of them. Default Succeeded."),
-    ] = None,
-    step: Annotated[
-        int | None, typer.Option(help="Global step to wait for.", min=0, show_default=False)
-    ] = None,
-    condition: Annotated[str, typer.Option(help="Condition to wait for, as Running or Running=False.")] = "",
-    kind: Kind = JOB,
-    timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Wait until a job is in a phase, at a step, or has a condition. A job that is not there yet is waited for."""
-    from edl_workflows.stages.wait import WAIT, WaitRequest
-
-    cluster = connect(kubeconfig, context, namespace)
-    request = WaitRequest.of(
-        {"name": name, "kind": kind, "phases": tuple(phase or ()), "step": step, "condition": condition}
-    )
-    show(run(cluster, WAIT, request, wait=True, timeout=timeout), output)
 
 
 @app.command()

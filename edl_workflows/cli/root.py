@@ -23,16 +23,20 @@ COMMANDS = (
     ),
     Command("get", "edl_workflows.cli.listing", "List jobs, or show one."),
     Command("describe", "edl_workflows.cli.jobs", "All about one job."),
-    Command("wait", "edl_workflows.cli.jobs", "Wait for a job's phase, step or condition."),
+    Command("wait", "edl_workflows.cli.stage_commands", "Wait for a job's phase, step or condition."),
     Command("logs", "edl_workflows.cli.jobs", "What a node of a job has printed."),
     Command("timeline", "edl_workflows.cli.timeline", "What happened to a job over time."),
-    Command("scale", "edl_workflows.cli.changes", "Change how many nodes a running job has."),
-    Command("migrate-ps", "edl_workflows.cli.changes", "Move a running job to other parameter servers."),
-    Command("checkpoint", "edl_workflows.cli.changes", "Ask a running job for a checkpoint."),
-    Command("autoscale", "edl_workflows.cli.changes", "Let the autoscaler change a job, or no longer."),
+    Command("scale", "edl_workflows.cli.stage_commands", "Change how many nodes a running job has."),
+    Command(
+        "migrate-ps", "edl_workflows.cli.stage_commands", "Move a running job to other parameter servers."
+    ),
+    Command("checkpoint", "edl_workflows.cli.stage_commands", "Ask a running job for a checkpoint."),
+    Command(
+        "autoscale", "edl_workflows.cli.stage_commands", "Let the autoscaler change a job, or no longer."
+    ),
     Command("plan", "edl_workflows.cli.plan", "What a job's optimizer would change now."),
-    Command("suspend", "edl_workflows.cli.changes", "Free a job's pods; its data position stays."),
-    Command("resume", "edl_workflows.cli.changes", "Let a suspended job go on."),
+    Command("suspend", "edl_workflows.cli.stage_commands", "Free a job's pods; its data position stays."),
+    Command("resume", "edl_workflows.cli.stage_commands", "Let a suspended job go on."),
     Command("delete", "edl_workflows.cli.jobs", "Delete a job and its pods."),
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
     Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),

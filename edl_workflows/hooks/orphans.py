@@ -14,8 +14,7 @@ from typing import cast, get_args
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import DELETED, ENDED_STATES, run_state, task_states
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.owned import OwnedObject, list_owned
-from edl_workflows.stages.ownership import CancelAction
+from edl_workflows.stages.ownership import CancelAction, OwnedObject, list_owned
 
 RUNS_A_REQUEST = 50
 """Ids of runs are part of the request's URL."""

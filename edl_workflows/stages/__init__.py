@@ -1,9 +1,12 @@
-"""What a pipeline does with a job, free of any engine: submit, wait, scale, checkpoint, migrate, suspend, resume, delete, collect.
+"""What a pipeline does with a job: submit, wait, scale, checkpoint, migrate, suspend, resume, delete,
+collect.
 
-A stage is a request (`requests`), a `begin` that may run any number of times and always ends in one and the same object,
-a goal (`goals`) whose pure `outcome` tells from the object's state whether it is reached, and `ownership.cancel_object`, which
-touches only what the stage made. Engines are thin drivers over these: Airflow's operators and trigger, Argo's agent, the CLI.
-`driver` waits, blocking or not, on the process's shared watch.
+A stage is one description (`description.StageSpec`): the fields of its request, and `begin`, which may be
+repeated at any time and always leads to the same object. `begin` returns a handle with a goal; the pure
+`goals.evaluate_goal` tells from the object's state whether the goal is reached, and `ownership.cancel_object`
+ends only what the stage created. `catalog` lists all stages. Airflow's operators, Argo's steps and the CLI
+are thin drivers made from the descriptions; `driver` waits, blocking or in an event loop, on the process's
+shared watch.
 
-What does not belong here: anything of an engine, and anything that only one kind of job knows (that is `jobs`).
+Nothing here depends on an engine, or on what is special to one kind of job (see `jobs`).
 """

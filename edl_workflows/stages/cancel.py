@@ -1,4 +1,7 @@
-"""End a job that still goes on, if a certain pipeline made it: what an exit handler does. Any other job is left alone."""
+"""End a running job that a given pipeline created: the work of an exit handler. Any other job is left
+alone."""
+
+from typing import Annotated
 
 from pydantic import Field
 
@@ -8,70 +11,62 @@ from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, version_of
+from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
-from edl_workflows.stages.description import JobRequest, StageSpec
-from edl_workflows.stages.goals import ExistsGoal, Goal, GoneGoal, Handle, JobGoal, read_object
+from edl_workflows.stages.description import Argument, JobRequest, StageSpec
+from edl_workflows.stages.goals import ExistsGoal, GoneGoal, Handle, JobGoal, read_object
 from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
 from edl_workflows.stages.ownership import CancelAction
 
-_AT_REST = (JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED)
+_STOPPED = (JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED)
+POLICY = Argument("What to do with the job: delete, suspend or keep.", argo=True, parameter="policy")
 
 
 class CancelRequest(JobRequest):
-    """Which job.
+    """The job to end.
 
     Attributes:
-        owner: how the mark of the job's owner begins, as ``argo/<namespace>/<workflow>/<uid>/``.
-        action: what to do with it.
+        owner: prefix of the owner annotation of jobs that may be ended:
+            ``argo/<namespace>/<workflow>/<uid>/``.
+        action: what to do with the job.
     """
 
     owner: str = Field(min_length=1)
-    action: CancelAction = "delete"
+    action: Annotated[CancelAction, POLICY] = "delete"
 
 
 def begin_cancel(cluster: Cluster, request: CancelRequest, _identity: StageIdentity) -> Handle:
-    """Ask for its end. A job that has ended stays, to be looked at; one that is another's, or absent, is no error."""
+    """Request the job's end.
+
+    A job that has ended stays, so that it can be inspected. A job that is absent or another owner's is not an
+    error.
+    """
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     job = client.find(cluster, resource, request.name, namespace)
     if job is None:
         return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal())
-    metadata = job["metadata"]
-    goal: Goal = ExistsGoal()
-    if request.action != "keep" and _goes_on(request.kind, job) and _is_of(request.owner, job):
-        if request.action == "delete":
-            # Foreground: the object stays until its pods are gone, so that its absence says both.
-            options = DeleteOptions(uid=metadata["uid"], propagation="Foreground")
-            client.delete(cluster, resource, request.name, namespace, options)
-            goal = GoneGoal()
-        else:
-            body = {
-                "metadata": {"uid": metadata["uid"]},
-                "spec": kind_of(request.kind).suspension(suspend=True),
-            }
-            job = client.patch(cluster, resource, request.name, body, namespace)
-            goal = JobGoal(phases=_AT_REST)
-    return Handle(
-        kind=request.kind,
-        namespace=namespace,
-        name=request.name,
-        goal=goal,
-        uid=metadata["uid"],
-        version=version_of(job),
-    )
+    owner = ownership.annotation_of(job, OWNER_ANNOTATION)
+    if request.action == "keep" or _has_ended(request.kind, job) or not owner.startswith(request.owner):
+        return Handle.of(request.kind, job, ExistsGoal())
+    uid = job["metadata"]["uid"]
+    if request.action == "delete":
+        # Foreground: the object stays until its pods are gone, so its absence proves that both are.
+        options = DeleteOptions(uid=uid, propagation="Foreground")
+        client.delete(cluster, resource, request.name, namespace, options)
+        return Handle.of(request.kind, job, GoneGoal())
+    body = {"metadata": {"uid": uid}, "spec": kind_of(request.kind).suspension(suspend=True)}
+    job = client.patch(cluster, resource, request.name, body, namespace)
+    return Handle.of(request.kind, job, JobGoal(phases=_STOPPED))
 
 
-def _goes_on(kind: str, job: Object) -> bool:
-    seen = read_object(kind, job)
-    if not isinstance(seen, JobView):
-        raise InvalidError(f"a {kind} is no job; only jobs are cancelled")
-    return not seen.phase.final
+def _has_ended(kind: str, job: Object) -> bool:
+    view = read_object(kind, job)
+    if not isinstance(view, JobView):
+        raise InvalidError(f"a {kind} is not a job; only jobs can be cancelled")
+    return view.phase.final
 
 
-def _is_of(owner: str, job: Object) -> bool:
-    mark = (job["metadata"].get("annotations") or {}).get(OWNER_ANNOTATION, "")
-    return str(mark).startswith(owner)
-
-
-CANCEL = StageSpec("cancel", CancelRequest, begin_cancel)
+CANCEL = StageSpec(
+    "cancel", "End a job that a given pipeline created, if it has not ended.", CancelRequest, begin_cancel
+)

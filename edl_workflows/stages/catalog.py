@@ -1,4 +1,5 @@
-"""All stages, by name: for engines that are told which stage to run by text, such as Argo's agent and the CLI."""
+"""The registry of all stages, for drivers that are given the name of a stage: the CLI, Argo's agent,
+Airflow's operators."""
 
 from typing import Any
 
@@ -18,18 +19,19 @@ from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
 STAGES: tuple[StageSpec[Any], ...] = (
-    SUBMIT, WAIT, WAIT_PLAN, SCALE, CHECKPOINT, MIGRATE_PS, SUSPEND, RESUME, AUTOSCALE, PLAN_SCALE, APPLY_PLAN, DELETE, COLLECT,
-    CANCEL,
+    SUBMIT, WAIT, WAIT_PLAN, COLLECT, CANCEL, SCALE, CHECKPOINT, MIGRATE_PS, PLAN_SCALE, APPLY_PLAN,
+    SUSPEND, RESUME, DELETE, AUTOSCALE,
 )  # fmt: skip
+"""In the order of Argo's template library ``edl-stages``."""
 
 
 def stage_of(name: str) -> StageSpec[Any]:
     """The stage of a name.
 
     Raises:
-        InvalidError: there is none.
+        InvalidError: there is no such stage.
     """
     for stage in STAGES:
         if stage.name == name:
             return stage
-    raise InvalidError(f"{name!r} is no stage; stages are {', '.join(stage.name for stage in STAGES)}")
+    raise InvalidError(f"{name!r} is not a stage; the stages are {', '.join(stage.name for stage in STAGES)}")

@@ -8,13 +8,15 @@ from edl_workflows.stages.identity import StageIdentity
 
 
 class CheckpointRequest(scale_plans.PlanRequest):
-    """Which job."""
+    """The job to checkpoint."""
 
 
 def begin_checkpoint(cluster: Cluster, request: CheckpointRequest, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan; errors as `plans.create_plan`."""
+    """Create or adopt the ScalePlan; raises as `scale_plans.create_plan`."""
     draft = scale_plans.PlanDraft("checkpoint", lambda _job: {"checkpoint": True}, pins=False)
     return scale_plans.create_plan(cluster, request, draft, identity)
 
 
-CHECKPOINT = StageSpec("checkpoint", CheckpointRequest, begin_checkpoint)
+CHECKPOINT = StageSpec(
+    "checkpoint", "Ask a running job for a checkpoint now.", CheckpointRequest, begin_checkpoint
+)

@@ -1,8 +1,7 @@
-"""Read what a job has come to: phase, step, checkpoint. For the stage after the one that did not wait."""
+"""Read the state of a job: phase, step, checkpoint. For a task that follows one that did not wait."""
 
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import ownership
 from edl_workflows.stages.description import JobRequest, StageSpec
 from edl_workflows.stages.goals import ExistsGoal, Handle
@@ -10,25 +9,20 @@ from edl_workflows.stages.identity import StageIdentity
 
 
 class CollectRequest(JobRequest):
-    """Which job."""
+    """The job to read."""
 
 
 def begin_collect(cluster: Cluster, request: CollectRequest, _identity: StageIdentity) -> Handle:
-    """See that the job is there.
+    """Check that the job exists.
 
     Raises:
-        NotFoundError: it is not.
+        NotFoundError: it does not.
     """
     namespace = request.namespace or cluster.namespace
     job = client.get(cluster, ownership.resource_of(request.kind), request.name, namespace)
-    return Handle(
-        kind=request.kind,
-        namespace=namespace,
-        name=request.name,
-        goal=ExistsGoal(),
-        uid=job["metadata"]["uid"],
-        version=version_of(job),
-    )
+    return Handle.of(request.kind, job, ExistsGoal())
 
 
-COLLECT = StageSpec("collect", CollectRequest, begin_collect)
+COLLECT = StageSpec(
+    "collect", "Read a job's phase, step and checkpoint.", CollectRequest, begin_collect, waits="never"
+)

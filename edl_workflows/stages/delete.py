@@ -10,20 +10,20 @@ from edl_workflows.stages.identity import StageIdentity
 
 
 class DeleteRequest(JobRequest):
-    """Which job; one that is not there is as good as deleted."""
+    """The job to delete. A job that does not exist counts as deleted."""
 
 
 def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdentity) -> Handle:
-    """Ask for the deletion."""
+    """Request the deletion."""
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     found = client.find(cluster, resource, request.name, namespace)
     uid = str(found["metadata"]["uid"]) if found else ""
     if found:
-        # Foreground: the object stays until its pods are gone, so that its absence says both.
+        # Foreground: the object stays until its pods are gone, so its absence proves that both are.
         options = DeleteOptions(uid=uid, propagation="Foreground")
         client.delete(cluster, resource, request.name, namespace, options)
     return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
 
 
-DELETE = StageSpec("delete", DeleteRequest, begin_delete)
+DELETE = StageSpec("delete", "Delete a job and all its pods.", DeleteRequest, begin_delete)

@@ -1,6 +1,8 @@
-"""Waiting for a stage's goal on the process's shared watch: `wait_for_goal` blocks, `await_goal` is for an event loop.
+"""Waiting for the goal of a stage on the process's shared watch: `wait_for_goal` blocks, `await_goal` is for
+event loops.
 
-Both feed the same pure `goals.evaluate_goal`. Deadlines are Unix times, since a wait may go on in another process.
+Both feed the pure `goals.evaluate_goal`. Deadlines are Unix times, since a wait may continue in another
+process.
 """
 
 import asyncio
@@ -28,24 +30,24 @@ from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.ownership import resource_of
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
-"""At a passed deadline: once, and not for long."""
+"""For the last check after a deadline: one short attempt."""
 RETRY_SECONDS = 5.0
-"""Between looks at a server that does not answer."""
+"""Between checks while the API server is unavailable."""
 
 Notify = Callable[[str], None]
-"""Told what the object is doing, each time that this changes."""
+"""Called with a line about the object each time that its state changes."""
 
 
 def _ignore(_message: str) -> None:
-    """For who does not want to know."""
+    pass
 
 
 class GoalWait:
-    """The way of one handle to its goal, state by state. Pure but for `confirm` and `overdue`.
+    """The wait for one handle's goal: evaluates the states of the object one after the other.
 
     Args:
         handle: what to wait for.
-        notify: told of changes.
+        notify: called on changes.
     """
 
     def __init__(self, handle: Handle, notify: Notify = _ignore) -> None:
@@ -55,17 +57,18 @@ class GoalWait:
         self._warned: tuple[str, ...] = ()
 
     def must_confirm(self, state: Object | None) -> bool:
-        """Whether an absence may be from before the object was made: a watch shared with others can lag behind us."""
+        """Whether an absence must be confirmed: the shared watch may lag behind the creation of the
+        object."""
         return state is None and bool(self._handle.uid)
 
     def confirm(self, source: ClusterSource) -> Object | None:
-        """The object as the server has it now."""
+        """The object as the API server has it now."""
         return self._look(source.connect())
 
     def take(self, state: Object | None) -> Done | Failed | None:
-        """What a state means for the goal; None: wait on."""
+        """Evaluate the next state; None to keep waiting."""
         if state is not None and version_of(state) < self._handle.version:
-            return None  # from before the stage began
+            return None  # older than the beginning of the stage
         try:
             result = evaluate_goal(self._handle, read_object(self._handle.kind, state))
         except EdlError as error:
@@ -84,7 +87,8 @@ class GoalWait:
         return None
 
     def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:
-        """What a passed deadline means. The goal may have been reached while nobody waited: one more look tells."""
+        """The result after the deadline. A last check tells whether the goal was reached while nobody
+        waited."""
         try:
             result = self.take(self._look(source.connect().with_policy(LAST_CHECK)))
         except EdlError as error:
@@ -92,9 +96,8 @@ class GoalWait:
         if result is not None:
             return result
         cause = f"; the watch is down: {last_error}" if last_error else ""
-        message = (
-            f"{self._handle} did not reach its goal in time; it {self._said or 'was not seen yet'}{cause}"
-        )
+        state = self._said or "was not seen yet"
+        message = f"{self._handle} did not reach its goal in time; it {state}{cause}"
         return Failed(StageTimeoutError(message))
 
     def _look(self, cluster: Cluster) -> Object | None:
@@ -103,13 +106,14 @@ class GoalWait:
 
 
 def scope_of(handle: Handle, *, shared: bool) -> Scope:
-    """What to watch for a handle: the namespace, to share it with all waiters, or the one object."""
+    """What to watch for a handle: the namespace if the watch is shared with other waiters, else the one
+    object."""
     alone = "" if shared else f"metadata.name={handle.name}"
     return Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
 
 
 def check_now(cluster: Cluster, handle: Handle) -> StageResult:
-    """Where the stage stands now, by one request."""
+    """Evaluate the goal now, with one request."""
     found = client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
     return evaluate_goal(handle, read_object(handle.kind, found))
 
@@ -117,13 +121,13 @@ def check_now(cluster: Cluster, handle: Handle) -> StageResult:
 def wait_for_goal(
     source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _ignore
 ) -> Done | Failed:
-    """Block until the goal is reached or can't be reached any more.
+    """Block until the goal is reached or can no longer be reached.
 
     Args:
         source: the API server.
-        handle: of the stage.
-        deadline: Unix time; passed, the result is Failed with a StageTimeoutError. None: wait for ever.
-        notify: told of changes.
+        handle: what to wait for.
+        deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
+        notify: called on changes.
     """
     pursuit = GoalWait(handle, notify)
     with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
@@ -143,11 +147,11 @@ def wait_for_goal(
 
 
 def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
-    """Look until the server answers: waiting outlives an outage here as it does while it watches.
+    """Read the object, and retry while the API server is unavailable: the wait survives outages.
 
     Raises:
         TimeoutError: the deadline has passed.
-        EdlError: the server refuses to tell.
+        EdlError: the server rejects the request.
     """
     while True:
         try:
@@ -160,7 +164,7 @@ def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -
 
 
 async def _confirm_in_loop(pursuit: GoalWait, source: ClusterSource) -> Object | None:
-    """As `_confirm`; the caller's time-out ends it."""
+    """As `_confirm`, without a deadline: the caller cancels it."""
     while True:
         try:
             return await asyncio.to_thread(pursuit.confirm, source)
@@ -176,14 +180,15 @@ async def await_goal(
     *,
     everywhere: bool = False,
 ) -> Done | Failed:
-    """As `wait_for_goal`, in an event loop, by the watch that all waiters of the process share.
+    """As `wait_for_goal`, in an event loop, on the watch that all waiters of the process share.
 
     Args:
-        source: as `wait_for_goal`.
-        handle: as `wait_for_goal`.
-        deadline: as `wait_for_goal`.
-        notify: as `wait_for_goal`.
-        everywhere: watch all namespaces at once; for who may, and waits in many.
+        source: the API server.
+        handle: what to wait for.
+        deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
+        notify: called on changes.
+        everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
+            namespaces.
     """
     pursuit = GoalWait(handle, notify)
     scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
@@ -215,7 +220,8 @@ def run_stage(
     """Begin a stage and wait for its goal, in one call.
 
     Raises:
-        EdlError: why the goal can't be reached; a StageTimeoutError leaves what was begun as it is.
+        EdlError: why the goal can't be reached. After a StageTimeoutError, what the stage created continues
+            to exist.
     """
     handle = stage.begin(cluster, request, identity)
     result = wait_for_goal(ClusterSource.of(cluster), handle, deadline, notify)

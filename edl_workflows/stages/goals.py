@@ -1,8 +1,9 @@
-"""When a stage has reached what it wants: goals, and `evaluate_goal`, the pure decision from what an object says now."""
+"""Goals of stages, and `evaluate_goal`: the pure decision whether an object's current state reaches a
+goal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -11,6 +12,8 @@ from edl_workflows.jobs import kinds
 from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.kube.resources import Object, version_of
+from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.planned_change import PlannedChange
 
 _MIGRATION = (
@@ -22,17 +25,18 @@ _MIGRATION = (
     ScalePlanPhase.VERIFYING,
     ScalePlanPhase.SUCCEEDED,
 )
-"""The phases of a migration in order. Scaling, which is of plans without one, comes before none but the last."""
+"""The phases of a migration in order. Scaling, a phase of plans without a migration, counts as the first."""
 
 
 class JobGoal(Model):
-    """A job in a state; what is given must hold at once.
+    """A state of a job. All that is given must hold at once.
 
     Attributes:
-        phases: any of these. Running is also met by a job that has Succeeded meanwhile: it has run.
-        step: training has reached this global step.
-        condition: a condition's type, as ``Running``, or with a status other than True, as ``Running=False``.
-        nodes: so many nodes of all roles together are ready; a job that has Succeeded needs none any more.
+        phases: any of these. A job that has Succeeded meets Running, too: it has run.
+        step: global training step, or a later one.
+        condition: type of a condition, as ``Running``, or its type and a status other than True, as
+            ``Running=False``.
+        nodes: number of ready nodes, all roles together; a job that has Succeeded needs none.
     """
 
     type: Literal["job"] = "job"
@@ -50,10 +54,10 @@ class PlanGoal(Model):
 
 
 class PlannedGoal(Model):
-    """A job whose own optimizer has a plan for it as it is.
+    """A plan of the job's own optimizer for its current state.
 
     Attributes:
-        change: one that changes something.
+        change: whether the plan must change something.
     """
 
     type: Literal["planned"] = "planned"
@@ -61,13 +65,13 @@ class PlannedGoal(Model):
 
 
 class ExistsGoal(Model):
-    """The object is there, whatever its state."""
+    """The object exists, in any state."""
 
     type: Literal["exists"] = "exists"
 
 
 class GoneGoal(Model):
-    """The object is no longer there."""
+    """The object no longer exists."""
 
     type: Literal["gone"] = "gone"
 
@@ -76,13 +80,15 @@ Goal = Annotated[JobGoal | PlanGoal | PlannedGoal | ExistsGoal | GoneGoal, Field
 
 
 class Handle(Model):
-    """What a stage waits for. It holds no secret: engines store it in the clear.
+    """What a stage waits for. It holds no secrets: engines store it as plain text.
 
     Attributes:
         kind, namespace, name: the object.
-        uid: the very object; "" until it was seen.
-        version: resourceVersion at the beginning; an older state is from before and says nothing.
-        owner, attempt: the marks on an object that the stage made; "" if it made none, and then it cancels none.
+        goal: the state to wait for.
+        uid: uid of the object; "" until it has been seen.
+        version: resourceVersion when the stage began; older states are ignored.
+        owner, attempt: the owner annotations of an object that the stage created; "" if it created none. A
+            stage cancels only what it created.
     """
 
     kind: str
@@ -97,25 +103,48 @@ class Handle(Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
+    @classmethod
+    def of(cls, kind: str, found: Object, goal: Goal, creator: StageIdentity | None = None) -> Self:
+        """The handle of an object as the API server returned it.
+
+        Args:
+            kind: kind of the object.
+            found: the object.
+            goal: the state to wait for.
+            creator: who runs the stage, if the stage created the object or adopted it.
+        """
+        metadata = found["metadata"]
+        return cls(
+            kind=kind,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            goal=goal,
+            uid=metadata["uid"],
+            version=version_of(found),
+            owner=creator.owner if creator is not None else "",
+            attempt=creator.attempt if creator is not None else "",
+        )
+
 
 class OutputCheckpoint(Model):
-    """A checkpoint among a stage's outputs."""
+    """A checkpoint: its location and its global step."""
 
     uri: str
     step: int
 
 
 class Outputs(Model):
-    """What a stage hands on. Small: engines copy it into their database.
+    """The outputs of a stage. They are small: engines copy them into their database.
 
     Attributes:
-        kind, namespace, name, uid: the object that the stage was about.
-        job: the job's name; the same as `name` unless that is a plan's.
-        phase: the object's, in the words of `JobPhase` or of a plan's phases; "" of one that is gone.
-        step, records: how far training is.
-        checkpoint: the newest, or the plan's.
-        resumed_step, stall_seconds: of a migration: the first step afterwards, and how long training stood still.
-        replicas: ready nodes by role.
+        kind, namespace, name, uid: the object of the stage.
+        job: name of the job; it differs from `name` if the object is a plan.
+        phase: phase of the object, a `JobPhase` or a phase of plans; "" if the object no longer exists.
+        step, records: progress of training.
+        checkpoint: the newest checkpoint of the job, or the plan's.
+        resumed_step: first training step after a migration.
+        stall_seconds: how long training paused for a migration.
+        replicas: role → number of ready nodes.
         plan: what the job's optimizer would change.
     """
 
@@ -136,12 +165,12 @@ class Outputs(Model):
 
 @dataclass(frozen=True)
 class InProgress:
-    """Not yet.
+    """The goal is not reached yet.
 
     Attributes:
-        message: what is, in words that change only when something did.
-        outputs: for who does not want to wait.
-        warnings: what people should know although the job goes on.
+        message: the current state; the text changes only when the state does.
+        outputs: the outputs for callers that do not wait.
+        warnings: problems that do not stop the job.
     """
 
     message: str
@@ -158,7 +187,11 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """The goal can't be reached any more, for this reason."""
+    """The goal can no longer be reached.
+
+    Attributes:
+        error: why.
+    """
 
     error: EdlError
 
@@ -168,11 +201,13 @@ ObservedObject = JobView | ScalePlan | None
 
 
 def read_object(kind: str, manifest: Mapping[str, Any] | None) -> ObservedObject:
-    """An object as a stage sees it; None if there is none. One whose spec does not validate is seen like any other: the
-    API server has admitted it, and a job says so by its reason, InvalidSpec.
+    """The view of a job, or the ScalePlan, of a manifest; None without a manifest.
+
+    An object whose spec does not validate is read, too: the API server has admitted it, and a job reports it
+    by its reason InvalidSpec.
 
     Raises:
-        InvalidError: this package has no such kind.
+        InvalidError: this package does not know the kind.
     """
     if manifest is None:
         return None
@@ -183,40 +218,39 @@ def read_object(kind: str, manifest: Mapping[str, Any] | None) -> ObservedObject
 
 
 def uid_of(seen: JobView | ScalePlan) -> str:
-    """The uid of what was seen."""
+    """The uid of the object."""
     return seen.uid if isinstance(seen, JobView) else seen.metadata.uid
 
 
 def has_ended(seen: JobView | ScalePlan) -> bool:
-    """Whether it never changes again."""
+    """Whether its phase is final."""
     if isinstance(seen, JobView):
         return seen.phase.final
     return seen.status.phase is not None and seen.status.phase.final
 
 
 def has_failed(seen: JobView | ScalePlan) -> bool:
-    """Whether it ended in phase Failed."""
+    """Whether its phase is Failed."""
     if isinstance(seen, JobView):
         return seen.phase is JobPhase.FAILED
     return seen.status.phase is ScalePlanPhase.FAILED
 
 
 def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
-    """Whether the handle's goal is reached by what is seen now."""
+    """Decide whether the current state of the object reaches the goal of the handle."""
     replaced = seen is not None and bool(handle.uid) and uid_of(seen) != handle.uid
     if isinstance(handle.goal, GoneGoal):
+        gone = seen is None or replaced
         return (
-            Done(_basic_outputs(handle))
-            if seen is None or replaced
-            else InProgress("is being deleted", _basic_outputs(handle))
+            Done(_basic_outputs(handle)) if gone else InProgress("is being deleted", _basic_outputs(handle))
         )
     if replaced:
         return Failed(JobDisappearedError(f"{handle} was deleted and replaced by another of the same name"))
     if seen is None:
         if handle.uid:
-            message = f"{handle} was deleted by somebody else before it had ended; run the stage again to make it anew"
-            return Failed(JobDisappearedError(message))
-        return InProgress("is not there yet", _basic_outputs(handle))
+            message = f"{handle} was deleted by somebody else before it ended"
+            return Failed(JobDisappearedError(f"{message}; run the stage again to create it anew"))
+        return InProgress("does not exist yet", _basic_outputs(handle))
     if isinstance(handle.goal, ExistsGoal):
         return Done(outputs_of(handle, seen))
     if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
@@ -235,16 +269,13 @@ def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResu
                 f"{handle} failed: {_describe_reason(job.reason, job.message)}; its pods' logs tell more"
             )
         )
-    # A finished job's spec can still be edited, but nobody observes that any more.
+    # The spec of a finished job can still be edited, but no controller observes the edit.
     reached = (job.current or job.phase.final) and _phase_reached(goal, job) and _progress_reached(goal, job)
     if reached:
         return Done(outputs_of(handle, job))
     if job.phase.final:
-        return Failed(
-            JobFailedError(
-                f"{handle} ended in phase {job.phase} at step {job.progress.step}; {_describe_goal(goal)} can't be reached any more"
-            )
-        )
+        where = f"{handle} ended in phase {job.phase} at step {job.progress.step}"
+        return Failed(JobFailedError(f"{where}; {_describe_goal(goal)} can no longer be reached"))
     why = f": {_describe_reason(job.reason, job.message)}" if job.reason else ""
     return InProgress(f"is {job.phase}{why}", outputs_of(handle, job), job.warnings)
 
@@ -272,19 +303,19 @@ def _describe_goal(goal: JobGoal) -> str:
 
 
 def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> StageResult:
-    """A plan from before a change that goes on is for a job that is no more: what is planned afterwards counts."""
+    """While the job changes, its last plan is outdated: only a plan made after the change counts."""
     found = outputs_of(handle, job)
     if job.phase.final:
         return Failed(
             JobFailedError(f"{handle} ended in phase {job.phase}; nothing is planned for it any more")
         )
     if job.phase in (JobPhase.SCALING, JobPhase.RESTARTING, JobPhase.SUSPENDED):
-        return InProgress(f"is {job.phase}, and will be planned anew", found)
+        return InProgress(f"is {job.phase}; a new plan follows", found)
     if found.plan is None:
         return InProgress(f"is {job.phase}; its master has not planned it yet", found)
     if goal.change and found.plan.empty:
         notes = "; ".join(found.plan.notes)
-        return InProgress(f"is to stay as it is{f': {notes}' if notes else ''}", found)
+        return InProgress(f"has an empty plan{f': {notes}' if notes else ''}", found)
     return Done(found)
 
 
@@ -303,7 +334,7 @@ def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Stag
 
 
 def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
-    """What to hand on about an object."""
+    """The outputs of a stage whose object is in this state."""
     identity = _basic_outputs(handle)
     if isinstance(seen, JobView):
         checkpoint = seen.checkpoint
@@ -336,7 +367,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
 
 
 def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:
-    """For who asked for it: other stages' outputs need not carry it."""
+    """Only of a stage that waits for a plan: other outputs stay small."""
     asked = isinstance(handle.goal, PlannedGoal)
     return PlannedChange.of(job.planned) if asked and job.planned is not None else None
 

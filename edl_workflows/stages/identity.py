@@ -1,4 +1,4 @@
-"""Who runs a stage, and the names that follow from it: the same for the same task of the same run, at any time."""
+"""Who runs a stage, and the object names derived from it: stable for the same task of the same run."""
 
 import hashlib
 import re
@@ -8,23 +8,24 @@ from typing import Literal
 from edl_workflows.jobs import names
 
 OWNER_ANNOTATION = f"{names.GROUP}/owner"
-"""Which task of which run made the object. Only its owner adopts, replaces or cancels an object."""
+"""The task and run that created the object. Only its owner adopts, replaces or cancels an object."""
 ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
-"""Which attempt of the owner holds the object now; an earlier attempt that is killed late leaves it alone."""
+"""The attempt of the owner that holds the object; an earlier attempt that is killed late leaves it alone."""
 ON_CANCEL_ANNOTATION = f"{names.GROUP}/owner-on-cancel"
-"""What becomes of the object when its owner is gone without having said so: delete, suspend or keep."""
+"""What to do with the object if its owner disappears: delete, suspend or keep."""
 LIFETIME_ANNOTATION = f"{names.GROUP}/owner-lifetime"
-"""How long somebody waits for the object: until the owner ends ("task"), or, where the owner began it and did not wait, until
-the run of the pipeline ends ("run")."""
+"""How long somebody waits for the object: until the owner ends ("task") or, if the owner does not wait for
+it, until the pipeline run ends ("run")."""
 GONE_ANNOTATION = f"{names.GROUP}/owner-gone"
-"""Since when, as far as is known, nobody waits for the object any more (RFC 3339). Whoever adopts the object removes it."""
+"""Since when nobody is known to wait for the object (RFC 3339). Adoption removes it."""
 SUSPENDED_ANNOTATION = f"{names.GROUP}/owner-suspended"
-"""Which attempt suspended the object in place of deleting it; the attempt that takes it over resumes it."""
+"""The attempt that suspended the object instead of deleting it; the attempt that adopts the object resumes
+it."""
 
 Lifetime = Literal["task", "run"]
 
 MAX_NAME = 63
-"""Of names that become a label's value."""
+"""Characters of a name that is also used as a label value."""
 _HASH = 10
 _FOREIGN = re.compile(r"[^a-z0-9]+")
 
@@ -34,13 +35,13 @@ class StageIdentity:
     """The task that runs a stage.
 
     Attributes:
-        owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; equal for all its attempts. Where several
-            Airflow installations share a namespace, ``airflow@<installation>/…``.
-        attempt: which attempt this is.
-        known: name of the object that an earlier attempt made, if that is known; it wins over a name made anew.
-        rerun: an earlier attempt came to its end and delivered its result, so that a finished object is history, to be
-            replaced; else it is the result of an attempt that died before it could say so, to be used.
-        on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for who does not say: nobody cancels the object behind the owner's back.
+        owner: the task instance, as ``airflow/<dag>/<run>/<task>/<map index>``; the same for all its
+            attempts. With several Airflow installations in one namespace, ``airflow@<installation>/…``.
+        attempt: id of this attempt.
+        known: name of the object that an earlier attempt created, if known; it replaces the derived name.
+        rerun: an earlier attempt delivered its result, so an object that has ended belongs to the past and is
+            replaced. Otherwise it is the result of an attempt that died before delivering it, and is used.
+        on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for none: nobody but the owner cancels the object.
         lifetime: value of `LIFETIME_ANNOTATION`; "" for "task".
     """
 
@@ -53,13 +54,14 @@ class StageIdentity:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The marks on everything that the stage makes."""
+        """The annotations on everything that the stage creates."""
         optional = {ON_CANCEL_ANNOTATION: self.on_cancel, LIFETIME_ANNOTATION: self.lifetime}
         given = {key: value for key, value in optional.items() if value}
         return {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt} | given
 
     def name(self, hint: str, limit: int = MAX_NAME) -> str:
-        """A name for an object: readable by `hint`, unique by the owner, a DNS label of at most `limit` characters."""
+        """Derive the name of an object: a DNS label of at most `limit` characters, from `hint` and a hash of
+        the owner."""
         digest = hashlib.sha256(self.owner.encode()).hexdigest()[:_HASH]
         slug = _FOREIGN.sub("-", hint.lower()).strip("-")
         slug = slug if slug[:1].isalpha() else f"edl-{slug}"

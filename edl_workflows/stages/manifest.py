@@ -1,6 +1,7 @@
-"""A manifest from the text that a person wrote: YAML or JSON, one object or several, bounded. Not here: what its fields mean.
+"""Parsing of manifests that users write, in YAML or JSON, with bounds on their size. Fields are not
+interpreted here.
 
-It is read as kubectl reads it, so that the same file means the same job here and there.
+Texts are parsed as kubectl parses them, so that a file means the same job to both.
 """
 
 import math
@@ -9,26 +10,27 @@ from typing import Any
 from edl_workflows.exceptions import InvalidError
 
 MAX_CHARACTERS = 3 * 2**20
-"""As the API server's own limit of a request."""
+"""The API server's own limit of a request."""
 MAX_VALUES = 200_000
-"""Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
+"""Values of a manifest after the expansion of YAML aliases: a few nested aliases make billions."""
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
-    """The one object in a text.
+    """Parse a text that holds one object.
 
     Args:
         text: YAML or JSON.
-        where: the file or argument that it comes from, for messages.
+        where: the file or argument of the text, for messages.
 
     Raises:
-        InvalidError: it is too large, no YAML, holds anything but one object, or a value that JSON does not have.
+        InvalidError: it is too large, is not YAML, does not hold one object, or holds a value that JSON does
+            not have.
     """
     documents = [document for document in _documents(text, where) if document is not None]
     if len(documents) != 1 or not isinstance(documents[0], dict):
         types = f" of type {type(documents[0]).__name__}" if documents else ""
         raise InvalidError(
-            f"{where}: one job's manifest is needed, this has {len(documents)} documents{types}"
+            f"{where}: the manifest of one job is required, this has {len(documents)} documents{types}"
         )
     found: dict[str, Any] = documents[0]
     check_values(found, where)
@@ -36,29 +38,33 @@ def parse_object(text: str, where: str) -> dict[str, Any]:
 
 
 def parse_objects(text: str, where: str) -> list[dict[str, Any]]:
-    """All objects in a text: its documents, and the items of a ``kind: List``; errors as `parse_object`, and at none at all."""
+    """Parse all objects in a text: its documents, and the items of a ``kind: List``.
+
+    Raises:
+        InvalidError: as `parse_object`; or the text holds no object.
+    """
     found: list[dict[str, Any]] = []
     for number, document in enumerate(_documents(text, where), start=1):
         if document is None:
             continue
         place = f"{where}, document {number}"
         if not isinstance(document, dict):
-            raise InvalidError(f"{place}: an object is needed, this is {str(document)[:80]!r}")
+            raise InvalidError(f"{place}: an object is required, this is {str(document)[:80]!r}")
         check_values(document, place)
         items = document.get("items") if document.get("kind") == "List" else [document]
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
             raise InvalidError(f"{place}: items of a List must be objects")
         found += items
     if not found:
-        raise InvalidError(f"{where}: there is no object in it")
+        raise InvalidError(f"{where}: contains no object")
     return found
 
 
 def parse_values(text: str, where: str) -> dict[str, Any] | list[Any]:
-    """The one map or list in a text; errors as `parse_object`."""
+    """Parse a text that holds one map or list; raises as `parse_object`."""
     documents = _documents(text, where)
     if len(documents) != 1 or not isinstance(documents[0], dict | list):
-        raise InvalidError(f"{where}: a YAML map or list is needed, this is {text[:80]!r}")
+        raise InvalidError(f"{where}: a YAML map or list is required, this is {text[:80]!r}")
     found: dict[str, Any] | list[Any] = documents[0]
     check_values(found, where)
     return found
@@ -76,14 +82,15 @@ def _documents(text: str, where: str) -> list[Any]:
             raise InvalidError(f"{where}: line {line} is nested deeper than {MAX_DEPTH} levels")
         return list(yaml.load_all(text, Loader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidError(f"{where}: this is no YAML: {' '.join(str(error).split())}") from error
+        raise InvalidError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
-    """Refuse what an API server does not take: values that JSON does not have, too many, or nested too deep.
+    """Check that the values are JSON values, not too many, and not nested too deeply: the API server rejects
+    others.
 
     Raises:
-        InvalidError: with the value's path.
+        InvalidError: with the path of the value.
     """
     from edl_workflows.stages.server_yaml import MAX_DEPTH
 
@@ -107,5 +114,6 @@ def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
         ):
             kind = type(value).__name__
             raise InvalidError(
-                f"{where}: {path}: {str(value)!r} is read as a {kind}, which JSON does not have; put it between quotes"
+                f"{where}: {path}: {str(value)!r} is read as a {kind}, which JSON does not have; "
+                "put it in quotes"
             )

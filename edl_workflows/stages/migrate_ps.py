@@ -1,6 +1,6 @@
-"""Move a running job to other parameter servers: another count, other sizes, or both at once."""
+"""Replace the parameter servers of a running job: another count, other sizes, or both at once."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -14,41 +14,43 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpe
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import scale_plans
-from edl_workflows.stages.description import StageSpec
+from edl_workflows.stages.description import JOB_KIND, Argument, StageSpec
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import scale_by_spec
 
+REPLICAS = Argument("Number of servers; empty: unchanged.", argo=True, templated=True)
+RESOURCE = Argument("Size of added servers, as YAML: {cpu: '2'}.", argo=True, templated=True)
+MIGRATE = Argument(
+    "Ranks to replace and their new sizes, as YAML: {0: {cpu: '2'}}.", argo=True, templated=True
+)
+UNTIL = Argument("Phase of the plan to wait for: Succeeded, or Restarting, when the new servers are ready.")
+
 
 class MigratePsRequest(scale_plans.PlanRequest):
-    """The parameter servers that the job shall have.
+    """The wanted parameter servers.
 
     Attributes:
-        kind: of the job. One that is scaled by its spec ends all its pods, which save what they can, and begins anew with
-            the new servers.
-        replicas: how many; default as many as now.
-        resource: size of servers that are added; of all servers where they have one template.
-        migrate: rank → size: servers to replace by ones of this size; a resource left out stays as it is.
-        until: how far to wait; Restarting is reached when the new servers are ready.
+        kind: kind of the job. A job that is scaled by its spec ends all its pods, which save what they can,
+            and restarts with the new servers.
+        replicas: number of servers; None for the current number.
+        resource: size of added servers; of all servers if the kind has one template for them.
+        migrate: rank → new size of the server that replaces it; a resource that is left out stays unchanged.
+        until: phase of the plan to wait for; Restarting is reached when the new servers are ready.
     """
 
-    kind: str = ELASTIC_JOB
-    replicas: int | None = Field(default=None, ge=1, le=10_000)
-    resource: NodeResource = Field(default_factory=NodeResource)
-    migrate: dict[int, NodeResource] = Field(default_factory=dict)
-    until: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
+    kind: Annotated[str, JOB_KIND] = ELASTIC_JOB
+    replicas: Annotated[int | None, REPLICAS] = Field(default=None, ge=1, le=10_000)
+    resource: Annotated[NodeResource, RESOURCE] = Field(default_factory=NodeResource)
+    migrate: Annotated[dict[int, NodeResource], MIGRATE] = Field(default_factory=dict)
+    until: Annotated[ScalePlanPhase, UNTIL] = ScalePlanPhase.SUCCEEDED
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kind != ELASTIC_JOB:
             if self.migrate:
-                raise_problems(
-                    [
-                        Problem(
-                            "migrate", f"servers of a {self.kind} have one template: give resource, for all"
-                        )
-                    ]
-                )
+                message = f"the servers of a {self.kind} share one template: give resource, for all of them"
+                raise_problems([Problem("migrate", message)])
             if self.replicas is None and not self.resource.to_dict():
                 raise_problems(
                     [Problem("replicas", "give a count, a resource, or both; there is nothing to do")]
@@ -61,13 +63,13 @@ class MigratePsRequest(scale_plans.PlanRequest):
 
 
 def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan, or edit the spec; errors as `plans.create_plan`."""
+    """Create or adopt the plan, or edit the spec; raises as `plans.create_plan`."""
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
         servers = ReplicaResourceSpec(replicas=request.replicas, resource=request.resource)
         return scale_by_spec(cluster, request, row, {names.PS_TYPE: servers})
     if request.kind != ELASTIC_JOB:
-        raise InvalidError(f"a {request.kind} has no parameter servers that could be migrated")
+        raise InvalidError(f"a {request.kind} has no parameter servers to migrate")
 
     def spec(job: ElasticJob) -> dict[str, Any]:
         scale_plans.check_roles(job, (names.PS_TYPE,), "migrate")
@@ -86,7 +88,7 @@ def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: Stag
 
 
 def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -> list[dict[str, Any]]:
-    """The pods that hold these ranks now, as plans name them."""
+    """The pods that hold these ranks now, as entries of a ScalePlan."""
     if not migrate:
         return []
     selector = f"{names.JOB_LABEL}={job.metadata.name},{names.REPLICA_TYPE_LABEL}={names.PS_TYPE}"
@@ -102,7 +104,7 @@ def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -
     if missing:
         has = ", ".join(sorted(by_rank)) or "none"
         problems = [
-            Problem(f"migrate.{rank}", f"no parameter server of this rank runs; ranks are {has}")
+            Problem(f"migrate.{rank}", f"no parameter server of this rank is running; the ranks are {has}")
             for rank in missing
         ]
         raise ManifestError(f"migration of ElasticJob {job.key}", problems)
@@ -112,4 +114,9 @@ def _pods(cluster: Cluster, job: ElasticJob, migrate: dict[int, NodeResource]) -
     ]
 
 
-MIGRATE_PS = StageSpec("migrate-ps", MigratePsRequest, begin_migrate_ps)
+MIGRATE_PS = StageSpec(
+    "migrate-ps",
+    "Move a running job to other parameter servers: checkpoint, migrate, restart, verify.",
+    MigratePsRequest,
+    begin_migrate_ps,
+)

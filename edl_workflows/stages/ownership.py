@@ -1,7 +1,8 @@
-"""Creating what is not there, adopting what is ours, and cancelling nothing else.
+"""Owned objects: stages create or adopt them, and cancel nothing else.
 
-Every object that a stage makes carries its owner and the attempt that holds it. Adoption moves the second mark to the
-adopter with a guarded write, and a cancellation is guarded likewise: whichever of the two comes second sees that it did.
+Annotations on every object that a stage creates name its owner and the attempt that holds it. Adoption
+changes the attempt with a write guarded by the resourceVersion, and a cancellation is guarded in the same
+way: the later of the two fails.
 """
 
 import time
@@ -9,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edl_workflows.exceptions import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from edl_workflows.exceptions import (
+    AlreadyExistsError,
+    ConflictError,
+    EdlError,
+    NotFoundError,
+    UnavailableError,
+)
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.kind import Kind
@@ -19,28 +26,31 @@ from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.client import DeleteOptions
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object
-from edl_workflows.stages.goals import Handle, has_ended, has_failed, read_object
+from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.stages.goals import ExistsGoal, Handle, has_ended, has_failed, read_object
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
     GONE_ANNOTATION,
+    LIFETIME_ANNOTATION,
+    ON_CANCEL_ANNOTATION,
     OWNER_ANNOTATION,
     SUSPENDED_ANNOTATION,
     StageIdentity,
 )
 
 GONE_SECONDS = 120.0
-"""How long to wait for a finished or killed predecessor to go: a pod's grace period, and some."""
+"""How long to wait for the deletion of a predecessor: the grace period of a pod, with a margin."""
 POLL_SECONDS = 0.5
 CANCEL_ATTEMPTS = 10
-"""A status written at the same moment makes a guarded write fail; so many in a row do not happen."""
+"""A guarded write fails if the status is written at the same moment; this many failures in a row do not
+occur."""
 
 CancelAction = Literal["delete", "suspend", "keep"]
 
 
 @dataclass(frozen=True)
 class ObjectRef:
-    """Where the object of a stage is, or will be."""
+    """Kind, namespace and name of an object, which may not exist yet."""
 
     kind: str
     namespace: str
@@ -48,7 +58,7 @@ class ObjectRef:
 
     @property
     def resource(self) -> ApiResource:
-        """The kind as the API serves it."""
+        """The API resource of the kind."""
         return resource_of(self.kind)
 
     def __str__(self) -> str:
@@ -56,10 +66,10 @@ class ObjectRef:
 
 
 def resource_of(kind: str) -> ApiResource:
-    """The API's resource of a kind.
+    """The API resource of a kind.
 
     Raises:
-        InvalidError: this package has no such kind.
+        InvalidError: this package does not know the kind.
     """
     return kinds.kind_of(kind).source.api
 
@@ -67,20 +77,20 @@ def resource_of(kind: str) -> ApiResource:
 def create_or_adopt(
     cluster: Cluster, target: ObjectRef, make: Callable[[], Mapping[str, Any]], identity: StageIdentity
 ) -> Object:
-    """The stage's object, made if it is not there.
+    """Return the stage's object; create it if it does not exist.
 
-    An object of ours that failed is replaced, as is one that succeeded for an earlier run of the task (`Identity.rerun`).
-    One that still goes on is adopted, whoever of us began it.
+    An object of the same owner is replaced if it failed, or if it succeeded for an earlier run of the task
+    (`StageIdentity.rerun`). One that has not ended is adopted, whichever attempt created it.
 
     Args:
-        cluster: where.
-        target: kind, namespace and name.
-        make: gives the manifest; called only if one must be made.
-        identity: who asks.
+        cluster: the API server.
+        target: the object.
+        make: returns the manifest; called only if the object must be created.
+        identity: who runs the stage.
 
     Raises:
-        ConflictError: there is an object of that name, and it is not ours.
-        UnavailableError: a predecessor does not go away.
+        ConflictError: an object of that name exists and belongs to another owner.
+        UnavailableError: the deletion of a predecessor takes too long.
     """
     deadline = time.monotonic() + GONE_SECONDS
     while time.monotonic() < deadline:
@@ -89,7 +99,7 @@ def create_or_adopt(
             try:
                 return client.create(cluster, _with_owner_marks(make(), identity), target.namespace)
             except AlreadyExistsError:
-                continue  # another attempt of ours, or somebody else, was quicker: look again
+                continue  # another attempt or somebody else created it first: read again
         _check_owner(found, target, identity)
         if is_terminating(found):
             time.sleep(POLL_SECONDS)
@@ -97,13 +107,14 @@ def create_or_adopt(
         try:
             if not _must_replace(found, target, identity):
                 return _adopt(cluster, target, found, identity)
-            # Foreground: the successor's pods have the same names.
+            # Foreground: the pods of the successor have the same names.
             options = DeleteOptions(uid=found["metadata"]["uid"], propagation="Foreground")
             client.delete(cluster, target.resource, target.name, target.namespace, options)
         except (ConflictError, NotFoundError):
-            continue  # it changed since it was read: look again
+            continue  # it changed since it was read: read again
     raise UnavailableError(
-        f"{target} of an earlier attempt is still being deleted after {GONE_SECONDS:.0f} s; look at its finalizers, then try again"
+        f"{target} of an earlier attempt is still being deleted after {GONE_SECONDS:.0f} s; "
+        "check its finalizers, then try again"
     )
 
 
@@ -116,12 +127,12 @@ def _with_owner_marks(manifest: Mapping[str, Any], identity: StageIdentity) -> d
 def _check_owner(found: Object, target: ObjectRef, identity: StageIdentity) -> None:
     owner = annotation_of(found, OWNER_ANNOTATION)
     if owner != identity.owner:
-        whose = f"belongs to {owner}" if owner else "was not made by a pipeline"
-        raise ConflictError(f"{target} is there already and {whose}; choose another name, or delete it")
+        whose = f"belongs to {owner}" if owner else "was not created by a pipeline"
+        raise ConflictError(f"{target} exists already and {whose}; choose another name, or delete it")
 
 
 def _must_replace(found: Object, target: ObjectRef, identity: StageIdentity) -> bool:
-    """Whether the object is a finished one that this attempt must not take for its own result."""
+    """Whether the object has ended and is not the result of this attempt."""
     if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt:
         return False
     seen = read_object(target.kind, found)
@@ -141,17 +152,17 @@ def _adopt(cluster: Cluster, target: ObjectRef, found: Object, identity: StageId
 
 
 def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "delete", gone: str = "") -> bool:
-    """End what the stage made, if it is still the stage's and still goes on.
+    """End the object that a stage created, if the stage still owns it and it has not ended.
 
-    A ScalePlan is withdrawn only before its first step. Later it ends by itself, in the new cluster or rolled back to the
-    old; taking it away in between could only make that harder.
+    A ScalePlan is withdrawn only before its first step. Later it ends by itself, completed or rolled back.
 
     Args:
-        cluster: where.
-        handle: of the stage; of one that made nothing, nothing is touched.
-        action: what to do with a job; "suspend" keeps its data position, "keep" does nothing. A plan is withdrawn by
-            either of the other two.
-        gone: only an object that still says so (see `record_abandonment`); "" for any.
+        cluster: the API server.
+        handle: handle of the stage; if the stage created nothing, nothing is done.
+        action: what to do with a job: "suspend" keeps its data position, "keep" does nothing. A plan is
+            withdrawn by either "delete" or "suspend".
+        gone: end only an object that still has this time of abandonment (see `record_abandonment`); "" for
+            any.
 
     Returns:
         Whether something was done.
@@ -172,12 +183,12 @@ def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "dele
 
 
 def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> bool:
-    """Write on an object since when nobody waits for it any more, or with None that somebody does again.
+    """Record on an object since when nobody has waited for it; None clears the record.
 
-    An adopter removes the note, so that who comes to cancel the object later sees that it was adopted meanwhile.
+    Adoption clears it, too, so that a later cancellation sees that the object was adopted in the meantime.
 
     Returns:
-        Whether it was written: the object is still the handle's, and goes on.
+        Whether it was written. It is not if the object has ended or changed its owner.
     """
     resource = resource_of(handle.kind)
 
@@ -190,7 +201,7 @@ def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> b
 
 
 def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Object], bool]) -> bool:
-    """Make a guarded change of the handle's object as it is now; False where it is no longer the handle's or has ended."""
+    """Change the object with a guarded write; False if the handle no longer owns it, or it has ended."""
     resource = resource_of(handle.kind)
     for _attempt in range(CANCEL_ATTEMPTS):
         found = client.find(cluster, resource, handle.name, handle.namespace)
@@ -202,11 +213,11 @@ def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Objec
             continue
         except NotFoundError:
             return False
-    raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it by hand")
+    raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it manually")
 
 
 def is_cancellable(found: Object, handle: Handle) -> bool:
-    """Whether an object is still the handle's, and whether `cancel_object` would do something about it."""
+    """Whether the handle still owns the object, and `cancel_object` would end it."""
     marks = (annotation_of(found, OWNER_ANNOTATION), annotation_of(found, ATTEMPT_ANNOTATION))
     if (
         found["metadata"]["uid"] != handle.uid
@@ -225,7 +236,7 @@ def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: Cancel
     if action == "delete":
         options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
-    elif not row.suspended(found):  # else somebody wanted it so, and resumes it
+    elif not row.suspended(found):  # a user who suspended it will resume it
         mark = {SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}
         body = {
             "metadata": {**_version_guard(found), "annotations": mark},
@@ -235,10 +246,80 @@ def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: Cancel
 
 
 def _version_guard(found: Object) -> dict[str, Any]:
-    """The metadata that makes a patch fail if the object changed since it was read."""
+    """Metadata that makes a patch fail if the object has changed since it was read."""
     return {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
 
 
 def annotation_of(obj: Object, key: str) -> str:
-    """The value of an object's annotation; "" if it has none."""
+    """The value of an annotation; "" if the object does not have it."""
     return str((obj["metadata"].get("annotations") or {}).get(key, ""))
+
+
+@dataclass(frozen=True)
+class OwnedObject:
+    """An object that a stage created.
+
+    Attributes:
+        handle: the object, its owner and the attempt that holds it.
+        on_cancel, lifetime, gone: values of the annotations of these names; "" for a missing annotation.
+        suspended: the job is suspended, or somebody resumed it after its owner had suspended it.
+    """
+
+    handle: Handle
+    on_cancel: str
+    lifetime: str
+    gone: str
+    suspended: bool
+
+
+def list_owned(cluster: Cluster, namespace: str, engine: str) -> list[OwnedObject]:
+    """The objects of all kinds that an engine's tasks created and that have not ended.
+
+    Args:
+        cluster: the API server.
+        namespace: a namespace, or `ALL_NAMESPACES`.
+        engine: the owner annotation's part before the first slash.
+    """
+    return [
+        found
+        for kind in kinds.KINDS
+        for obj in _list_if_installed(cluster, Scope(kind.source.api, namespace))
+        if annotation_of(obj, OWNER_ANNOTATION).startswith(f"{engine}/")
+        for found in [_read_owned(kind, obj)]
+        if _may_be_cancelled(obj, found.handle)
+    ]
+
+
+def _list_if_installed(cluster: Cluster, scope: Scope) -> list[Object]:
+    try:
+        return client.list_objects(cluster, scope).items
+    except NotFoundError:
+        return []
+
+
+def _may_be_cancelled(obj: Object, handle: Handle) -> bool:
+    try:
+        return is_cancellable(obj, handle)
+    except EdlError:
+        return True  # of another version of this package: the cancellation will report it
+
+
+def _read_owned(kind: Kind, obj: Object) -> OwnedObject:
+    metadata = obj["metadata"]
+    handle = Handle(
+        kind=kind.name,
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        goal=ExistsGoal(),
+        uid=metadata["uid"],
+        owner=annotation_of(obj, OWNER_ANNOTATION),
+        attempt=annotation_of(obj, ATTEMPT_ANNOTATION),
+    )
+    suspended = kind.view is not None and kind.suspended(obj)
+    return OwnedObject(
+        handle=handle,
+        on_cancel=annotation_of(obj, ON_CANCEL_ANNOTATION),
+        lifetime=annotation_of(obj, LIFETIME_ANNOTATION),
+        gone=annotation_of(obj, GONE_ANNOTATION),
+        suspended=suspended or bool(annotation_of(obj, SUSPENDED_ANNOTATION)),
+    )

@@ -1,4 +1,5 @@
-"""What a job's optimizer would change, as one task hands it to the next: from ``status.autoscaling`` to a ScalePlan."""
+"""A plan of a job's optimizer as one task hands it to the next: from ``status.autoscaling`` to a
+ScalePlan."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,18 +15,19 @@ MAX_REASON = 4096
 
 
 class PlannedChange(Model):
-    """A plan that nobody has carried out.
+    """A plan that has not been applied.
 
     Attributes:
-        optimizer, stage: who planned, and for which part of the job's life.
-        replicas: role → wanted count and size; as the stage ``scale`` takes it.
-        migrate: nodes to replace by ones of another size.
-        reasons: why, by role or pod: one for each change.
-        notes: why something else does not change.
-        empty: nothing changes.
+        optimizer: name of the optimizer.
+        stage: stage of the job's life that it planned for.
+        replicas: role → wanted count and size, in the form of the stage ``scale``.
+        migrate: nodes to replace by nodes of another size.
+        reasons: role or pod → reason of its change.
+        notes: why other things do not change.
+        empty: whether nothing changes.
     """
 
-    # Read leniently: it may have waited for its approval while the package became a newer one.
+    # Unknown fields are ignored: the package may have been upgraded while the plan waited for approval.
     model_config = ConfigDict(extra="ignore")
 
     optimizer: str = ""
@@ -38,7 +40,7 @@ class PlannedChange(Model):
 
     @classmethod
     def of(cls, status: AutoscalingStatus) -> "PlannedChange":
-        """As the job's master says it."""
+        """The plan in a job's status."""
         return cls(
             optimizer=status.optimizer,
             stage=status.stage,
@@ -51,11 +53,11 @@ class PlannedChange(Model):
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to carry out, whatever `empty` says: a person may have edited the plan."""
+        """Whether the plan changes anything. `empty` does not count: a person may have edited the plan."""
         return bool(self.replicas or self.migrate)
 
     def spec(self) -> Mapping[str, Any]:
-        """The ScalePlan's fields that carry it out."""
+        """The fields of the ScalePlan that applies it."""
         reason = "; ".join(f"{what}: {why}" for what, why in sorted(self.reasons.items()))
         return {
             "replicaResourceSpecs": {role: wanted.to_dict() for role, wanted in self.replicas.items()},

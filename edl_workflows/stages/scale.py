@@ -1,11 +1,11 @@
-"""Scale a running job: other counts or sizes of its roles.
+"""Scale a running job: change the counts or sizes of its roles.
 
-An ElasticJob is scaled by a ScalePlan, so that a change of parameter servers migrates them. Other kinds are scaled by their
-spec; their controllers say what follows.
+An ElasticJob is scaled by a ScalePlan, so that a change of parameter servers migrates them. Other kinds are
+scaled by an edit of their spec, which their controllers carry out.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -19,30 +19,31 @@ from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, version_of
+from edl_workflows.kube.resources import Object
 from edl_workflows.stages import scale_plans
-from edl_workflows.stages.description import StageSpec
+from edl_workflows.stages.description import JOB_KIND, Argument, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
 from edl_workflows.stages.identity import StageIdentity
 
 ATTEMPTS = 5
-"""At an edit of a spec that others change at the same time."""
+"""Of an edit of a spec that others change at the same time."""
+REPLICAS = Argument("Counts and sizes by role, as YAML: {worker: {replicas: 3}}.", argo=True, templated=True)
 
 
 class ScaleRequest(scale_plans.PlanRequest):
-    """Wanted state.
+    """The wanted counts and sizes.
 
     Attributes:
-        kind: of the job.
-        replicas: by role: count, and the size of nodes made from now on.
+        kind: kind of the job.
+        replicas: role → count, and the size of nodes created from now on.
     """
 
-    kind: str = ELASTIC_JOB
-    replicas: dict[str, ReplicaResourceSpec] = Field(min_length=1)
+    kind: Annotated[str, JOB_KIND] = ELASTIC_JOB
+    replicas: Annotated[dict[str, ReplicaResourceSpec], REPLICAS] = Field(min_length=1)
 
 
 def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan, or edit the spec; errors as `plans.create_plan`."""
+    """Create or adopt the plan, or edit the spec; raises as `plans.create_plan`."""
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
         return scale_by_spec(cluster, request, row, request.replicas)
@@ -62,18 +63,19 @@ def scale_by_spec(
     row: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
-    """Edit the spec of a job whose kind is scaled so, and wait until all its nodes run.
+    """Edit the spec of a job of a kind that is scaled so, and wait until all its nodes run.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: the job does not exist.
         InvalidError: the job has ended, has no such role, or its spec would be invalid; nothing was changed.
-        ConflictError: others change the job all the time.
+        ConflictError: others kept changing the job at the same time.
     """
     namespace = request.namespace or cluster.namespace
     for attempt in range(1, ATTEMPTS + 1):
         found = client.get(cluster, row.source.api, request.job, namespace)
         scaling, done = _edit(found, row, replicas)
-        # Of this very version: a list in the spec is patched whole, with what anybody else has changed in it.
+        # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
+        # them.
         metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
         body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
         try:
@@ -83,18 +85,12 @@ def scale_by_spec(
                 raise
             continue
         break
-    return Handle(
-        kind=row.name,
-        namespace=namespace,
-        name=request.job,
-        goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done)),
-        uid=changed["metadata"]["uid"],
-        version=version_of(changed),
-    )
+    goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
+    return Handle.of(row.name, changed, goal)
 
 
 def _pinned(found: Object, row: Kind) -> dict[str, Any]:
-    """Whoever asks for a number gets it: the autoscaler leaves the job as it is until it is switched on again."""
+    """Disables autoscaling, so that the requested counts stay until somebody enables it again."""
     if row.elastic is None:
         return {}
     job, wrong = row.model.read_stored(found)
@@ -122,13 +118,16 @@ def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec])
 def _wanted(change: ReplicaResourceSpec) -> RoleChange:
     size = change.resource
     if size.gpu_type is not None:
-        raise InvalidError(
-            "gpuType: only the GPUs of an ElasticJob have one; other kinds say it in their template"
-        )
+        raise InvalidError("gpuType applies to ElasticJobs only; other kinds set it in their pod template")
     named = {"cpu": size.cpu, "memory": size.memory, "nvidia.com/gpu": size.gpu, **size.others}
     return RoleChange(
         change.replicas, {name: str(amount) for name, amount in named.items() if amount is not None}
     )
 
 
-SCALE = StageSpec("scale", ScaleRequest, begin_scale)
+SCALE = StageSpec(
+    "scale",
+    "Change how many nodes a running job has. A change of parameter servers checkpoints and migrates them.",
+    ScaleRequest,
+    begin_scale,
+)

@@ -1,9 +1,10 @@
-"""What scale, checkpoint, migrate and apply share: each is a manual ScalePlan of an ElasticJob."""
+"""What the stages scale, checkpoint, migrate-ps and apply-plan share: each creates a manual ScalePlan of an
+ElasticJob."""
 
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,39 +16,41 @@ from edl_workflows.jobs.scale_plan import manual_plan
 from edl_workflows.jobs.scale_plan.model import KIND, ScalePlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, version_of
+from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
-from edl_workflows.stages.description import StageRequest
+from edl_workflows.stages.description import JOB_NAME, Argument, StageRequest
 from edl_workflows.stages.goals import Handle, PlanGoal
 from edl_workflows.stages.identity import StageIdentity
 
 PINS_ANNOTATION = f"{names.GROUP}/pins-replicas"
-"""On a plan that asks for numbers of an autoscaled job, until that job's autoscaling is switched off: these numbers stay."""
+"""On a plan that sets replica counts of an autoscaled job, until the autoscaling of that job is disabled."""
+STEP_TIMEOUT = Argument("Time limit of each step of the change, in seconds.", argo=True)
 
 
 class PlanRequest(StageRequest):
     """A change of a running ElasticJob.
 
     Attributes:
-        job: the job's name.
-        namespace: default: the connection's.
-        step_timeout_seconds: limit of each step; a migration that exceeds it is rolled back.
+        job: name of the job.
+        namespace: namespace of the job; "" for the connection's.
+        step_timeout_seconds: time limit of each step; a migration that exceeds it is rolled back.
     """
 
-    job: str = Field(min_length=1)
+    job: Annotated[str, JOB_NAME] = Field(min_length=1)
     namespace: str = ""
-    step_timeout_seconds: int = Field(default=600, ge=1, le=86_400)
+    step_timeout_seconds: Annotated[int, STEP_TIMEOUT] = Field(default=600, ge=1, le=86_400)
 
 
 @dataclass(frozen=True)
 class PlanDraft:
-    """How a stage makes its plan.
+    """How a stage creates its plan.
 
     Attributes:
         verb: readable part of the plan's name.
-        spec: the plan's fields but for ``ownerJob``, from the job; called only if a plan must be manual_plan.
+        spec: returns the plan's fields except ``ownerJob``; called only if a plan must be created.
         until: the phase that the stage waits for.
-        pins: whether it asks for numbers: these stay, so autoscaling of the job is switched off.
+        pins: whether the plan sets replica counts. Autoscaling of the job is then disabled, so that they
+            stay.
     """
 
     verb: str
@@ -60,9 +63,9 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
     """Create or adopt the plan.
 
     Raises:
-        NotFoundError: there is no such job.
-        InvalidError: the job has ended, or the change does not fit it; nothing was manual_plan.
-        ConflictError: a plan of that name is there that is not ours.
+        NotFoundError: the job does not exist.
+        InvalidError: the job has ended, or the change does not fit it; nothing was created.
+        ConflictError: a plan of that name exists and belongs to another owner.
     """
     namespace = request.namespace or cluster.namespace
     resource = ownership.resource_of(ELASTIC_JOB)
@@ -72,7 +75,7 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
 
     def make() -> dict[str, Any]:
         if wrong is not None and draft.pins:
-            raise wrong  # what its roles are is unknown; a checkpoint needs none
+            raise wrong  # its roles are unknown; a checkpoint needs none
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
         manifest = manual_plan.manual_plan(job, name, fields)
         if draft.pins and _autoscaled(job):
@@ -80,26 +83,17 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
         return manifest
 
     plan = ownership.create_or_adopt(cluster, target, make, identity)
-    handle = Handle(
-        kind=KIND,
-        namespace=namespace,
-        name=name,
-        goal=PlanGoal(phase=draft.until),
-        uid=plan["metadata"]["uid"],
-        version=version_of(plan),
-        owner=identity.owner,
-        attempt=identity.attempt,
-    )
+    handle = Handle.of(KIND, plan, PlanGoal(phase=draft.until), identity)
     if PINS_ANNOTATION in plan["metadata"]["annotations"]:
         _pin(cluster, job, plan, handle)
     return handle
 
 
 def check_roles(job: ElasticJob, roles: Iterable[str], path: str) -> None:
-    """See that the job has the roles that a change names.
+    """Check that the job has the roles that a change names.
 
     Raises:
-        ManifestError: it has not.
+        ManifestError: a role is missing.
     """
     has = sorted(job.spec.replica_specs)
     unknown = [role for role in roles if role not in has]
@@ -114,7 +108,8 @@ def check_roles(job: ElasticJob, roles: Iterable[str], path: str) -> None:
 def _changeable(job: ElasticJob) -> ElasticJob:
     if job.status.phase is not None and job.status.phase.final:
         raise InvalidError(
-            f"ElasticJob {job.key} has ended in phase {job.status.phase}; a job can be changed only before it ends"
+            f"ElasticJob {job.key} has ended in phase {job.status.phase}; "
+            "a job can be changed only before it ends"
         )
     return job
 
@@ -124,10 +119,12 @@ def _autoscaled(job: ElasticJob) -> bool:
 
 
 def _pin(cluster: Cluster, job: ElasticJob, plan: Object, handle: Handle) -> None:
-    """Switch the job's autoscaling off: whoever asks for a number gets it, until somebody switches it on again.
+    """Disable the job's autoscaling, so that the requested replica counts stay until somebody enables it
+    again.
 
-    After the plan is made, so that a plan that is refused changes nothing; autoscalers leave a job with an unfinished plan
-    alone. The plan's annotation says that this is still to be done: an attempt that finds the plan of one that died does it.
+    This follows the creation of the plan, so that a rejected plan changes nothing; autoscalers ignore a job
+    with an unfinished plan. The plan's annotation records that it is still to be done: if this attempt dies,
+    the next one that adopts the plan does it.
     """
     try:
         if _autoscaled(job):
@@ -138,7 +135,5 @@ def _pin(cluster: Cluster, job: ElasticJob, plan: Object, handle: Handle) -> Non
         client.patch(cluster, ownership.resource_of(KIND), handle.name, {"metadata": done}, handle.namespace)
     except EdlError:
         with contextlib.suppress(EdlError):
-            ownership.cancel_object(
-                cluster, handle
-            )  # unless it has begun: then its number is all that was reached
+            ownership.cancel_object(cluster, handle)  # a plan that has begun is not withdrawn
         raise

@@ -1,7 +1,7 @@
-"""YAML as a Kubernetes API server and kubectl read it, which is not quite as PyYAML does. Each difference was seen on a
-real server.
+"""YAML as the Kubernetes API server and kubectl read it, which differs from PyYAML.
 
-Dates and 12:30 are texts, 1e3 and 0o17 are numbers, y is true.
+Dates and 12:30 are strings, 1e3 and 0o17 are numbers, y is true. Each difference was observed on a real API
+server.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 100
-"""Maps and lists within each other. Workflows come to about 20."""
+"""Nesting levels of maps and lists. Workflows have about 20."""
 
 _INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 _SCALARS = (
@@ -29,14 +29,14 @@ _SCALARS = (
         "-+0123456789.",
     ),
 )
-"""Tag, what a plain scalar of it looks like, and what it may begin with."""
+"""Tag, pattern of its plain scalars, and their possible first characters."""
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader. Its composing of nodes overruns C's stack on texts nested some ten thousand levels deep: ask
-    `too_deep` first."""
+    """A safe loader. It overflows the C stack on texts nested about ten thousand levels deep: call `too_deep`
+    first."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way of saying it
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's interface
         first: [
             (tag, pattern)
             for tag, pattern in known
@@ -48,7 +48,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
 
 def too_deep(text: str) -> int:
-    """The line at which values are nested deeper than `MAX_DEPTH`; 0 if they aren't."""
+    """The line at which the nesting exceeds `MAX_DEPTH`; 0 if it does not."""
     depth = 0
     for event in yaml.parse(text, Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -58,7 +58,7 @@ def too_deep(text: str) -> int:
 
 
 def quote_for_server(dumper: type[yaml.SafeDumper]) -> None:
-    """Let a dumper quote also those texts that the server, and not PyYAML, would read as something else."""
+    """Make a dumper also quote the strings that only the server would read as another type."""
     for tag, pattern, first in _SCALARS:
         dumper.add_implicit_resolver(tag, pattern, list(first))
 

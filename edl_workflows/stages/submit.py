@@ -1,4 +1,5 @@
-"""Submit a job: create it under a name of the task's own, or find the one that an earlier attempt created."""
+"""Submit a job: create it under a name derived from the task, or adopt the one that an earlier attempt
+created."""
 
 import copy
 from typing import Any
@@ -7,7 +8,6 @@ from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import version_of
 from edl_workflows.stages import ownership
 from edl_workflows.stages.description import StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
@@ -18,9 +18,10 @@ class SubmitRequest(StageRequest):
     """A job to run.
 
     Attributes:
-        manifest: the custom resource. Without ``metadata.name`` it gets one from the task and the run.
-        namespace: for a manifest that names none; default: the connection's.
-        hint: readable part of a name made up.
+        manifest: the custom resource. Without ``metadata.name`` it gets a name derived from the task and the
+            run.
+        namespace: for a manifest without a namespace; "" for the connection's.
+        hint: readable part of a derived name.
     """
 
     manifest: dict[str, Any]
@@ -32,41 +33,32 @@ def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdenti
     """Create or adopt the job.
 
     Raises:
-        ManifestError: the manifest is wrong; nothing was made.
-        ConflictError: a job of that name is there that is not ours.
+        ManifestError: the manifest is invalid; nothing was created.
+        ConflictError: a job of that name exists and belongs to another owner.
     """
     manifest = complete_manifest(request, identity, cluster.namespace)
     metadata = manifest["metadata"]
     target = ownership.ObjectRef(manifest["kind"], metadata["namespace"], metadata["name"])
     job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
-    return Handle(
-        kind=target.kind,
-        namespace=target.namespace,
-        name=target.name,
-        goal=JobGoal(phases=(JobPhase.SUCCEEDED,)),
-        uid=job["metadata"]["uid"],
-        version=version_of(job),
-        owner=identity.owner,
-        attempt=identity.attempt,
-    )
+    return Handle.of(target.kind, job, JobGoal(phases=(JobPhase.SUCCEEDED,)), identity)
 
 
 def complete_manifest(request: SubmitRequest, identity: StageIdentity, namespace: str) -> dict[str, Any]:
-    """The job's manifest as it is created, but for its owner's marks.
+    """The job's manifest as it will be created, without the owner annotations.
 
     Args:
-        request: with the manifest as it was written.
-        identity: names a job without a name.
-        namespace: for a job that neither its manifest nor the request places.
+        request: with the manifest as the user wrote it.
+        identity: derives the name of a job without a name.
+        namespace: used if neither the manifest nor the request names one.
 
     Raises:
-        ManifestError: the manifest is wrong.
-        InvalidError: it is no job's.
+        ManifestError: the manifest is invalid.
+        InvalidError: it is not the manifest of a job.
     """
     manifest = _placed(request, identity, namespace)
     kind = kinds.kind_of(str(manifest.get("kind", "")))
     if kind.view is None:
-        raise InvalidError(f"a {kind.name} is no job; submit takes the manifest of a job")
+        raise InvalidError(f"a {kind.name} is not a job; submit takes the manifest of a job")
     kind.model.parse(manifest)
     return manifest
 
@@ -78,15 +70,13 @@ def _placed(request: SubmitRequest, identity: StageIdentity, default: str) -> di
         raise ManifestError("the job's manifest", [Problem("metadata", "must be a map")])
     namespace = metadata.get("namespace") or ""
     if namespace and request.namespace and namespace != request.namespace:
-        message = (
-            f"says {namespace!r}, but the stage's namespace is {request.namespace!r}; keep one of the two"
-        )
+        message = f"is {namespace!r}, but the stage's namespace is {request.namespace!r}; keep one of the two"
         raise ManifestError("the job's manifest", [Problem("metadata.namespace", message)])
     metadata["namespace"] = namespace or request.namespace or default
-    # A name that the server makes up would be another one after a retry.
+    # Not the server's generateName: a retry would get another name.
     hint = metadata.pop("generateName", None) or request.hint
     metadata["name"] = identity.known or metadata.get("name") or identity.name(str(hint), names.MAX_JOB_NAME)
     return manifest
 
 
-SUBMIT = StageSpec("submit", SubmitRequest, begin_submit)
+SUBMIT = StageSpec("submit", "Create a job from its manifest.", SubmitRequest, begin_submit)

@@ -1,4 +1,7 @@
-"""Wait for a job (phase, step, condition) or for a ScalePlan that another stage made. Makes nothing, cancels nothing."""
+"""Wait for a job (phase, step, condition), or for a ScalePlan that another stage created. Changes and cancels
+nothing."""
+
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -8,23 +11,34 @@ from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.description import JobRequest, StageRequest, StageSpec
+from edl_workflows.stages.description import Argument, JobRequest, StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal, PlanGoal
 from edl_workflows.stages.identity import StageIdentity
 
+PHASES = Argument(
+    "Phase to wait for; with several, any of them. Succeeded by default.",
+    cli="option", cli_name="--for", templated=True,
+    argo=True, argo_help="Phases to wait for, any of them, separated by commas.", default="Succeeded",
+)  # fmt: skip
+STEP = Argument(
+    "Global training step to wait for.", cli="option", templated=True,
+    argo=True, argo_help="Global training step to wait for in addition; empty: none.",
+)  # fmt: skip
+CONDITION = Argument("Condition to wait for, as Running or Running=False.", cli="option", templated=True)
+
 
 class WaitRequest(JobRequest):
-    """What to wait for; all that is given must hold at once. A job that is not there yet is waited for.
+    """What to wait for. All that is given must hold at once; a job that does not exist yet is waited for.
 
     Attributes:
-        phases: any of these; with neither step nor condition the default is Succeeded.
-        step: a global step that training has reached, before a suspension too: the chief saves it.
-        condition: a condition's type (``Running``), or type and status (``Running=False``).
+        phases: any of these; by default Succeeded if neither a step nor a condition is given.
+        step: global training step. It is reached also before a suspension: the chief saves it.
+        condition: type of a condition (``Running``), or its type and status (``Running=False``).
     """
 
-    phases: tuple[JobPhase, ...] = ()
-    step: int | None = Field(default=None, ge=0)
-    condition: str = ""
+    phases: Annotated[tuple[JobPhase, ...], PHASES] = ()
+    step: Annotated[int | None, STEP] = Field(default=None, ge=0)
+    condition: Annotated[str, CONDITION] = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -37,21 +51,29 @@ class WaitRequest(JobRequest):
 
 
 class WaitPlanRequest(StageRequest):
-    """A plan, and the phase that it shall have reached."""
+    """A ScalePlan, and the phase to wait for.
 
-    name: str = Field(min_length=1)
+    Attributes:
+        name: name of the plan.
+        namespace: namespace of the plan; "" for the connection's.
+        phase: this phase or a later one.
+    """
+
+    name: Annotated[str, Argument("The plan's name.", argo=True, templated=True)] = Field(min_length=1)
     namespace: str = ""
-    phase: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
+    phase: Annotated[ScalePlanPhase, Argument("Phase to wait for, or a later one.", templated=True)] = (
+        ScalePlanPhase.SUCCEEDED
+    )
 
 
 def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity) -> Handle:
-    """Nothing is done; the handle says what to look at.
+    """Return what to wait for; nothing is changed.
 
     Raises:
-        InvalidError: objects of this kind are no jobs.
+        InvalidError: objects of this kind are not jobs.
     """
     if kinds.kind_of(request.kind).view is None:
-        raise InvalidError(f"a {request.kind} is no job; the stage {WAIT_PLAN.name} waits for plans")
+        raise InvalidError(f"a {request.kind} is not a job; the stage {WAIT_PLAN.name} waits for plans")
     return Handle(
         kind=request.kind,
         namespace=request.namespace or cluster.namespace,
@@ -61,7 +83,7 @@ def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity)
 
 
 def begin_wait_plan(cluster: Cluster, request: WaitPlanRequest, _identity: StageIdentity) -> Handle:
-    """As `begin_wait`, for a plan."""
+    """Return what to wait for; nothing is changed."""
     return Handle(
         kind=SCALE_PLAN,
         namespace=request.namespace or cluster.namespace,
@@ -70,5 +92,14 @@ def begin_wait_plan(cluster: Cluster, request: WaitPlanRequest, _identity: Stage
     )
 
 
-WAIT = StageSpec("wait", WaitRequest, begin_wait)
-WAIT_PLAN = StageSpec("wait-plan", WaitPlanRequest, begin_wait_plan)
+WAIT = StageSpec(
+    "wait",
+    "Wait until a job reaches a phase, a training step or a condition. "
+    "A job that does not exist yet is waited for.",
+    WaitRequest,
+    begin_wait,
+    waits="always",
+)
+WAIT_PLAN = StageSpec(
+    "wait-plan", "Wait until a ScalePlan reaches a phase.", WaitPlanRequest, begin_wait_plan, waits="always"
+)

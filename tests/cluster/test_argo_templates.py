@@ -195,7 +195,7 @@ def test_a_job_of_somebody_else_is_left_alone(way: WaitMode, here: Argo) -> None
     run = here.start("elastic-train", way, name=name, spec=SPEC)
     run.wait("Failed")
 
-    assert "conflict" in run.story() or "was not made by a pipeline" in run.story()
+    assert "conflict" in run.story() or "was not created by a pipeline" in run.story()
     after = here.job(name).get()
     assert (after["metadata"]["uid"], after["spec"]) == (before["metadata"]["uid"], before["spec"])
 

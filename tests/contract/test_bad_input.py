@@ -116,9 +116,9 @@ def wrong(path: str, value: Any) -> Object:
 
 
 MANIFESTS: dict[str, tuple[str | Object, str]] = {
-    "no YAML": ("a: [", "this is no YAML: while parsing a flow"),
-    "no text": ("\0", "this is no YAML: unacceptable character"),
-    "two documents": ("a: 1\n---\nb: 2", "one job's manifest is needed, this has 2 documents"),
+    "no YAML": ("a: [", "not valid YAML: while parsing a flow"),
+    "no text": ("\0", "not valid YAML: unacceptable character"),
+    "two documents": ("a: 1\n---\nb: 2", "the manifest of one job is required, this has 2 documents"),
     "nothing": ("# nothing\n", "this has 0 documents"),
     "a list": ("- a\n", "this has 1 documents of type list"),
     "a bomb of aliases": (BOMB, "more than 200000 values; use fewer YAML aliases"),
@@ -131,7 +131,7 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
     "nested without end": ("[" * 50_000, "line 1 is nested deeper than 100 levels"),
     "no kind": (wrong("kind", None), "kind"),
     "another kind": (wrong("kind", "Pod"), "'Pod'"),
-    "a plan as a job": (wrong("kind", "ScalePlan"), "a ScalePlan is no job"),
+    "a plan as a job": (wrong("kind", "ScalePlan"), "a ScalePlan is not a job"),
     "unknown field": (wrong("spec.replicaSpec", {}), "spec.replicaSpec: unknown field; did you mean 'replicaSpecs'?"),
     "unknown field below": (
         wrong("spec.replicaSpecs.worker.replica", 1),
@@ -165,7 +165,7 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
 """What is submitted, and what its error says: the field, and what would be right."""
 OF_FILES = {
     "two documents": "'' is no kind of this package",
-    "nothing": "job.yaml: there is no object in it",
+    "nothing": "job.yaml: contains no object",
     "a list": "job.yaml, document 1: an object is needed",
 }
 """What the command line says instead: its files may have any number of jobs."""
@@ -252,7 +252,7 @@ OPERATORS: dict[str, tuple[Callable[[], StageOperator], type[EdlError], str]] = 
     "name clash": (
         lambda: SubmitElasticJobOperator(task_id="task", manifest=job(FOREIGN)),
         ConflictError,
-        f"ElasticJob default/{FOREIGN} is there already and was not made by a pipeline; choose another name, or delete it",
+        f"ElasticJob default/{FOREIGN} exists already and was not created by a pipeline; choose another name, or delete it",
     ),
     "plan for a finished job": (
         lambda: ScaleElasticJobOperator(task_id="task", job=FINISHED, replicas={"worker": 2}),
@@ -334,7 +334,7 @@ def test_the_operator_names_the_connection(row: str, tmp_path: Path, monkeypatch
 
 
 COMMANDS: dict[str, tuple[list[str], int, str]] = {
-    "name clash": (["submit", "MANIFEST"], 4, f"ElasticJob default/{FOREIGN} is there already"),
+    "name clash": (["submit", "MANIFEST"], 4, f"ElasticJob default/{FOREIGN} exists already"),
     "plan for a finished job": (
         ["scale", FINISHED, "worker=2"], 2, f"ElasticJob default/{FINISHED} has ended in phase Succeeded",
     ),

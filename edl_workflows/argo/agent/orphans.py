@@ -15,8 +15,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
 from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.owned import OwnedObject, list_owned
-from edl_workflows.stages.ownership import CancelAction
+from edl_workflows.stages.ownership import CancelAction, OwnedObject, list_owned
 
 
 @dataclass(frozen=True)

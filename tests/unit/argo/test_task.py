@@ -38,7 +38,7 @@ def test_a_manifest_may_be_a_text_or_a_map() -> None:
     ("body", "message"),
     [
         pytest.param({}, "plugin.edl.stage", id="no stage"),
-        pytest.param({"stage": "fly"}, "'fly' is no stage; stages are submit", id="unknown stage"),
+        pytest.param({"stage": "fly"}, "'fly' is not a stage; the stages are submit", id="unknown stage"),
         pytest.param({"stage": "wait", "onCancel": "explode"}, "plugin.edl.onCancel", id="unknown policy"),
         pytest.param({"stage": "wait", "rquest": {}}, "plugin.edl.rquest", id="unknown field"),
         pytest.param({"stage": "wait", "request": {"nam": "x"}}, "nam", id="unknown field of the request"),

@@ -60,7 +60,7 @@ def nowhere(tmp_path: Path) -> str:
     [
         ("- spec: {}\n", "is a map with metadata and spec"),
         ("spec: {containers: [{image: a}]}\n", "spec.containers.0.name: required field is missing"),
-        ("spec: [\n", "this is no YAML"),
+        ("spec: [\n", "not valid YAML"),
     ],
 )
 def test_a_wrong_master_template_ends_the_controller(

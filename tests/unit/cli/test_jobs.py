@@ -128,13 +128,13 @@ def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
         pytest.param(["logs", "nobody"], 3, "no pods", id="logs-no-job"),
         pytest.param(["scale", "nobody", "worker=3"], 3, "nobody", id="scale-no-job"),
         pytest.param(["scale", "nobody", "worker=many"], 2, "worker=many", id="no-count"),
-        pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "is not there yet", id="time-out"),
+        pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "does not exist yet", id="time-out"),
         pytest.param(["timeline", "nobody"], 3, "nobody", id="timeline-no-job"),
         pytest.param(["checkpoint", ""], 2, "job", id="checkpoint-no-name"),
         pytest.param(["suspend", ""], 2, "name", id="suspend-no-name"),
         pytest.param(["resume", ""], 2, "name", id="resume-no-name"),
         pytest.param(["delete", ".."], 2, "'..'", id="no-name-at-all"),
-        pytest.param(["wait", "x", "--kind", "ScalePlan"], 2, "no job", id="wait-for-a-plan"),
+        pytest.param(["wait", "x", "--kind", "ScalePlan"], 2, "is not a job", id="wait-for-a-plan"),
         pytest.param(["get", "x", "--kind", "Pod"], 2, "Pod", id="no-kind-of-ours"),
     ],
 )
@@ -327,7 +327,7 @@ def test_one_name_that_is_taken_keeps_no_other_from_being_created(
     code, _, err = edl("submit", str(path))
 
     assert code == 4
-    assert "/first is there already" in err
+    assert "/first exists already" in err
     assert client.find(cluster, ELASTIC_JOBS, "second") is not None
 
 
@@ -420,7 +420,7 @@ def test_a_client_s_dry_run_needs_no_cluster(
     ("files", "arguments", "says"),
     [
         ({}, [], "which jobs?"),
-        ({"a.yaml": ""}, ["a.yaml"], "there is no object in it"),
+        ({"a.yaml": ""}, ["a.yaml"], "contains no object"),
         ({"a.yaml": "a: 1\n---\n- 2"}, ["a.yaml"], "a.yaml, document 2"),
         ({"a.txt": "x"}, ["."], "no file that ends in"),
         ({"a.yaml": "kind: ConfigMap"}, ["a.yaml"], "'ConfigMap' is no kind"),

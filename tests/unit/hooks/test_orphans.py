@@ -11,7 +11,7 @@ from edl_workflows.hooks.orphans import OwnerJudgement, OwnerVerdict, judge_obje
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import DELETED, ENDED_STATES
 from edl_workflows.stages.goals import ExistsGoal, Handle
-from edl_workflows.stages.owned import OwnedObject
+from edl_workflows.stages.ownership import OwnedObject
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 

@@ -106,7 +106,7 @@ def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: Stand
     assert (first.outputs.plan.empty, first.outputs.plan.notes) == (True, ["all is well"])
     still = driver.check_now(cluster, patient)
     assert isinstance(still, InProgress)
-    assert still.message == "is to stay as it is: all is well"
+    assert still.message == "has an empty plan: all is well"
 
     planned(cluster, PLANNED)
     second = driver.wait_for_goal(source, patient, time.time() + 30)

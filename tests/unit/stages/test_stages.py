@@ -71,7 +71,7 @@ def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
     client.create(cluster, elastic_job("mnist"))
     begin(cluster, "submit", StageIdentity("airflow/dag/other/task/-1"), manifest=elastic_job("other"))
 
-    with pytest.raises(ConflictError, match="was not made by a pipeline; choose another name"):
+    with pytest.raises(ConflictError, match="was not created by a pipeline; choose another name"):
         begin(cluster, "submit", manifest=elastic_job("mnist"))
     with pytest.raises(ConflictError, match="belongs to airflow/dag/other/task/-1"):
         begin(cluster, "submit", manifest=elastic_job("other"))
@@ -290,7 +290,7 @@ def test_a_plan_that_fails_fails_the_stage_and_a_retry_makes_another(
         ("suspend", {"name": "absent"}, NotFoundError, "absent"),
         ("wait", {"name": ""}, ManifestError, "name"),
         ("submit", {"manifest": {"kind": "Elasticjob"}}, InvalidError, "no kind of this package"),
-        ("submit", {"manifest": {"kind": "ScalePlan", "metadata": {"name": "x"}}}, InvalidError, "is no job"),
+        ("submit", {"manifest": {"kind": "ScalePlan", "metadata": {"name": "x"}}}, InvalidError, "is not a job"),
     ],
 )  # fmt: skip
 def test_wrong_requests_get_one_clear_error(

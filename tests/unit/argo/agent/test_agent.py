@@ -106,7 +106,7 @@ def test_stages_follow_one_another(cluster: Cluster, argo: Argo, stand_in: Stand
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        pytest.param({"stage": "fly"}, "'fly' is no stage", id="unknown stage"),
+        pytest.param({"stage": "fly"}, "'fly' is not a stage", id="unknown stage"),
         pytest.param("submit", "plugin.edl", id="no map"),
         pytest.param(body("scale", job="mnist", replicas="many"), "request.replicas", id="wrong type"),
         pytest.param(body("submit", manifest={"kind": "Pod"}), "Pod", id="no job"),

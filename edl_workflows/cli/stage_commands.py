@@ -1,0 +1,178 @@
+"""``edl scale|migrate-ps|checkpoint|autoscale|suspend|resume|wait``: the commands of stages.
+
+Every command but `scale` and `migrate_ps`, whose arguments are shorter than their requests, is made from the
+description of its stage: `stage_command`.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from annotated_types import Ge
+
+from edl_workflows.cli.completion import complete_job, complete_kind, complete_role
+from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
+from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.stages.autoscale import AUTOSCALE
+from edl_workflows.stages.checkpoint import CHECKPOINT
+from edl_workflows.stages.description import RequestField, StageSpec
+from edl_workflows.stages.migrate_ps import MIGRATE_PS
+from edl_workflows.stages.scale import SCALE
+from edl_workflows.stages.suspend import RESUME, SUSPEND
+from edl_workflows.stages.wait import WAIT
+
+app = typer.Typer(no_args_is_help=True)
+
+_COMPLETIONS = {"name": complete_job, "kind": complete_kind}
+_SHARED = {
+    "wait": (Wait, True),
+    "timeout": (Timeout, None),
+    "kubeconfig": (Kubeconfig, None),
+    "context": (Context, None),
+    "namespace": (Namespace, None),
+    "output": (Output, OutputFormat.TABLE),
+}
+"""Options of all these commands, with their defaults."""
+_LEFT_OUT = {"optional": (), "always": ("wait",), "never": ("wait", "timeout")}
+
+
+def stage_command(stage: StageSpec[Any]) -> Callable[..., None]:
+    """The function behind a stage's command, with the signature from which typer makes arguments and
+    options."""
+    offered = [one for one in stage.fields() if one.argument.cli is not None]
+    shared = [name for name in _SHARED if name not in _LEFT_OUT[stage.waits]]
+
+    def command(**given: Any) -> None:
+        values = {one.name: given[_identifier(one)] for one in offered}
+        execute(stage, values, **{name: given[name] for name in shared})
+
+    parameters = [_parameter(_identifier(one), _annotation(one), _default(one)) for one in offered]
+    parameters += [_parameter(name, *_SHARED[name]) for name in shared]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__doc__ = stage.summary
+    return command
+
+
+def execute(stage: StageSpec[Any], values: dict[str, Any], **options: Any) -> None:
+    """Run a stage and print its outputs.
+
+    Args:
+        stage: the stage.
+        values: fields of its request; None for the default of a field.
+        options: values of the options in `_SHARED`.
+
+    Raises:
+        EdlError: why the stage failed.
+    """
+    request = stage.request.of({name: value for name, value in values.items() if value is not None})
+    cluster = connect(options["kubeconfig"], options["context"], options["namespace"])
+    wait, timeout = options.get("wait", True), options.get("timeout")
+    show(run(cluster, stage, request, wait=wait, timeout=timeout), options["output"])
+
+
+def _identifier(field: RequestField) -> str:
+    return field.argument.cli_name if field.argument.cli == "argument" else field.name
+
+
+def _annotation(field: RequestField) -> Any:
+    """The type and the help of a field, as typer reads them."""
+    settings: dict[str, Any] = {"help": field.argument.help}
+    if (completion := _COMPLETIONS.get(_identifier(field))) is not None:
+        settings["autocompletion"] = completion
+    if least := [bound.ge for bound in field.info.metadata if isinstance(bound, Ge)]:
+        settings["min"] = least[0]
+    if _default(field) in (None, inspect.Parameter.empty):
+        settings["show_default"] = False
+    kind: Any = field.info.annotation
+    if field.shape == "list":
+        kind = list[kind.__args__[0]] | None
+    if field.argument.cli == "argument":
+        return Annotated[kind, typer.Argument(**settings)]
+    names = (field.argument.cli_name,) if field.argument.cli_name else ()
+    return Annotated[kind, typer.Option(*names, **settings)]
+
+
+def _default(field: RequestField) -> Any:
+    if field.required:
+        return inspect.Parameter.empty
+    return None if field.shape == "list" else field.default
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+for _stage in (CHECKPOINT, AUTOSCALE, SUSPEND, RESUME, WAIT):
+    app.command(_stage.name)(stage_command(_stage))
+
+Cpu = Annotated[str | None, typer.Option(help="CPU of new nodes, as 500m or 2.", show_default=False)]
+Memory = Annotated[str | None, typer.Option(help="Memory of new nodes, as 4Gi.", show_default=False)]
+
+
+def _size(cpu: str | None, memory: str | None) -> dict[str, str]:
+    return {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value}
+
+
+@app.command(SCALE.name, help=SCALE.summary)
+def scale(
+    name: Name,
+    replicas: Annotated[
+        list[str],
+        typer.Argument(
+            help="Wanted counts by role, as worker=3 ps=2.", show_default=False, autocompletion=complete_role
+        ),
+    ],
+    cpu: Cpu = None,
+    memory: Memory = None,
+    kind: Kind = JOB,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Counts as ``worker=3`` make up the request's map; they share one size."""
+    size = _size(cpu, memory)
+    wanted = {role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)}
+    values = {"job": name, "kind": kind, "replicas": wanted}
+    cluster_options: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
+    execute(SCALE, values, wait=wait, timeout=timeout, output=output, **cluster_options)
+
+
+def _parse_count(text: str) -> tuple[str, int]:
+    role, _, count = text.partition("=")
+    if not count.isdecimal():
+        raise InvalidError(f"{text!r}: give a role and a count, as worker=3")
+    return role, int(count)
+
+
+@app.command(MIGRATE_PS.name, help=MIGRATE_PS.summary)
+def migrate_ps(
+    name: Name,
+    rank: Annotated[
+        list[int] | None,
+        typer.Option(help="Rank of a server to replace by one of --cpu and --memory; repeatable."),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Wanted number of servers.", min=1, show_default=False)
+    ] = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    kind: Kind = JOB,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    namespace: Namespace = None,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """The ranks to replace and the added servers share one size."""
+    size = _size(cpu, memory)
+    migrate = dict.fromkeys(rank or (), size)
+    values = {"job": name, "kind": kind, "replicas": replicas, "resource": size, "migrate": migrate}
+    cluster_options: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
+    execute(MIGRATE_PS, values, wait=wait, timeout=timeout, output=output, **cluster_options)

@@ -1,0 +1,107 @@
+"""The descriptions of the stages, and what the drivers make of them. These lists break when a new stage lacks a part."""
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseOperator
+
+from edl_workflows.argo import steps
+from edl_workflows.cli.root import COMMANDS
+from edl_workflows.get_provider_info import get_provider_info
+from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
+from edl_workflows.stages.catalog import STAGES
+from edl_workflows.stages.description import StageSpec
+
+pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
+
+SET_BY_DRIVERS = {"namespace", "owner", "manifest", "hint"}
+"""Fields that no user gives as such: drivers know them, or make them of something else."""
+WITHOUT_COMMAND = {"wait-plan", "collect", "cancel", "plan-scale", "apply-plan"}
+"""Stages of pipelines only. `edl plan` shows a plan in its own way."""
+OPERATORS: list[type[Any]] = [
+    found
+    for group in ("operators", "sensors")
+    for entry in get_provider_info()[group]
+    for module in map(import_module, entry["python-modules"])
+    for name, found in vars(module).items()
+    if inspect.isclass(found)
+    and issubclass(found, StageTask)
+    and found.__module__ == module.__name__
+    and not name.startswith("_")
+    and hasattr(found, "stage_name")
+]
+EACH_STAGE = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+
+
+@EACH_STAGE
+def test_every_field_says_what_it_means(stage: StageSpec[Any]) -> None:
+    """A field is offered to users with a help text, or set by the drivers."""
+    offered = {field.name: field.argument.help for field in stage.fields()}
+
+    assert set(stage.request.model_fields) <= set(offered) | SET_BY_DRIVERS
+    assert all(help_text.endswith(".") or help_text[-1] == "}" for help_text in offered.values()), offered
+    assert stage.summary.endswith(".")
+
+
+@EACH_STAGE
+def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) -> None:
+    """A new stage needs a row in `cli.root.COMMANDS`, or one in `WITHOUT_COMMAND`."""
+    commands = {row.name for row in COMMANDS}
+
+    assert (stage.name in commands) is (stage.name not in WITHOUT_COMMAND)
+
+
+@EACH_STAGE
+def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
+    """Its inputs are those of the description, and a time-out with a default."""
+    step = steps.step_of(stage.name)
+    names = [given.name for given in step.inputs]
+
+    assert step.stage == stage.name
+    assert names[-1] == "timeout"
+    assert step.inputs[-1].default
+    if stage.name != "submit":  # its manifest is made of the input spec
+        assert set(names[:-1]) == {given.name for given in steps.inputs_of(stage).values()}
+
+
+@EACH_STAGE
+def test_every_stage_has_an_operator_or_a_sensor(stage: StageSpec[Any]) -> None:
+    """Collect is what a sensor's result is; all others have one."""
+    assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS)
+
+
+@pytest.mark.parametrize("found", OPERATORS, ids=lambda found: found.__name__)
+def test_operators_take_the_fields_of_their_stage(found: type[BaseOperator]) -> None:
+    """An operator's arguments and template fields are those of the description, with the same defaults."""
+    (stage,) = (stage for stage in STAGES if stage.name == vars_of(found)["stage_name"])
+    given = arguments_of(found)
+    described = {field.argument.operator or field.name: field for field in stage.fields()}
+    templated = {name for name, field in described.items() if field.argument.templated}
+    made = {"manifest"} if stage.name == "submit" else set()
+
+    assert set(given) == set(described) | made
+    assert set(found.template_fields) == templated | made | set(CLUSTER_FIELDS)
+    for name, field in described.items():
+        default = given[name].default
+        if default is not inspect.Parameter.empty and default is not None:
+            assert default == field.default, name
+
+
+def vars_of(found: type[Any]) -> dict[str, Any]:
+    """The attributes of a class and its bases; a subclass's win."""
+    return {key: value for base in reversed(found.__mro__) for key, value in vars(base).items()}
+
+
+def arguments_of(found: type[Any]) -> dict[str, inspect.Parameter]:
+    """The arguments that a class and its own bases add to those of all operators and sensors."""
+    return {
+        name: parameter
+        for base in reversed(found.__mro__)
+        if issubclass(base, ClusterTask)
+        and base not in (ClusterTask, StageTask, StageOperator)
+        and "__init__" in vars(base)
+        for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items()
+        if name not in ("self", "kwargs", "task_id")
+    }
