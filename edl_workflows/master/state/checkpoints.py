@@ -1,7 +1,7 @@
-"""Model checkpoints and the data position that belongs to each.
+"""Model checkpoints, each with the data position that belongs to it.
 
-The position is taken when the chief begins to save: all that was acknowledged by then is in the model. A restore goes back
-to both together.
+The position is taken when the chief begins to save: every record acknowledged by then is in the model. A
+restore returns model and data together.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,12 +14,12 @@ from edl_workflows.protocol.training import CheckpointBegin, CheckpointDamage, C
 KEPT = 3
 """Complete checkpoints whose position is remembered; older ones can't be restored."""
 MAX_PENDING = 4
-"""Saves under way. A chief does one at a time; what is older was abandoned."""
+"""Saves under way. A chief saves one checkpoint at a time; an older save was abandoned."""
 
 
 @dataclass(frozen=True)
 class SaveTicket:
-    """A save that was begun. `last`: of the training's last checkpoint."""
+    """A save that has begun. `last`: it is an attempt at the training's last checkpoint."""
 
     id: str
     request: str
@@ -31,7 +31,9 @@ class SaveTicket:
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A complete checkpoint. `time` is Unix seconds; `evaluation` is what the model said when it was saved."""
+    """A complete checkpoint. `time` is Unix seconds; `evaluation` is the model's evaluation when it was
+    saved.
+    """
 
     id: str
     request: str
@@ -43,13 +45,14 @@ class SavedCheckpoint:
 
     @property
     def ref(self) -> CheckpointRef:
-        """What a cluster restores from."""
         return CheckpointRef(uri=self.uri, step=self.step)
 
 
 @dataclass(frozen=True)
 class DamagedCheckpoint:
-    """A checkpoint that could not be restored, and why. `instead`: what is taken in its place; "" if there is none."""
+    """A checkpoint that could not be restored, and why. `instead`: the one restored in its place; "" if there
+    is none.
+    """
 
     uri: str
     error: str
@@ -58,14 +61,14 @@ class DamagedCheckpoint:
 
 @dataclass(frozen=True)
 class FailedSaves:
-    """Saves that failed.
+    """Failed saves.
 
     Attributes:
-        total: in the life of the job.
-        row: since the newest checkpoint that was saved.
-        last: of that row, tries of the training's last checkpoint.
-        since: Unix seconds of the first of that row; 0 while there is none.
-        error: why that first one failed.
+        total: during the life of the job.
+        row: since the newest saved checkpoint.
+        last: of `row`, attempts at the training's last checkpoint.
+        since: Unix seconds of the first failure of the row; 0 if there is none.
+        error: why that first save failed.
     """
 
     total: int = 0
@@ -75,23 +78,23 @@ class FailedSaves:
     last: int = 0
 
     def another(self, error: str, now: float, *, last: bool = False) -> "FailedSaves":
-        """One more."""
         more = replace(self, total=self.total + 1, row=self.row + 1, last=self.last + last)
         return more if self.row else replace(more, since=now, error=error)
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """All about checkpoints.
+    """All checkpoints of a job.
 
     Attributes:
-        last_number: counts tickets.
-        request: id of the save that the chief shall make now; "" for none.
-        failed: id of the newest ticket that failed, and why, by request.
-        saved: the newest complete ones, newest last.
-        damaged: the newest of those that could not be restored, as they were found.
-        lost: why there is nothing left to start from; "" as long as there is.
-        failing: saves that failed, whoever asked for them.
+        last_number: number of the newest ticket.
+        request: id of the save that the chief has to make now; else "".
+        failed: why requested saves failed, by request.
+        failed_tickets: ids of the newest tickets that failed.
+        saved: the newest complete checkpoints, newest last.
+        damaged: the newest of those that could not be restored, in the order in which they were found.
+        lost: why nothing is left to start from; else "".
+        failing: failed saves, whoever requested them.
     """
 
     last_number: int = 0
@@ -106,35 +109,36 @@ class Checkpoints:
 
     @property
     def newest(self) -> SavedCheckpoint | None:
-        """The one to restore from."""
+        """The checkpoint to restore from."""
         return self.saved[-1] if self.saved else None
 
     def result(self, request: str) -> SavedCheckpoint | str | None:
-        """What became of a request: the checkpoint, why it failed, or None while it is under way."""
+        """Result of a request: the checkpoint, why it failed, or None while it is under way."""
         done = next((saved for saved in reversed(self.saved) if saved.request == request), None)
         return done or self.failed.get(request)
 
     def is_damaged(self, ref: CheckpointRef | None) -> bool:
-        """Whether a checkpoint was found to be damaged."""
         return ref is not None and any(damaged.uri == ref.uri for damaged in self.damaged)
 
 
 def request_save(checkpoints: Checkpoints, request: str) -> Checkpoints:
-    """Asks the chief for a checkpoint. Repeatable: what was answered is not asked again."""
+    """Requests a checkpoint from the chief. Repeatable: an answered request is not made again."""
     if checkpoints.request == request or checkpoints.result(request) is not None:
         return checkpoints
     return replace(checkpoints, request=request, failed={})
 
 
 def withdraw_request(checkpoints: Checkpoints) -> Checkpoints:
-    """The save is not needed any more; one that completes nevertheless counts as periodic."""
+    """Withdraws the request; if the save completes nevertheless, it counts as periodic."""
     return replace(checkpoints, request="")
 
 
 def begin_save(
     checkpoints: Checkpoints, message: CheckpointBegin, position: JobPosition
 ) -> tuple[Checkpoints, SaveTicket]:
-    """The chief begins to save now. A repeated message makes another ticket, and the older stays unused."""
+    """Issues a ticket for a save that begins now. A repeated message gets another ticket; the first stays
+    unused.
+    """
     fresh = checkpoints.last_number + 1
     ticket = SaveTicket(
         f"checkpoint-{fresh}", message.request, message.version, position, message.evaluation, message.last
@@ -144,11 +148,11 @@ def begin_save(
 
 
 def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, now: float) -> Checkpoints:
-    """The save is complete, or failed. Repeatable. News of one from which the job goes on by now changes nothing.
+    """Records that a save completed or failed. Repeatable; a checkpoint that is already known is not changed.
 
     Raises:
         NotFoundError: the ticket is unknown or too old.
-        ConflictError: the message names no place.
+        ConflictError: the message has neither a URI nor an error.
     """
     known = any(
         saved.id == ticket_id or (message.uri and saved.uri == message.uri) for saved in checkpoints.saved
@@ -161,7 +165,7 @@ def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, n
             f"checkpoint {ticket_id!r} is not under way: begin it again; the cluster version may have changed"
         )
     if not message.error and not message.uri:
-        raise ConflictError(f"checkpoint {ticket_id!r}: say the uri of what was saved, or the error")
+        raise ConflictError(f"checkpoint {ticket_id!r}: give the uri of the checkpoint, or the error")
     pending = tuple(other for other in checkpoints.pending if other is not ticket)
     request = "" if ticket.request == checkpoints.request else checkpoints.request
     if message.error:
@@ -193,19 +197,20 @@ def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, n
 def adopt_checkpoint(
     checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float
 ) -> Checkpoints:
-    """The chief starts from a checkpoint that nobody told of: of an earlier job, or its news was lost with who saved it."""
+    """Adds a checkpoint that the chief found and starts from, and that was not reported when it was saved."""
     fresh = checkpoints.last_number + 1
     saved = SavedCheckpoint(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
     return replace(checkpoints, last_number=fresh, saved=(*checkpoints.saved, saved)[-KEPT:])
 
 
 def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks: bool) -> Checkpoints:
-    """A checkpoint can't be restored: nobody is sent back to it again. Repeatable.
+    """Records that a checkpoint can't be restored, so that it is not used again. Repeatable.
 
     Args:
-        checkpoints: as they were.
-        message: which one, and why.
-        blocks: the job can't go on without a checkpoint: there is a model, or data, to go back to.
+        checkpoints: so far.
+        message: which checkpoint, and why.
+        blocks: whether the job can't go on without a checkpoint, because there is a model or data to return
+            to.
     """
     saved = tuple(other for other in checkpoints.saved if other.uri != message.uri)
     before = saved[-1].ref if saved else None
@@ -215,14 +220,14 @@ def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks:
     lost = checkpoints.lost
     if blocks and not saved:
         lost = (
-            f"no checkpoint is left to start from: {'; '.join(one.error for one in found)}: bring the files back, "
-            f"or remove {message.uri} to begin anew, and submit the job again"
+            f"no checkpoint is left to start from: {'; '.join(one.error for one in found)}: "
+            f"bring the files back, or remove {message.uri} to begin anew, and submit the job again"
         )
     return replace(checkpoints, saved=saved, damaged=found, lost=lost)
 
 
 def abandon_saves(checkpoints: Checkpoints) -> Checkpoints:
-    """Another version became active: what the one before still saves is of a model that nobody continues."""
+    """Drops pending saves, because another version became active and continues from another model."""
     return replace(checkpoints, pending=(), request="")
 
 

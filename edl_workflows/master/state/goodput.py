@@ -1,35 +1,36 @@
-"""Goodput: the share of a job's time in which it made steps that last. Pure.
+"""Goodput: the share of a job's time spent on steps that last. Pure.
 
-Useful is the time between the first and the newest step of each cluster version, without the pauses in it. So scheduling,
-start-up, the switch from one version to the next, lost workers and slow saves are not useful. A version that begins at an
-earlier step takes the time since that step away again: those steps are made a second time.
+Useful time is the time between the first and the newest step of each cluster version, without the pauses in
+it. Scheduling, start-up, switches between versions, lost workers and slow saves are therefore not useful. A
+version that begins at an earlier step subtracts the time spent since that step, because those steps are made
+again.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 
 MAX_POINTS = 720
-"""Moments that are remembered, to tell how far training was when it made the step of a checkpoint."""
+"""Remembered moments, from which the useful time at a checkpoint's step is found."""
 MIN_INTERVAL = 1.0
-"""Seconds between two of them."""
+"""Least seconds between two remembered moments."""
 PAUSE_STEPS = 10.0
-"""Training pauses when a step takes longer than so many mean steps of its version, and than `PAUSE_SECONDS`."""
+"""A step that takes longer than this many mean steps of its version, and than `PAUSE_SECONDS`, is a pause."""
 PAUSE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """How the job's time was spent so far; all in seconds, times in Unix seconds.
+    """How the job's time was spent; durations in seconds, times in Unix seconds.
 
     Attributes:
-        began: when the job did, without the time for which it was suspended since.
-        ended: when it did; 0 while it goes on.
-        suspended: since when it is; 0 while it is not.
-        useful: training whose steps last.
-        redone: training that was lost with its steps.
-        version, step, at: newest step that is counted, and when that was; `at` is 0 before the version's first.
-        first, before: that first step, and the useful time until then.
-        kept: useful time up to the newest checkpoints' steps, by step.
+        began: when the job began, moved by the time it was suspended.
+        ended: when it ended; 0 while it runs.
+        suspended: since when it is suspended; 0 while it is not.
+        useful: time spent on steps that last.
+        redone: time spent on steps that were lost.
+        version, step, at: the newest counted step and its time; `at` is 0 before the version's first step.
+        first, before: the version's first step, and the useful time until then.
+        kept: useful time up to the steps of the newest checkpoints, by step.
     """
 
     began: float = 0.0
@@ -45,7 +46,7 @@ class Goodput:
     kept: tuple[tuple[int, float], ...] = ()
 
     def elapsed(self, now: float) -> float:
-        """How long the job exists, without the time for which it was suspended."""
+        """Age of the job, without the time for which it was suspended."""
         return max(0.0, (self.ended or self.suspended or now) - self.began) if self.began else 0.0
 
     def ratio(self, now: float) -> float:
@@ -67,12 +68,12 @@ class TrainingMoment:
     """The job at one moment.
 
     Attributes:
-        version: that is active; 0 for none.
-        step: global step; where it begins while the version has made none.
-        stepped: the version has made a step.
-        saved: steps of the checkpoints from which it could go on.
-        suspended: it is suspended.
-        over: it has ended.
+        version: the active one; 0 for none.
+        step: global step; the first one while the version has made none.
+        stepped: whether the version has made a step.
+        saved: steps of the checkpoints from which the job could continue.
+        suspended: whether the job is suspended.
+        over: whether it has ended.
     """
 
     version: int
@@ -85,17 +86,18 @@ class TrainingMoment:
 
 @dataclass
 class GoodputMeter:
-    """Counts a job's useful time. What it was counted from is kept in memory only; a restarted master is less exact once.
+    """Measures a job's useful time.
 
-    Attributes:
-        goodput: so far.
+    The remembered moments are not stored, so a restarted master is less exact at its next rollback.
     """
 
     goodput: Goodput = field(default_factory=Goodput)
     _points: list[tuple[int, float]] = field(default_factory=list)
 
     def look(self, seen: TrainingMoment, now: float) -> None:
-        """Takes a moment in. Times must not fall; `shift_times` says when the clock was set."""
+        """Counts the time up to this moment. Times must not fall; `shift_times` is called when the clock was
+        set.
+        """
         if self.goodput.ended:
             return
         if not self.goodput.began:
@@ -110,7 +112,7 @@ class GoodputMeter:
             self.goodput = replace(self.goodput, ended=now)
 
     def shift_times(self, seconds: float) -> None:
-        """The clock was set by so much, or nobody looked for so long: neither useful nor elapsed."""
+        """Excludes a jump of the clock, or a pause of the master, from useful and elapsed time."""
         g = self.goodput
         moved = {name: at + seconds for name in ("began", "suspended", "at") if (at := getattr(g, name))}
         self.goodput = replace(g, **moved)
@@ -122,7 +124,7 @@ class GoodputMeter:
             self.goodput = replace(self.goodput, kept=kept)
 
     def _useful_at(self, step: int) -> float:
-        """Useful time when this step was made. A checkpoint is complete some time after the step that it holds."""
+        """Useful time at this step. A checkpoint is complete some time after its step."""
         return next((useful for known, useful in self._points if known >= step), self.goodput.useful)
 
     def _switch(self, seen: TrainingMoment) -> None:

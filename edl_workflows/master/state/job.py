@@ -1,7 +1,8 @@
-"""The whole state of a job's master: one owned object, one small JSON document.
+"""The whole state of a job's master: one mutable object and one small JSON document.
 
-`messages` and `observations` put in what nodes and the cluster say, `transitions.settle_job` draws the consequences, `views`
-reads what is to be said. All that matters after a crash is in `JobDocument`; the rest is measured or told anew.
+`messages` and `observations` enter what nodes report and what the cluster shows, `transitions.settle_job`
+derives the consequences, and `views` reads what is reported. `JobDocument` holds all that matters after a
+crash; the rest is measured or reported again.
 """
 
 from collections.abc import Mapping
@@ -34,18 +35,18 @@ from edl_workflows.protocol.nodes import Directive, ServerReport
 
 FORMAT = 2
 EARLIEST = 1e-3
-"""Unix seconds of what was long ago: 0 says that it never was."""
+"""Unix seconds for a time that was shifted before 0, since 0 means "never"."""
 
 
 @dataclass(frozen=True)
 class StepProgress:
-    """The global step, and when it moved.
+    """The global step of the active version, and when it was made.
 
     Attributes:
-        step: the newest of the active version.
-        time: Unix seconds of it at the worker that made it.
-        first, first_time: first step of the active version that was reported, and when it was made.
-        records: that a collective job has done, as its members say; others acknowledge theirs.
+        step: the newest step.
+        time: Unix seconds at the worker that made it.
+        first, first_time: the first reported step, and when it was made.
+        records: records done in a collective job, as counted by its members; other jobs acknowledge records.
     """
 
     step: int = 0
@@ -57,7 +58,7 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What the nodes were told last."""
+    """What the nodes were told last: the directive, and the nodes that shall stop."""
 
     directive: Directive = field(default_factory=lambda: Directive(revision=0))
     stopping: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class ObservedPlan:
-    """A manual ScalePlan as the cluster has it; `generation` is that of its spec."""
+    """A manual ScalePlan in the cluster; `generation` is that of its spec."""
 
     uid: str
     name: str
@@ -75,22 +76,22 @@ class ObservedPlan:
 
     @classmethod
     def of(cls, plan: ScalePlan) -> "ObservedPlan":
-        """What matters of the object."""
         metadata = plan.metadata
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
 
 
 @dataclass(frozen=True)
 class JobDocument:
-    """What is stored. Unknown fields are an error: a newer master's state must not be half understood.
+    """What is stored. Unknown fields are an error: a newer master's state must not be understood in part.
 
     Attributes:
-        counts: desired nodes by role; after the beginning only ScalePlans change them.
-        sizes: size of new nodes by role, where it is not the template's.
-        finished_plans: uids of the newest plans that are through.
-        max_workers: of a collective job: the most workers of a world, as of the beginning; else 0.
-        servers: which changes of its parameter servers the program allows; None: it did not say.
-        connected: a training process of the job has spoken to its master: the program uses the library.
+        counts: desired nodes by role; after the start only ScalePlans change them.
+        sizes: size of new nodes by role, where it differs from the template's.
+        finished_plans: uids of the newest plans that have ended.
+        max_workers: of a collective job, the most workers of a training group, as of the start; else 0.
+        servers: which changes of its parameter servers the program allows; None if it did not say.
+        connected: whether a training process has reported to the master, so that the program uses the
+            library.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -121,15 +122,14 @@ class JobDocument:
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        """The compact text to store."""
         return _adapter().dump_json(self, exclude_defaults=True)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "JobDocument":
-        """Reads what `to_json` wrote.
+        """Parses the text of `to_json`.
 
         Raises:
-            ValueError: it is no such document.
+            ValueError: it is not such a document.
         """
         document = _adapter().validate_json(text)
         if document.format != FORMAT:
@@ -141,9 +141,9 @@ class JobState:
     """The state, for one thread: the master's loop.
 
     Args:
-        settings: the job's; `settings` may be replaced when the job's spec changes.
-        document: what a former master stored; None for a new job.
-        watches_pods: whether somebody reports pods (a cluster); without, only what agents say counts.
+        settings: of the job; `settings` is replaced when the job's spec changes.
+        document: as the previous master stored it; None for a new job.
+        watches_pods: whether pods are observed (in a cluster); otherwise only agents report.
     """
 
     def __init__(
@@ -174,27 +174,25 @@ class JobState:
         self.node_check = stored.node_check
         self.servers = stored.servers
         self.connected = stored.connected
-        # Not stored: told or measured anew.
+        # Not stored: reported or measured again.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
-        self.pending_since: dict[str, float] = {}  # counted anew by each master and after a suspension
-        self.taken_by_suspension: set[str] = (
-            set()
-        )  # nodes of before a suspension that were not heard of since
-        self.uncut: set[str] = set()  # nodes that are pending for long, and were looked at
-        self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, since when it has it
+        self.pending_since: dict[str, float] = {}  # restarts with each master and after a suspension
+        # Nodes from before a suspension that have not reported since.
+        self.taken_by_suspension: set[str] = set()
+        self.uncut: set[str] = set()  # nodes pending for long that were considered for a smaller size
+        self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, and since when
         self.exits_since: dict[str, float] = {}
-        self.missing_since: float | None = None  # too few have joined for a world
-        self.listening_since: float | None = None  # answers to leases are heard
+        self.missing_since: float | None = None  # too few workers have joined for a group
+        self.listening_since: float | None = None  # the master receives acknowledgements
         self.done_since: float | None = None  # the data and all critical nodes are done
-        self.newcomers_wait_until = 0.0  # the last try to let newcomers in failed
+        self.newcomers_wait_until = 0.0  # the last attempt to admit newcomers failed
         self.moved: LastMove | None = None
         self.plans_seen: tuple[ObservedPlan, ...] | None = None
         self.recorded_serial = 0
-        self.refused: dict[str, str] = {}  # what the API server refuses to do for the master, and its reason
+        self.refused: dict[str, str] = {}  # requests that the API server refuses, with the reason
 
     def document(self) -> JobDocument:
-        """All there is to store."""
         return JobDocument(
             counts=self.counts,
             sizes=self.sizes,
@@ -223,13 +221,15 @@ class JobState:
 
     @property
     def newest_time(self) -> float:
-        """Unix seconds of the newest that is known from a master before; 0 for a new job."""
+        """The newest time that a previous master stored, in Unix seconds; 0 for a new job."""
         nodes = [time for node in self.nodes for time in (node.since, node.joined, node.released_at)]
         phase = self.plan.steps[-1].start if self.plan is not None else 0.0
         return max(*nodes, self.goodput.goodput.at, phase, 0.0)
 
     def shift_times(self, seconds: float) -> None:
-        """So long nobody listened to the nodes, or by so much the clock was set: that is no silence of theirs."""
+        """Moves all times by a jump of the clock, or by a pause of the master, which is no silence of the
+        nodes.
+        """
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
         self.statistics.forget_samples()
@@ -256,20 +256,22 @@ class JobState:
             self.nodes.change(node, **moved)
 
     def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
-        """Notes for people that a node ended without success, or that all training processes begin anew."""
+        """Records that a node ended without success, or that all training processes restart."""
         self.restarts = record_restart(self.restarts, JobRestart(now, subject, cause, message))
 
     @property
     def checked(self) -> bool:
-        """Whether there may be a first version: the nodes passed their check, where the job wants one."""
+        """Whether the first version may be formed: the nodes passed their check, or the job wants none."""
         wanted = self.settings.fault_tolerance.node_check and self.versions.active is None
         return not wanted or self.node_check.done
 
     @property
     def self_formed(self) -> ClusterVersion | None:
-        """The world of a program that does not use the library: its processes form their group from the environment when they
-        start, and say nothing, so that the version that they were started for never becomes active. Its number is 0 while
-        too few workers are left for the next one."""
+        """The training group of a program that does not use the library.
+
+        Its processes form the group from their environment and report nothing, so the version for which they
+        were started never becomes active. The number is 0 while too few workers are left for the next group.
+        """
         change = self.versions.change
         if not self.settings.collective or self.connected or self.versions.active or change is None:
             return None
@@ -277,12 +279,14 @@ class JobState:
 
     @property
     def world(self) -> ClusterVersion | None:
-        """The world of a collective job that trains, or trained last."""
+        """The training group of a collective job that trains, or trained last."""
         return self.versions.active or self.self_formed
 
     @property
     def chief(self) -> JobNode | None:
-        """The node that has the chief's rank now; in a collective job rank 0 of the world, which is there once one trains."""
+        """The node with the chief's rank; in a collective job rank 0 of the training group, once there is
+        one.
+        """
         if self.settings.collective:
             world = self.world
             return self.nodes.find(names.WORKER_TYPE, world.members[0]) if world else None
@@ -290,8 +294,9 @@ class JobState:
 
     @property
     def trainers(self) -> list[JobNode]:
-        """Nodes with a training process that can be asked to do something: registered workers and the chief; of a collective
-        job those of its world."""
+        """Nodes whose training process takes requests: registered workers and the chief; in a collective job,
+        members of the training group.
+        """
         if self.settings.collective:
             ids = self.versions.active.members if self.versions.active else ()
             world = [self.nodes.find(names.WORKER_TYPE, node_id) for node_id in ids]
@@ -301,7 +306,7 @@ class JobState:
 
     @property
     def members_by_id(self) -> Mapping[int, JobNode]:
-        """The nodes of the role whose nodes are a version's members."""
+        """The nodes of the role whose nodes are members of a version."""
         return {node.id: node for node in self.nodes.of(self.settings.member_type)}
 
     @property
@@ -316,7 +321,9 @@ class JobState:
 
     @property
     def starts_from_damaged(self) -> bool:
-        """Whether the active version, which has made no step yet, can't start: its checkpoint is damaged."""
+        """Whether the active version, which has made no step yet, can't start because its checkpoint is
+        damaged.
+        """
         active = self.versions.active
         if active is None or self.versions.trained >= active.number:
             return False
@@ -324,14 +331,14 @@ class JobState:
 
     @property
     def goes_back(self) -> bool:
-        """Whether what trained last can't go on: it has lost a member, or the model."""
+        """Whether the version that trained last can't continue, because it lost a member or the model."""
         active, change, formed = self.versions.active, self.versions.change, self.self_formed
         if formed is not None:
             return not formed.number or bool(self.lost_members(formed.members))
         return active is not None and change is not None and not change.cause.orderly
 
     def lost_members(self, members: tuple[int, ...]) -> list[int]:
-        """Those of `members` that do not take part any more. A worker that has trained to the end is not lost."""
+        """The `members` that no longer take part. A worker that trained to the end is not lost."""
         nodes = {node_id: self.nodes.find(self.settings.member_type, node_id) for node_id in members}
         return [node_id for node_id, node in nodes.items() if node is None or self._lost(node)]
 

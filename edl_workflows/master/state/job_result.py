@@ -1,4 +1,4 @@
-"""When a job is over. Pure: from nodes and data to a verdict, or none yet."""
+"""When a job is over, and how it ended. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,19 @@ from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 
 REASONS = {
     "DataSetFailed": "a shard failed or timed out more often than `max_retries`",
-    "CorruptCheckpoint": "of the checkpoints to start from none is whole, or none fits the model",
-    "Hang": "training stood still: `hangAction: fail`, or the restarts of all training processes (`maxRestarts`) are used up",
-    "CheckpointFailed": "as many checkpoints in a row as `maxFailedSaves` allows could not be saved",
+    "CorruptCheckpoint": "no checkpoint to start from is intact, or none fits the model",
+    "Hang": "training hung: `hangAction: fail`, or the restarts of all processes (`maxRestarts`) are used up",
+    "CheckpointFailed": "`maxFailedSaves` checkpoints in a row could not be saved",
     "CriticalNodeFailed": "a parameter server, the chief or a critical worker was not replaced",
-    "PendingTimeout": "a node found no place in time (`pendingTimeoutSeconds`, `pendingFailStrategy`)",
-    "TooFewWorkers": "of a collective job fewer workers than `minNodes` are left",
-    "JoinTimeout": "of a collective job fewer workers than `minNodes` joined in time (`joinTimeoutSeconds`)",
-    "AllWorkersFailed": "no worker is left to go on",
-    "DataNotConsumed": "all workers ended with 0 before the data did",
+    "PendingTimeout": "a node was not scheduled in time (`pendingTimeoutSeconds`, `pendingFailStrategy`)",
+    "TooFewWorkers": "a collective job has fewer workers left than `minNodes`",
+    "JoinTimeout": "fewer workers of a collective job than `minNodes` joined in time (`joinTimeoutSeconds`)",
+    "AllWorkersFailed": "no worker is left to continue",
+    "DataNotConsumed": "all workers ended with 0 before all data was consumed",
 }
-"""Why a master gives its job up, first come first served. `docs/reference/relaunch.md` is made from it."""
+"""Why a master fails its job; the first that applies is reported. `docs/reference/relaunch.md` is generated
+from it.
+"""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class JobResult:
     """How the job ended.
 
     Attributes:
-        pod: of the node whose failure ended it; "" where none did.
+        pod: of the node whose failure ended the job; else "".
         last_lines: the end of that pod's output.
     """
 
@@ -41,16 +43,16 @@ class JobResult:
 
 @dataclass(frozen=True)
 class DataState:
-    """What data sets and checkpoints say.
+    """State of data sets, checkpoints and training that can end the job.
 
     Attributes:
         unfinished: names of the finite data sets that are not consumed.
         failure: why a data set failed.
-        lost_checkpoint: why neither model nor data position can be had back.
-        hang: why training that stands still is given up.
+        lost_checkpoint: why neither model nor data position can be restored.
+        hang: why training that hangs is given up.
         unsaved: why training whose checkpoints can't be saved is given up.
-        over: the data and all critical nodes, or the model of a world, have been done for so long that nobody else is waited
-            for (`Timeouts.finish`).
+        over: the data and all critical nodes, or the model of a training group, have been done for so long
+            that no other node is waited for (`Timeouts.finish`).
     """
 
     unfinished: tuple[str, ...] = ()
@@ -63,14 +65,14 @@ class DataState:
 
 @dataclass(frozen=True)
 class GroupState:
-    """The world of a collective job.
+    """The training group of a collective job.
 
     Attributes:
-        members: node ids by rank of the one that trains; empty until there is one.
-        joined: how many workers are there to make one of.
+        members: node ids by rank; empty until there is a group.
+        joined: number of workers that could form one.
         missing: for how many seconds they have been too few.
-        allowed: what a world may look like.
-        broken: it has lost a member, and is not gone back to.
+        allowed: limits of a group.
+        broken: it has lost a member and is not returned to.
     """
 
     members: tuple[int, ...]
@@ -87,19 +89,20 @@ def decide_result(
     pending: Mapping[str, float],
     world: GroupState | None = None,
 ) -> JobResult | None:
-    """The job's end, or None while it can go on.
+    """The job's end; None while it continues.
 
-    It fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up with success, and all
-    finite data sets are consumed. An endless data set ends with its workers. Once all data is consumed and all critical nodes
-    have ended, the others are not waited for longer than `Timeouts.finish`. A collective job succeeds when its world has
-    ended, or was broken, and rank 0 of it has ended with success: the model is complete.
+    A job fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up
+    with success, and all finite data sets are consumed; an endless data set ends with its workers. Once all
+    data is consumed and all critical nodes have ended, other nodes are waited for no longer than
+    `Timeouts.finish`. A collective job succeeds when its rank 0 has succeeded (the model is complete) and its
+    group has ended or was broken.
 
     Args:
         registry: all nodes.
         settings: of the job.
-        data: what data sets and checkpoints say.
-        pending: for how many seconds each node without a running pod has been so.
-        world: of a collective job; None for any other.
+        data: state of data sets and checkpoints.
+        pending: for each node without a running pod, how many seconds it has been pending.
+        world: of a collective job; else None.
     """
     if data.failure:
         return JobResult(False, "DataSetFailed", data.failure)
@@ -133,7 +136,7 @@ def _pending_too_long(
     for node in registry:
         critical, waited = settings.critical(node.type, node.rank), pending.get(str(node), 0.0)
         if world is not None and node.type == names.WORKER_TYPE and not critical:
-            waited = min(waited, world.missing)  # nobody waits for a worker beyond those that a world needs
+            waited = min(waited, world.missing)  # workers beyond the minimum are not waited for
         if (critical or strategy is PendingFailStrategy.ALL) and not node.released and waited > limit:
             else_ = "and the job can't go on without it"
             why = else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
@@ -146,11 +149,11 @@ def _world_ended(
 ) -> JobResult | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and _succeeded(members[0]):
-        # Of a broken world, those that have not ended are kept from it by the loss, not by their work.
+        # Members of a broken group that have not ended are held up by the loss, not by work.
         late = [node for node in members if node is not None and not node.status.final]
         over = world.broken or data.over or not late
         stopped = "" if world.broken else _not_waited_for(late, settings)
-        message = f"the world trained to the end{stopped}"
+        message = f"the training group completed the training{stopped}"
         return JobResult(True, "Completed", message) if over else None
     if members and members[0] is not None and members[0].given_up and not registry.live(names.WORKER_TYPE):
         return _failed("CriticalNodeFailed", members[0].given_up, members[0], settings)
@@ -190,7 +193,9 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> Jo
         message = "; ".join(node.given_up for node in workers)[:2048]
         return _failed("AllWorkersFailed", message, workers[0], settings)
     if data.unfinished:
-        message = f"all workers ended with success, but these data sets are not consumed: {', '.join(data.unfinished)}"
+        unfinished = ", ".join(data.unfinished)
+        message = f"all workers succeeded, but these data sets are not consumed: {unfinished}"
+
         return JobResult(False, "DataNotConsumed", message)
     if late:
         message = f"all data is consumed and all critical nodes ended{_not_waited_for(late, settings)}"

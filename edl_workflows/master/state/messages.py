@@ -1,6 +1,7 @@
-"""What nodes say, put into the state. Each message can arrive twice, late, or from a node that is none any more.
+"""Reports of nodes, entered into the state. Any message can arrive twice, late, or from a node that was
+removed.
 
-`edl_workflows.master.state.transitions.settle_job` draws the consequences afterwards.
+`transitions.settle_job` derives the consequences afterwards.
 """
 
 import math
@@ -48,7 +49,7 @@ STRICTNESS = {changes: number for number, changes in enumerate(ServerChanges)}
 
 
 def find_node(state: JobState, ref: NodeRef) -> JobNode | None:
-    """The node, or None if it was one of this job and is forgotten.
+    """The node; None if it was one of this job's and is forgotten.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -62,18 +63,18 @@ def find_node(state: JobState, ref: NodeRef) -> JobNode | None:
 
 
 def register_node(state: JobState, message: Registration, now: float) -> None:
-    """An agent has started.
+    """Records that an agent has started.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node has another rank than it says.
+        ConflictError: the node reports another rank than it has.
     """
     node = find_node(state, message.node)
     if node is None or node.status.final:
         return
     if message.rank != node.rank:
         raise ConflictError(
-            f"{node} has rank {node.rank}, it says {message.rank}: NODE_RANK is set by the controller"
+            f"{node} has rank {node.rank}, but reports {message.rank}: NODE_RANK is set by the controller"
         )
     restarted = node.incarnation not in ("", message.incarnation)
     if restarted and _holds_model(state, node):
@@ -90,7 +91,7 @@ def register_node(state: JobState, message: Registration, now: float) -> None:
 
 
 def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
-    """A node lives.
+    """Records that a node lives.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -98,7 +99,7 @@ def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
     node = find_node(state, message.node)
     if node is None or node.status.final:
         return
-    if not node.incarnation:  # its registration came to a master that died before it could store it
+    if not node.incarnation:  # the previous master died before it could store the registration
         node = state.nodes.change(
             node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=now
         )
@@ -110,7 +111,7 @@ def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
 
 
 def take_check_report(state: JobState, message: CheckReport) -> None:
-    """A node has measured itself and its partners.
+    """Records what a node measured with its partners.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -123,11 +124,11 @@ def take_check_report(state: JobState, message: CheckReport) -> None:
 
 
 def take_process_report(state: JobState, message: ProcessReport) -> None:
-    """A training process reached a state.
+    """Records that a training process reached a state.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the job is collective, and the node is no member of that version.
+        ConflictError: in a collective job, the node is not a member of that version.
     """
     node = find_node(state, message.node)
     if node is None or not node.live:
@@ -146,7 +147,7 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:
-    """What once was found not to be possible stays so: a process that prepares another version sees more than one that trains."""
+    """Keeps the strictest report: a process that prepares another version sees more than one that trains."""
     known, said = state.servers, message.servers
     if said is not None and (known is None or STRICTNESS[said.changes] > STRICTNESS[known.changes]):
         state.servers = said
@@ -158,16 +159,16 @@ def _refuse_change(state: JobState, message: ProcessReport) -> None:
         return
     if change.cause is cluster_versions.ChangeCause.PLAN:
         state.plan = replace(
-            plan, broken=f"with other servers the model is another: {message.servers.reason}"
+            plan, broken=f"with other servers the model would differ: {message.servers.reason}"
         )
 
 
 def take_step_report(state: JobState, message: StepReport) -> None:
-    """A process of a version is at this global step. Those of other versions than the active one don't count.
+    """Records the global step of a process. Reports of versions other than the active one don't count.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the job is collective, and the node is no member of that version.
+        ConflictError: in a collective job, the node is not a member of that version.
     """
     node = find_node(state, message.node)
     active = state.versions.active
@@ -190,9 +191,10 @@ def take_step_report(state: JobState, message: StepReport) -> None:
 
 
 def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
-    """A training process ended. None: not decided yet; ask again when something changed, or a little later.
+    """Decides about a training process that ended. None: undecided; ask again after a change, or a little
+    later.
 
-    The failure of a worker is often the shadow of a lost member of its version, of which we hear a moment later.
+    A worker often fails because its version lost another member, of which the master hears a moment later.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -224,9 +226,11 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
 
 
 def take_crash_report(state: JobState, message: CrashReport) -> None:
-    """A process that prepares the next version ended. It may, as often as the node may be replaced; then the plan that
-    wants the version fails, and without a plan, where there is nothing to go on with, the node has failed. A member whose group
-    did not come together is sound: whoever does not come is found by `Timeouts.prepare`.
+    """Records that a process ended while it prepared the next version.
+
+    It may do so as often as the node may be replaced. After that, the plan that wants the version fails;
+    without a plan the node has failed, unless it trains in the active version. A member whose group did not
+    form is sound: the member that is missing is found by `Timeouts.prepare`.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -244,11 +248,11 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
         return
     training = state.versions.active.members if state.versions.active else ()
     if change.cause is cluster_versions.ChangeCause.MEMBERSHIP and node.id in training:
-        # It can't prepare a second process, and trains on as it is.
+        # It can't prepare a second process; it trains on in the active version.
         rendezvous.give_up_newcomers(state, math.inf)
     elif change.cause is not cluster_versions.ChangeCause.PLAN:
         reason = relaunch.exit_reason(message.code)
-        # A process that ends itself so is not one that was taken away: it would be replaced for ever.
+        # Such a process ended by itself; as one that was killed it would be replaced for ever.
         counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
         end_node(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
     elif state.plan is not None:
@@ -259,11 +263,12 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
 
 
 def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.SaveTicket:
-    """The chief is about to save: the data position of now belongs to it, with what the chief has trained beyond.
+    """Issues a ticket for the chief's save, with the present data position and what the chief trained beyond
+    it.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node's version is not the active one, or in a collective job the node is not its rank 0.
+        ConflictError: the node's version is not active, or in a collective job the node is not rank 0.
     """
     node = find_node(state, message.node)
     _require_active(state, message.version, "its checkpoint would belong to no data position")
@@ -275,30 +280,32 @@ def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> c
 
 
 def end_checkpoint(state: JobState, ticket: str, message: CheckpointEnd, now: float) -> None:
-    """The save is complete, or failed.
+    """Records that the save completed or failed.
 
     Raises:
-        NotFoundError: no such ticket.
-        ConflictError: neither a place nor an error is said.
+        NotFoundError: there is no such ticket.
+        ConflictError: the message has neither a URI nor an error.
     """
     find_node(state, message.node)
     state.checkpoints = checkpoints.end_save(state.checkpoints, ticket, message, now)
 
 
 def take_restored_checkpoint(state: JobState, message: CheckpointRestore, now: float) -> None:
-    """The master named no checkpoint, and the chief found one: model and data go on from there. Only before the version
-    trains: then the model is what it is. Repeatable.
+    """Records the checkpoint that the chief found when the master named none: model and data continue from
+    it.
+
+    It has an effect only before the version trains. Repeatable.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node's version is not the active one, or another node is its chief.
-        InvalidError: the position is none.
+        ConflictError: the node's version is not active, or another node is its chief.
+        InvalidError: the data position is invalid.
     """
     node = find_node(state, message.node)
     _require_active(state, message.version, "its model belongs to no data position")
     if node is None or node != state.chief:
         raise ConflictError(
-            f"{message.node} is not the chief ({state.chief}): another says what the job starts from"
+            f"{message.node} is not the chief ({state.chief}): only the chief names the checkpoint"
         )
     active = state.versions.active
     if active is None or active.restore is not None or state.versions.trained >= active.number:
@@ -315,12 +322,14 @@ def _position(said: dict[str, Any] | None) -> JobPosition | None:
 
 
 def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
-    """A process could not start from a checkpoint. One that found another says so for people; one that found none waits
-    for a version that starts from an older checkpoint, with the data position of that one.
+    """Records that a process could not start from a checkpoint.
+
+    If the process found another one, this is only shown to people. Otherwise it waits for a version that
+    starts from an older checkpoint with its data position.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node's version is not the active one.
+        ConflictError: the node's version is not active.
     """
     find_node(state, message.node)
     _require_active(state, message.version, "nobody starts from its checkpoint any more")
@@ -329,18 +338,18 @@ def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
 
 
 def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
-    """The chief has restored the active version's model and says what it says. Of a plan's version that decides whether it is
-    gone on with.
+    """Records the chief's evaluation of the restored model; for a plan's version it decides whether the plan
+    continues.
 
     Raises:
         NotFoundError: the job never had such a node.
-        ConflictError: the node's version is not the active one, or another node is its chief.
+        ConflictError: the node's version is not active, or another node is its chief.
     """
     node = find_node(state, message.node)
-    _require_active(state, message.version, "its model is not gone on with")
+    _require_active(state, message.version, "its model is not used any more")
     if node is None or node != state.chief:
         raise ConflictError(
-            f"{message.node} is not the chief ({state.chief}): another says what the model says"
+            f"{message.node} is not the chief ({state.chief}): only the chief reports the model's evaluation"
         )
     change, plan = state.versions.change, state.plan
     if change is not None and change.cause is cluster_versions.ChangeCause.ROLLBACK:
@@ -352,12 +361,14 @@ def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
 
 
 def _trains(node: JobNode) -> bool:
-    """Whether its steps are those of the training. An evaluator has a process of each version, too, and steps of its own."""
+    """Whether the node's steps count. An evaluator also has a process for each version, with steps of its
+    own.
+    """
     return node.type in (names.CHIEF_TYPE, names.WORKER_TYPE)
 
 
 def _require_member(state: JobState, node: JobNode, version: int) -> None:
-    """In a collective job each version has its own members; who is none of them must not be heard in it."""
+    """In a collective job, rejects reports about a version from nodes that are not its members."""
     if not state.settings.collective or node.type != names.WORKER_TYPE:
         return
     active, change = state.versions.active, state.versions.change
@@ -368,7 +379,7 @@ def _require_member(state: JobState, node: JobNode, version: int) -> None:
         text = (
             "; ".join(f"version {number}: workers {list(ids)}" for number, ids in known.items()) or "none yet"
         )
-        raise ConflictError(f"{node} is no member of version {version} ({text}): its process has to end")
+        raise ConflictError(f"{node} is not a member of version {version} ({text}): its process has to end")
 
 
 def _require_active(state: JobState, version: int, else_: str) -> None:
@@ -388,26 +399,32 @@ def _holds_model(state: JobState, node: JobNode) -> bool:
 
 
 def _may_be_shadow(state: JobState, version: int) -> bool:
-    """Whether the news of a lost member may still be on its way. Only where a version has members."""
+    """Whether the loss of another member may not have been reported yet. Only a version with members can lose
+    one.
+    """
     trains = state.versions.active or state.self_formed
     return trains is not None and bool(trains.members) and version == trains.number
 
 
 def _is_of_former_group(state: JobState, version: int) -> bool:
-    """Whether it is a process of a program that does not use the library, and a member of its group was lost: all members begin
-    again, whatever became of the process meanwhile."""
+    """Whether the process is of an earlier group of a program that does not use the library.
+
+    That group has lost a member, so all members restart, however this process ended.
+    """
     formed = state.self_formed
     return formed is not None and 0 < version != formed.number
 
 
 def _is_left_behind(state: JobState, version: int) -> bool:
-    """Whether a later version trains already: what the node holds and says belongs to its process of that one."""
+    """Whether a later version is active, to whose process the node's leases and reports belong."""
     active = state.versions.active
     return active is not None and version < active.number
 
 
 def _only_prepares(state: JobState, version: int) -> bool:
-    """Whether it is the process of a world to come, which can't have done its work. The others would wait for it in vain."""
+    """Whether the process belongs to a training group that is not active yet, and so can't have finished its
+    work.
+    """
     active = state.versions.active
     if not state.settings.collective or state.self_formed is not None:
         return False
@@ -415,7 +432,7 @@ def _only_prepares(state: JobState, version: int) -> bool:
 
 
 def _is_shadow(state: JobState, version: int) -> bool:
-    """Whether the version that the process belonged to has lost a member, or was left behind."""
+    """Whether the process failed because its version lost a member or was succeeded by another."""
     active, change, formed = state.versions.active, state.versions.change, state.self_formed
     if formed is not None:
         return bool(state.lost_members(formed.members))
@@ -426,7 +443,9 @@ def _is_shadow(state: JobState, version: int) -> bool:
 
 
 def _spoils_switch(state: JobState, node: JobNode, message: ExitReport) -> bool:
-    """A process that dies before the first step of a version that a plan made: the plan's failure, not the node's."""
+    """Whether a process ended before the first step of a plan's version; then the plan fails, not the
+    node.
+    """
     plan = state.plan
     if plan is None or not plan.activated or message.version != plan.number:
         return False

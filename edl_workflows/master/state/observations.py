@@ -1,6 +1,6 @@
-"""What the cluster shows, put into the state: pods, and the ScalePlans of the job. Told whole, each time.
+"""What the cluster shows, entered into the state: the job's pods and ScalePlans, each time in full.
 
-Neighbours: `edl_workflows.master.kubernetes` reads manifests into these values.
+`edl_workflows.master.kubernetes` reads manifests into these values.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,13 @@ from edl_workflows.master.state.nodes.fault_steps import end_node
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus, PodState
 
 UNSEEN_GRACE = 30.0
-"""Seconds after a plan was carried out in which its pods may not be seen yet: pods and plans are watched separately."""
+"""Seconds after a plan was carried out in which its pods may be missing, because pods and plans are watched
+separately.
+"""
 
 
 class PodPhase(StrEnum):
-    """``status.phase`` of a pod."""
+    """`status.phase` of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -29,7 +31,7 @@ class PodPhase(StrEnum):
 
 @dataclass(frozen=True)
 class ObservedPod:
-    """A pod of the job. `exit_code` and `reason` are those of its main container, once it ended."""
+    """A pod of the job. `exit_code` and `reason` are those of its main container after it ended."""
 
     type: str
     id: int
@@ -40,7 +42,7 @@ class ObservedPod:
 
 
 def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> None:
-    """All pods of the job as they are now."""
+    """Enters all pods of the job."""
     by_ref = {(pod.type, pod.id): pod for pod in seen}
     for node in state.nodes:
         pod = by_ref.get((node.type, node.id))
@@ -51,7 +53,7 @@ def observe_pods(state: JobState, seen: Iterable[ObservedPod], now: float) -> No
 
 
 def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None], now: float) -> None:
-    """The job's auto ScalePlans by name."""
+    """Enters the phases of the job's auto ScalePlans, by name."""
     for plan in state.pod_plans.open:
         name = plan.name(state.settings.name)
         phase = phases.get(name)
@@ -64,12 +66,12 @@ def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None],
 
 
 def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
-    """The job's manual ScalePlans, in the order in which they are to be carried out."""
+    """Enters the job's manual ScalePlans, in the order in which they are to be carried out."""
     state.plans_seen = tuple(seen)
 
 
 def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
-    """The status of a plan shows its run up to `serial`."""
+    """Records that a plan's status shows its run up to `serial`."""
     if state.plan is not None and state.plan.uid == uid:
         state.recorded_serial = max(state.recorded_serial, serial)
 
@@ -92,7 +94,7 @@ def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
 
 def _absent(state: JobState, node: JobNode, now: float) -> None:
     if node.status is NodeStatus.INITIAL:
-        return  # nobody made it yet
+        return  # its pod was not created yet
     if node.pod is PodState.UNSEEN and now - node.since < UNSEEN_GRACE:
         return
     if node.pod is not PodState.GONE:

@@ -1,6 +1,7 @@
-"""What a job asks of its master, as plain values: counts, sizes, restart rules. Made from the ElasticJob's spec.
+"""What the job's spec asks of its master, as plain values: counts, sizes, restart rules.
 
-The spec's replica counts are only where a job begins; afterwards ScalePlans change them (`edl_workflows.master.state.job`).
+Replica counts of the spec only set the start; afterwards ScalePlans change them
+(`edl_workflows.master.state.job`).
 """
 
 import re
@@ -23,10 +24,10 @@ from edl_workflows.jobs.scale_plan.model import LABEL_VALUE, NodeResource
 
 TRAINING_TYPES = (names.PS_TYPE, names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
 ELASTIC_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE, names.EVALUATOR_TYPE)
-"""Roles whose nodes come and go within a cluster version; workers of a collective job are its members."""
+"""Roles whose nodes come and go within a version; in a collective job, workers are members of the version."""
 MIB = 2.0**20
 MAX_BUDGET = 5
-"""Upstream: the budget of a node is min(restartCount, 5)."""
+"""As in DLRover, the budget of a node is min(restartCount, 5)."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,12 @@ class RoleSettings:
     """One role of the job.
 
     Attributes:
-        replicas: how many nodes the spec asks for.
-        restart_always: replace a node even after a fatal exit code.
-        restart_count: budget of replacements of a node.
-        restart_timeout: seconds a replacement may stay pending; 0 is no limit.
-        critical_nodes: as the spec says it: "", ``all``, ``none`` or "<rank>:<budget>,…".
-        resource: size of a node by the template.
+        replicas: nodes that the spec asks for.
+        restart_always: whether a node is replaced even after a fatal exit code.
+        restart_count: number of replacements of a node.
+        restart_timeout: seconds that a replacement may stay pending; 0: no limit.
+        critical_nodes: as in the spec: "", `all`, `none` or "<rank>:<budget>,…".
+        resource: size of a node according to the template.
         auto_scale: whether the master's own plans may change the role.
     """
 
@@ -57,14 +58,15 @@ class Timeouts:
     """All in seconds.
 
     Attributes:
-        heartbeat: a node silent for so long has failed.
-        pending: the job fails when a node that it can't do without is pending for so long; 0: never.
-        verdict: for so long, the failure of a worker may turn out to be the shadow of a lost member of its version.
-        prepare: a member of the next version whose process is not ready for so long has failed; 0: never.
-        release: a released node has so long to end by itself before its pod is removed.
-        finish: so long the job waits for its other nodes once the data and all critical nodes are done.
-        autoscale: the master carries a plan of its own out at most once in so long; the other intervals of its autoscaling
-            keep their proportion to it (`edl_workflows.master.state.autoscaling.AutoscalingIntervals`).
+        heartbeat: a node that is silent for longer has failed.
+        pending: the job fails when a node that it needs is pending for longer; 0: never.
+        verdict: how long the failure of a worker may still turn out to be caused by the loss of another
+            member.
+        prepare: a member of the next version whose process is not ready in this time has failed; 0: never.
+        release: a released node may take this long to end before its pod is removed.
+        autoscale: least time between two plans of the master's own; the other intervals of autoscaling keep
+            their proportion to it (`AutoscalingIntervals`).
+        finish: how long the job waits for its other nodes once the data and all critical nodes are done.
     """
 
     heartbeat: float = 600.0
@@ -78,12 +80,12 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class RendezvousLimits:
-    """What a world may look like.
+    """Limits of a training group.
 
     Attributes:
-        min_nodes, max_nodes: the fewest and the most members.
-        node_unit: their number is a multiple of it where that is not below `min_nodes`.
-        waiting_timeout: seconds after the last join, before a world smaller than wanted is made.
+        min_nodes, max_nodes: least and greatest number of members.
+        node_unit: the number of members is a multiple of it, unless that would be below `min_nodes`.
+        waiting_timeout: seconds after the last join, before a group smaller than wanted is formed.
         join_timeout: seconds with fewer than `min_nodes` joined, after which the job fails.
     """
 
@@ -96,13 +98,13 @@ class RendezvousLimits:
 
 @dataclass(frozen=True)
 class AutoscalingSettings:
-    """Who decides about counts and sizes, and whether the master may carry out what it decides.
+    """Who decides counts and sizes, and whether the master may carry out its decisions.
 
     Attributes:
-        mode: the job's ``optimizeMode``; in ``manual`` the master decides nothing.
-        allowed: the job's annotation says so.
-        workers: the fewest and the most workers, where the annotation names them.
-        problem: why the annotation can't be read; "" where it can.
+        mode: the job's `optimizeMode`; in `manual` mode the master decides nothing.
+        allowed: whether the job's annotation allows it.
+        workers: least and greatest number of workers, if the annotation gives them.
+        problem: why the annotation can't be read; else "".
     """
 
     mode: OptimizeMode = OptimizeMode.MANUAL
@@ -112,7 +114,7 @@ class AutoscalingSettings:
 
     @classmethod
     def of(cls, job: ElasticJob) -> "AutoscalingSettings":
-        """What a job says. An annotation that can't be read allows nothing."""
+        """Settings of a job. An annotation that can't be read allows nothing."""
         mode = job.spec.optimize_mode
         try:
             wish = autoscaling.read_annotation(job)
@@ -126,12 +128,10 @@ class JobSettings:
     """What the job's spec and annotations say.
 
     Attributes:
-        limits: resource name → upper bound of the whole job (cpu in cores, memory in bytes, gpu in pieces).
-        timeouts: see `Timeouts`.
-        optimizing: see `AutoscalingSettings`.
-        collective: the workers train together by collective operations (``AllreduceStrategy``).
-        fault_tolerance: as the spec says it; its time-out for pending nodes stands in `timeouts`.
-        rendezvous: of a collective job; `Parameters.max_nodes` as of a job that is new.
+        limits: upper bound of the whole job by resource (cpu in cores, memory in bytes, gpu in pieces).
+        collective: whether the workers train together by collective operations (`AllreduceStrategy`).
+        fault_tolerance: as in the spec; its time-out for pending nodes is in `timeouts`.
+        rendezvous: of a collective job; `max_nodes` is that of a new job.
     """
 
     name: str
@@ -147,24 +147,27 @@ class JobSettings:
 
     @property
     def member_type(self) -> str:
-        """The role whose nodes are the members of a cluster version; "" where a version has none."""
+        """The role whose nodes are members of a cluster version; "" if versions have no members."""
         if self.collective:
             return names.WORKER_TYPE
         return names.PS_TYPE if self.has_ps else ""
 
     @property
     def has_ps(self) -> bool:
-        """Whether the model lives in parameter servers."""
+        """Whether the model is held by parameter servers."""
         return names.PS_TYPE in self.roles
 
     @property
     def chief_type(self) -> str:
-        """The role whose rank 0 initialises, checkpoints and restores."""
+        """The role whose rank 0 initialises, saves and restores the model."""
         return names.CHIEF_TYPE if names.CHIEF_TYPE in self.roles else names.WORKER_TYPE
 
     def critical(self, node_type: str, rank: int) -> bool:
-        """Whether the job can't go on without this node. Parameter servers and the chief always are critical, but a collective
-        job goes on with any worker as its chief."""
+        """Whether the job can't continue without this node.
+
+        Parameter servers and the chief are always critical; a collective job continues with any worker as its
+        chief.
+        """
         chief = (node_type, rank) == (self.chief_type, 0) and not self.collective
         if node_type == names.PS_TYPE or chief:
             return True
@@ -179,11 +182,11 @@ class JobSettings:
 
 
 def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSettings:
-    """The settings that a job says.
+    """The settings of a job.
 
     Args:
         job: as it is now.
-        namespace: where it is.
+        namespace: of the job.
         timeouts: of the installation.
     """
     spec = job.spec
@@ -209,7 +212,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
 
 
 def merge_resources(resource: NodeResource, default: NodeResource) -> NodeResource:
-    """`resource` with what it leaves out taken from `default`."""
+    """`resource`, with missing values taken from `default`."""
     said = {name: value for name, value in resource if value is not None}
     return default.model_copy(update=said)
 
@@ -239,14 +242,14 @@ def _role(spec: ReplicaSpec) -> RoleSettings:
 
 
 def _template_resource(template: Mapping[str, Any]) -> NodeResource:
-    """Size of the main container: its limits, else its requests; and the GPUs that the pod's node must have."""
+    """Size of the main container (limits, else requests), and the GPU type that the pod's node must have."""
     spec = template.get("spec") or {}
     container: Mapping[str, Any] = (spec.get("containers") or [{}])[0]
     resources = container.get("resources") or {}
     said = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     gpus = next((value for name, value in sorted(said.items()) if name.endswith("/gpu")), None)
     selected = str((spec.get("nodeSelector") or {}).get(names.GPU_TYPE_LABEL, ""))
-    gpu_type = selected if re.match(LABEL_VALUE, selected) else None  # else the API server refuses the pod
+    gpu_type = selected if re.match(LABEL_VALUE, selected) else None  # the API server rejects others
     return NodeResource(cpu=said.get("cpu"), memory=said.get("memory"), gpu=gpus, gpu_type=gpu_type)
 
 

@@ -1,6 +1,5 @@
-"""Speed and use, from what nodes report. Kept in memory only: a restarted master measures anew.
-
-How a job went, in a bounded number of points that are spread over its whole life, however long that is. Pure.
+"""Speed and resource use from the nodes' reports, kept in memory only; and the job's history, which is
+stored.
 """
 
 from collections import deque
@@ -14,27 +13,29 @@ from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 MAX_SHARD_POINTS = 64
 FEWEST_SHARD_POINTS = 5
-"""Acknowledgements of a node from which its pace is told."""
+"""Acknowledgements of a node that are needed to measure its pace."""
 WINDOW = 60.0
 """Seconds over which speed is measured."""
 MAX_SAMPLES = 240
-"""An hour's, as they are taken by default: enough to reach back before the newest change of the number of workers."""
+"""One hour at the default interval, so that the samples reach back beyond the newest change of the number of
+workers.
+"""
 
 
 @dataclass
 class Statistics:
-    """Newest reports.
+    """The newest reports.
 
     Attributes:
-        steps: (Unix seconds at the worker, global step), rising in both, of the present version.
+        steps: (Unix seconds at the worker, global step) of the present version, rising in both.
         records: (Unix seconds here, acknowledged records).
         usage: by node.
         losses: newest loss by node.
         shards: (Unix seconds here, acknowledged shards) by node.
-        samples: of the whole job, for whoever plans its size; oldest first.
-        world_speeds: the newest speeds (steps a second) by number of members, in a collective job.
+        samples: of the whole job, for the optimizer; oldest first.
+        world_speeds: newest speeds (steps per second) of a collective job by number of members.
         same_since: since when all samples have the same nodes.
-        ooms: nodes that ran out of memory, until Brain has been told.
+        ooms: nodes that ran out of memory and were not yet reported to Brain.
     """
 
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=512))
@@ -50,8 +51,11 @@ class Statistics:
     _stepper: str = ""
 
     def take_step(self, report: StepReport) -> None:
-        """A worker reported the global step. One whose own clock was set back begins a new measurement: else no step would
-        count until it has caught up."""
+        """Takes a worker's report of the global step.
+
+        If the worker's clock was set back, the measurement restarts; otherwise no step would count until its
+        clock has caught up.
+        """
         if report.loss is not None:
             self.losses[str(report.node)] = report.loss
         worker = str(report.node)
@@ -62,23 +66,23 @@ class Statistics:
             self._stepper = worker
 
     def take_records(self, records: int, now: float) -> None:
-        """So many records are acknowledged by now."""
         _append(self.records, (now, records))
 
     def take_shards(self, node: str, count: int, now: float) -> None:
-        """A node has acknowledged so many more shards."""
-        if not count:  # repeated, or from who held nothing: whoever says so is not remembered
+        if not count:  # repeated, or from a node that held nothing; it is not remembered
             return
         known = self.shards.setdefault(node, deque(maxlen=MAX_SHARD_POINTS))
         _append(known, (now, (known[-1][1] if known else 0) + count))
 
     def seconds_per_shard(self) -> dict[str, float]:
-        """Of each node that acknowledged enough of them to tell."""
+        """Seconds per shard of each node with enough acknowledgements."""
         enough = {node: known for node, known in self.shards.items() if len(known) >= FEWEST_SHARD_POINTS}
         return {node: 1 / rate for node, known in enough.items() if (rate := _rate(known))}
 
     def take_sample(self, step: int, nodes: tuple[NodeSample, ...], now: float) -> None:
-        """The job at this moment. Its speed is that since the sample before, so that a change of the job shows at once."""
+        """Takes a sample. Its speed is that since the previous sample, so that a change of the job shows at
+        once.
+        """
         sample = JobSample(now, step, self._speed_since_sample(), nodes)
         present = {node.name for node in nodes}
         if not self.samples or {node.name for node in self.samples[-1].nodes} != present:
@@ -87,40 +91,40 @@ class Statistics:
         self._sampled_step = self.steps[-1] if self.steps else None
 
     def take_world_speed(self, members: int) -> None:
-        """So many members trained at the speed of the newest sample."""
+        """Records the speed of the newest sample for a training group of this size."""
         speed = self.samples[-1].speed if self.samples else 0.0
         if speed > 0:
             self.world_speeds.setdefault(members, deque(maxlen=NEWEST)).append(speed)
 
     def forget_samples(self) -> None:
-        """The clock was set: what was measured before can't be put in order with what comes."""
+        """Drops the samples because the clock was set: older times are not comparable with new ones."""
         self.samples.clear()
 
     def restart(self) -> None:
-        """Another version: steps may go back."""
+        """Restarts the measurement of speed for another version, whose steps may go back."""
         self.steps.clear()
         self._sampled_step = None
 
     def forget(self, node: str) -> None:
-        """The node ended."""
+        """Forgets a node that ended."""
         self.usage.pop(node, None)
         self.losses.pop(node, None)
         self.shards.pop(node, None)
 
     @property
     def speed(self) -> float:
-        """Steps a second."""
+        """Steps per second."""
         return _rate(self.steps)
 
     def _speed_since_sample(self) -> float:
-        """Of the whole window where steps are rarer than samples."""
+        """Speed over the whole window if steps are rarer than samples."""
         if self._sampled_step is None or not self.steps or self.steps[-1][0] <= self._sampled_step[0]:
             return self.speed
         return _rate(deque((self._sampled_step, self.steps[-1])))
 
     @property
     def records_per_second(self) -> float:
-        """Acknowledged records a second; 0 when the data position went back."""
+        """Acknowledged records per second; 0 if the data position went back."""
         return max(0.0, _rate(self.records))
 
 
@@ -138,9 +142,9 @@ def _rate(samples: deque[tuple[float, int]]) -> float:
 
 
 MAX_POINTS = 120
-"""Enough for a picture, and some kilobytes in the job's status."""
+"""Enough for a plot; a few kilobytes in the job's status."""
 FIRST_INTERVAL = 5.0
-"""Seconds between the points of a young job; it doubles whenever the points get too many."""
+"""Seconds between the first points; doubled whenever there are too many."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class History:
 
 
 def extend_history(history: History, point: HistorySample) -> History:
-    """Take a point in when it is time; every second one goes when there are too many."""
+    """Adds a point if it is due; every second point is dropped when there are too many."""
     if history.points and point.time < history.points[-1].time + history.interval:
         return history
     points = (*history.points, point)

@@ -1,4 +1,4 @@
-"""Sync groups and barriers between workers (upstream's ``join_sync``, ``sync_finished`` and ``barrier``)."""
+"""Sync groups and barriers between workers (DLRover's `join_sync`, `sync_finished` and `barrier`)."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.protocol.sync import SyncState
 
 MAX_NAMES = 1000
-"""Groups and barriers of a job, each."""
+"""Most groups, and most barriers, of a job."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class SyncGroup:
     """Workers that wait for each other.
 
     Attributes:
-        members: those that ran at the first join; none once all have joined, which holds for good.
+        members: workers that ran at the first join; empty once all have joined, which is final.
         joined: those that reached the point.
     """
 
@@ -25,17 +25,17 @@ class SyncGroup:
 
 @dataclass(frozen=True)
 class SyncGroups:
-    """All groups and the names of the open barriers."""
+    """All groups, and the names of the open barriers."""
 
     groups: dict[str, SyncGroup] = field(default_factory=dict)
     barriers: tuple[str, ...] = ()
 
 
 def join_group(sync: SyncGroups, name: str, node: str, running: Collection[str]) -> SyncGroups:
-    """A worker reached the point. Repeatable.
+    """Records that a worker reached the point. Repeatable.
 
     Raises:
-        InvalidError: too many groups.
+        InvalidError: there are too many groups.
     """
     group = sync.groups.get(name)
     if group is None:
@@ -51,7 +51,7 @@ def join_group(sync: SyncGroups, name: str, node: str, running: Collection[str])
 
 
 def group_state(sync: SyncGroups, name: str, running: Collection[str]) -> SyncState:
-    """Whether all of the group have joined; a worker that ended has left it."""
+    """Whether all of the group have joined; a worker that ended is no longer waited for."""
     group = sync.groups.get(name)
     if group is None:
         return SyncState(finished=False)
@@ -65,10 +65,10 @@ def _missing(group: SyncGroup, running: Collection[str]) -> list[str]:
 
 
 def open_barrier(sync: SyncGroups, name: str) -> SyncGroups:
-    """Opens a barrier, for good. Repeatable.
+    """Opens a barrier for good. Repeatable.
 
     Raises:
-        InvalidError: too many barriers.
+        InvalidError: there are too many barriers.
     """
     if name in sync.barriers:
         return sync

@@ -1,7 +1,8 @@
-"""Draws all consequences: level-triggered, from the whole state. A second call at the same time changes nothing.
+"""Derives all consequences from the whole state; level-triggered. A second call at the same time changes
+nothing.
 
-The order matters: first who is there, then the plan (which may have to be taken back), then versions and nodes, then
-whether the job is over, and only if it is not what to ask of the cluster.
+The order matters: first which nodes are there, then the plan (which may have to be rolled back), then
+versions and nodes, then whether the job is over, and only if it is not, what to request from the cluster.
 """
 
 from edl_workflows.jobs import names
@@ -19,15 +20,13 @@ from edl_workflows.protocol.datasets import LeaseState
 
 
 def settle_job(state: JobState, now: float) -> None:
-    """Brings the job as far as it can go now."""
+    """Advances the job as far as possible now."""
     fault_steps.expire_leases(state, now)
     fault_steps.note_end_of_suspension(state)
     fault_steps.count_useful_time(state, now)
     if state.outcome is not None:
         return
-    if (
-        not state.settings.suspend
-    ):  # suspended nodes are taken away on purpose: nothing is replaced or given up
+    if not state.settings.suspend:  # a suspension removes nodes on purpose: none is replaced or given up
         _find_silent(state, now)
         _find_unprepared(state, now)
         fault_steps.check_nodes(state, now)
@@ -85,19 +84,23 @@ def _find_silent(state: JobState, now: float) -> None:
 
 
 def _find_unprepared(state: JobState, now: float) -> None:
-    """Members of the next version whose agents live, but whose processes hang. A plan gives such a version up by itself;
-    without one nothing else would end the wait."""
+    """Fails members of the next version whose agents live but whose processes hang.
+
+    A plan gives up such a version by itself; otherwise nothing else would end the wait.
+    """
     change = state.versions.change
     number = change.number if change is not None and change.cause is not ChangeCause.PLAN else 0
     if state.self_formed is not None:
-        number = 0  # its processes never say that they are ready
+        number = 0  # its processes never report that they are ready
     if number != state.prepared_since[0]:
         state.prepared_since = (number, now)
     waited, limit = now - state.prepared_since[1], state.settings.timeouts.prepare
     if change is None or not number or not 0 < limit < waited:
         return
     training: tuple[int, ...] = ()
-    if change.cause is ChangeCause.MEMBERSHIP:  # who trains is sound, whatever its second process does
+    if (
+        change.cause is ChangeCause.MEMBERSHIP
+    ):  # members that train are sound, whatever their second process does
         training = state.versions.active.members if state.versions.active else ()
         rendezvous.give_up_newcomers(state, now + limit)
     for node in state.nodes.live(state.settings.member_type):
@@ -123,7 +126,7 @@ def _settle_elastic(state: JobState, now: float) -> None:
 
 
 def _forget_ended(state: JobState) -> None:
-    """Nodes whose end has no consequence any more need not be remembered: their ids are not used again."""
+    """Forgets nodes whose end has no consequence any more; their ids are not used again."""
     kept = state.versions.kept
     for node in state.nodes:
         if node.type == state.settings.member_type and node.id in kept:
@@ -144,9 +147,13 @@ def _longest_pending(state: JobState, now: float) -> dict[str, float]:
 
 
 def _note_done(state: JobState, now: float) -> None:
-    """Whether what matters is done: the model of a world with its rank 0; else the data, with all critical nodes that train."""
+    """Records since when what matters is done.
+
+    For a training group, that is the model of its rank 0; otherwise the data and all critical nodes that
+    train.
+    """
     if state.settings.collective:
-        # Programs that say nothing are not known to hang: each is done when it says so by its exit.
+        # Programs that report nothing can't be known to hang: each process is done when it exits.
         done = rendezvous.chief_succeeded(state) and state.self_formed is None
     else:
         workers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]

@@ -1,4 +1,6 @@
-"""What is to be said, read from the state: the nodes' directive, statuses of job and plan, the state as users want it."""
+"""What is reported, read from the state: the nodes' directive, the statuses of job and plan, and `GET
+/v1/status`.
+"""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -30,7 +32,7 @@ from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
 def next_announcement(state: JobState) -> Announcement:
-    """What all nodes are to be told now; its revision grows with each change of what is said."""
+    """What all nodes are to be told now; the revision grows with each change."""
     versions = state.versions
     change = versions.change
     fresh = Directive(
@@ -60,16 +62,16 @@ def next_announcement(state: JobState) -> Announcement:
 
 
 def directive_for(said: Announcement, node: str, *, known: bool) -> Directive:
-    """The directive of one node. One that is forgotten shall stop."""
+    """The directive of one node. A forgotten node is told to stop."""
     if known and node not in said.stopping:
         return said.directive
     return said.directive.model_copy(update={"stop": True})
 
 
 def may_lease(state: JobState, version: int) -> bool:
-    """Whether a process of this version (0: it didn't say) gets data now.
+    """Whether a process of this version (0 if it did not say) gets data now.
 
-    Not while the active version drains or its model is lost: what would be trained then is trained for nothing.
+    It does not while the active version drains, or after its model was lost: that training would be in vain.
     """
     change, active = state.versions.change, state.versions.active
     pausing = change is not None and (change.draining or not change.cause.orderly)
@@ -155,7 +157,7 @@ def _verification(run: PlanRun) -> PlanVerification | None:
     if run.before.value is None:
         return said.model_copy(update={"message": run.before.problem})
     if run.after is None and run.phase.final:
-        return said.model_copy(update={"message": "after the switch nobody said what the model says"})
+        return said.model_copy(update={"message": "no evaluation was reported after the switch"})
     if run.after is None:
         return said.model_copy(update={"result": "Pending"})
     return said.model_copy(update={"result": "Different" if describe_changed_model(run) else "Same"})
@@ -225,7 +227,7 @@ def _restarts(state: JobState) -> dict[str, Any]:
 
 
 def _warnings(state: JobState, now: float) -> list[str]:
-    """What people should know although the job goes on."""
+    """Warnings for people about a job that continues."""
     return [
         *_damaged(state),
         *_unsaved(state),
@@ -233,7 +235,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_too_few(state, now),
         *_standing_still(state),
         *_slow(state),
-        *(f"the master can't {what}, and tries again: {why}" for what, why in state.refused.items()),
+        *(f"the master can't {what}, and will retry: {why}" for what, why in state.refused.items()),
     ]
 
 
@@ -242,16 +244,15 @@ def _too_few(state: JobState, now: float) -> list[str]:
     if since is None or now - since < allowed.waiting_timeout:
         return []
     ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
-    return [
-        f"nobody trains: {rendezvous.rendezvous_verdict(state, now).why}; the job fails at {ends} without more"
-    ]
+    why = rendezvous.rendezvous_verdict(state, now).why
+    return [f"no worker trains: {why}; without more workers the job fails at {ends}"]
 
 
 def _standing_still(state: JobState) -> list[str]:
     if not state.hangs.since:
         return []
     since = f"{_time(round(state.hangs.since)):%Y-%m-%d %H:%M:%S} UTC"
-    return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
+    return [f"training hangs; found at {since}; the stacks of its processes are in their logs"]
 
 
 def _slow(state: JobState) -> list[str]:
@@ -268,13 +269,15 @@ def _damaged(state: JobState) -> list[str]:
 
 
 def _unsaved(state: JobState) -> list[str]:
-    """In the same words until a checkpoint is saved again: who follows the job logs each new warning."""
+    """The text stays the same until a checkpoint is saved, since followers of the job log each new
+    warning.
+    """
     failing = state.checkpoints.failing
     return [unsaved_warning(failing)] if failing.row else []
 
 
 def unsaved_warning(failing: FailedSaves) -> str:
-    """What people are told while checkpoints can't be saved."""
+    """The warning while checkpoints can't be saved."""
     since = f"{_time(round(failing.since)):%Y-%m-%d %H:%M:%S} UTC"
     return f"no checkpoint could be saved since {since}: {failing.error[:1000]}"
 
@@ -288,18 +291,18 @@ def _history(state: JobState) -> list[dict[str, Any]]:
 
 
 def history_sample(state: JobState, now: float) -> HistorySample:
-    """The job now, as its history remembers it."""
+    """The present point of the job's history."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
     return HistorySample(now, state.steps.step, dict(sorted(running.items())), records_done(state))
 
 
 def records_done(state: JobState) -> int:
-    """Acknowledged records of all data sets; in a collective job what its members have counted."""
+    """Acknowledged records of all data sets; in a collective job, as counted by its members."""
     return state.steps.records + sum(progress.records_done for progress in state.shards.all_progress())
 
 
 def status_report(state: JobState, now: float) -> dict[str, Any]:
-    """The state as users want it: ``GET /v1/status``."""
+    """The answer to `GET /v1/status`."""
     said = state.said.directive
     return {
         "job": state.settings.name,
@@ -318,7 +321,7 @@ def status_report(state: JobState, now: float) -> dict[str, Any]:
 
 
 def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
-    """Who could belong to a world, and what the next one waits for."""
+    """Workers that could form a group, and what the next group waits for."""
     verdict = rendezvous.rendezvous_verdict(state, now)
     until = None if verdict.until is None else _time(verdict.until).isoformat()
     return {

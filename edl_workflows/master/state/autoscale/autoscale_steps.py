@@ -1,10 +1,8 @@
-"""Between the master's own plans (`autoscaling`) and the rest of the state: when the optimizer is asked, what its answer does,
-what becomes of its plan, and nodes that find no place.
+"""Connects the master's own plans with the rest of the state: when the optimizer is asked, what its answer
+changes, and nodes that stay pending. Also the job as planners see it (`planned_job`).
 
-A plan is stored before its ScalePlan is made, under a name that a repetition finds again, and is then carried out as anybody's.
-Whether or not it may be, it stands in the job's status.
-
-The job as planners see it (`edl_workflows.scaling.dlrover.resources.OptimizerJob`), read from the master's state.
+A plan is stored before its ScalePlan is created, under a name that follows from its number, and is then
+carried out like any manual plan. Whether or not it may be carried out, it is shown in the job's status.
 """
 
 import math
@@ -58,13 +56,13 @@ MAX_NOTES = 20
 
 @dataclass(frozen=True)
 class OptimizerRequest:
-    """What the optimizer is asked about.
+    """A question to the optimizer.
 
     Attributes:
-        progress: how far the job is.
-        job: as it is, with its samples.
-        brain: whether Brain is to be asked (mode cluster).
-        world: of a collective job: what its rendezvous allows.
+        progress: of the job.
+        job: the job with its samples.
+        brain: whether Brain is asked (mode cluster).
+        world: what the rendezvous of a collective job allows.
     """
 
     progress: StageProgress
@@ -74,23 +72,23 @@ class OptimizerRequest:
 
 
 def autoscaling_intervals(state: JobState) -> AutoscalingIntervals:
-    """The job's intervals."""
     return AutoscalingIntervals(state.settings.timeouts.autoscale)
 
 
 def plans_own_size(state: JobState) -> bool:
-    """Whether the master plans at all."""
+    """Whether the master plans counts and sizes at all."""
     return state.settings.optimizing.mode is not OptimizeMode.MANUAL
 
 
 def uses_brain(state: JobState) -> bool:
-    """Whether the job's plans come from Brain, as long as it answers; those of collective jobs, for which it has no rule, never
-    do, but it is told of them."""
+    """Whether the job's plans come from Brain while it answers.
+
+    Brain has no rule for collective jobs: it is told of them, but their plans are made locally.
+    """
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
 
 def take_sample(state: JobState, now: float) -> None:
-    """Takes a sample of the job as it is."""
     state.statistics.take_sample(state.steps.step, usage_of(state), now)
     active = state.versions.active
     if state.settings.collective and active is not None and state.versions.settled:
@@ -98,7 +96,7 @@ def take_sample(state: JobState, now: float) -> None:
 
 
 def first_request(state: JobState, now: float) -> OptimizerRequest | None:
-    """What a new job's optimizer is asked before any node is made; None for another job."""
+    """The question about a new job before any node is created; None for any other job."""
     if state.settings.collective:
         return None  # how many workers it begins with is part of its batch
     new = state.autoscaling.progress.stage is OptimizerStage.CREATE and not state.nodes.next_ids
@@ -110,7 +108,7 @@ def first_request(state: JobState, now: float) -> OptimizerRequest | None:
 
 
 def take_first_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Takes the answer to `first_request`: nothing runs yet, so no ScalePlan is needed to begin with other numbers."""
+    """Applies the answer to `first_request`. No node exists yet, so the counts change without a ScalePlan."""
     if state.settings.optimizing.allowed:
         for role, wanted in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
             state.counts[role] = state.counts.get(role, 0) if wanted.replicas is None else wanted.replicas
@@ -120,10 +118,10 @@ def take_first_answer(state: JobState, asked: OptimizerRequest, answer: Optimize
 
 
 def next_request(state: JobState, now: float) -> OptimizerRequest | None:
-    """What the optimizer is to be asked now; None while nothing is."""
+    """The question to ask now; None if there is none."""
     if not plans_own_size(state) or state.settings.suspend or state.outcome is not None:
         return None
-    # A job that was begun without being asked about is past its creation.
+    # A job that began without a question is past its creation.
     progress = state.autoscaling.progress
     if progress.stage is OptimizerStage.CREATE:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
@@ -143,16 +141,16 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
 
 
 def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
-    """The answer for a job of which too little is known to begin with; None where an optimizer is to be asked."""
+    """The answer for a job that has too few samples; None if an optimizer is to be asked."""
     made = sum(1 for sample in asked.job.samples if sample.speed > 0)
     if asked.progress.stage is not OptimizerStage.WORKER_INITIAL or made >= STARTING_SAMPLES:
         return None
-    note = f"{made} samples show progress, {STARTING_SAMPLES} are needed to begin"
+    note = f"{made} samples show progress; {STARTING_SAMPLES} are needed to begin"
     return OptimizerAnswer(empty_plan(note, waiting=True), asked.progress)
 
 
 def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-    """What the local optimizer says."""
+    """The answer of the local optimizer."""
     if asked.world is not None:
         return OptimizerAnswer(workers_plan(asked.job, asked.world), asked.progress)
     return answer_if_too_early(asked) or OptimizerAnswer(
@@ -161,8 +159,10 @@ def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
 
 
 def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Takes the answer to `next_request`: shows it, and decides on it where the master may. Forgets it if the job has changed
-    since it was asked about."""
+    """Shows the answer to `next_request`, and decides on its plan where the master may.
+
+    The answer is dropped if the job changed after the question.
+    """
     present = next_request(state, now)
     if present is None or _shape(present.job) != _shape(asked.job):
         return
@@ -177,9 +177,9 @@ def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswe
 
 
 def settle_autoscaling(state: JobState, now: float) -> None:
-    """Follows the open plan, and cuts nodes that find no place."""
+    """Follows the open plan, and shrinks nodes that stay pending."""
     if state.autoscaling.shown is not None and not plans_own_size(state):
-        # Somebody else decides now; a plan that is under way goes on.
+        # The master no longer decides; a plan under way continues.
         state.autoscaling = replace(state.autoscaling, shown=None)
     _follow(state, now)
     if state.settings.optimizing.allowed and plans_own_size(state):
@@ -187,7 +187,7 @@ def settle_autoscaling(state: JobState, now: float) -> None:
 
 
 def note_refused_plan(state: JobState, number: int, why: str, now: float) -> None:
-    """The ScalePlan of the open plan can't be made."""
+    """Records that the ScalePlan of the open plan can't be created."""
     about = state.autoscaling
     if about.open is not None and about.open.number == number:
         _fail(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
@@ -196,7 +196,8 @@ def note_refused_plan(state: JobState, number: int, why: str, now: float) -> Non
 def why_forbidden(state: JobState, run: PlanRun) -> str:
     """Why a plan that the master made for itself must not begin any more; "" for any other plan.
 
-    A pipeline's scale stage switches autoscaling off: its number must stay, even where the master's plan comes after its.
+    A pipeline's scale stage switches autoscaling off, and the count that it sets must stay, even if the
+    master's plan comes after the stage's plan.
     """
     made = range(1, state.autoscaling.last_number + 1)
     own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
@@ -224,7 +225,7 @@ def _spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
 
 
 def _shape(job: OptimizerJob) -> object:
-    """What of a job makes an answer about it out of date when it changes."""
+    """The parts of a job whose change makes an answer about it outdated."""
     return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
 
 
@@ -281,8 +282,9 @@ def _fail(state: JobState, why: str, now: float) -> None:
 
 
 def _cut_pending(state: JobState, now: float) -> None:
-    """Nodes that have waited too long for a place are made anew, smaller; each is looked at once. A plan's own servers are
-    the plan's matter."""
+    """Replaces nodes that stayed pending for too long by smaller ones, each once. A plan handles its own
+    servers.
+    """
     late = {node for node, since in state.pending_since.items() if now - since > PENDING_SECONDS}
     change = state.versions.change
     if late <= state.uncut or (change is not None and change.cause is ChangeCause.PLAN):
@@ -295,7 +297,7 @@ def _cut_pending(state: JobState, now: float) -> None:
     sizes = {pod.name: pod.resource for pod in scale_plan_spec(plan, job).migrate_pods}
     for pod, size in sizes.items():
         node = state.nodes.by_pod(state.settings.name, pod)
-        assert node is not None, "it was planned for what is there"
+        assert node is not None, "plans name present nodes only"
         why = f"{node} is made smaller: {plan.reasons[pod]}"
         _make_anew(state, node, merge_resources(size, node.resource), why, now)
     progress = state.autoscaling.progress
@@ -305,22 +307,28 @@ def _cut_pending(state: JobState, now: float) -> None:
 def _make_anew(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
     replicas.replace_nodes(state.nodes, [(node, size)], now)
     fresh = state.nodes.at_rank(node.type, node.rank)
-    assert fresh is not None, "it was just made"
+    assert fresh is not None, "it was just created"
     state.nodes.change(fresh, why=why)
     if node.type == names.PS_TYPE:
         state.versions = cluster_versions.follow_replacements(state.versions, {node.id: fresh.id})
 
 
 def planned_job(state: JobState, now: float) -> OptimizerJob:
-    """The job now. Nodes that were released don't count, even while their pods still end."""
+    """The job as planners see it (`edl_workflows.scaling.resources.Job`).
+
+    Released nodes are left out, even if their pods still run.
+    """
     nodes = tuple(_node(state, node, now) for node in state.nodes if node.live)
     roles = {role: _role(state, role) for role in state.settings.roles}
     return OptimizerJob(state.settings.name, roles, _limits(state), nodes, tuple(state.statistics.samples))
 
 
 def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
-    """The job, and beside its nodes the one that ran out of memory. Who must be made anew may get more memory even where
-    no autoscaler may change the role."""
+    """The job together with a node that ran out of memory.
+
+    The role counts as scalable: a replacement may get more memory even where no autoscaler may change the
+    role.
+    """
     job = planned_job(state, now)
     ill = replace(_node(state, node, now), pending_since=None, oom=True)
     role = replace(job.roles[node.type], auto_scale=True)
@@ -328,7 +336,7 @@ def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
 
 
 def usage_of(state: JobState) -> tuple[NodeSample, ...]:
-    """What the nodes use, as far as they say it. Of a collective job's workers, those that train."""
+    """Reported use of the nodes; of a collective job's workers, only of those that train."""
     known = state.statistics.usage
     idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(
@@ -349,7 +357,7 @@ def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode
     if node.status is not NodeStatus.RUNNING:
         pending = state.pending_since.get(str(node), now)
     elif not node.registered:
-        pending = now  # its pod runs, and its agent has not said so yet
+        pending = now  # its pod runs, and its agent has not registered yet
     return resources.OptimizerNode(
         _pod(state, node), node.type, node.id, resources.node_size_of(size), pending
     )

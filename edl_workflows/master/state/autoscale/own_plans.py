@@ -1,9 +1,9 @@
-"""What a master remembers of its own plans: how far the job is, what was planned last, which plan is being carried out.
+"""What a master remembers of the plans that it makes itself: progress, newest plan, plan under way.
 
-Pure values and their transitions. What is asked of the optimizer, and what its answer does to the job: `autoscale_steps`.
+Pure values and their transitions. `autoscale_steps` decides what to ask the optimizer and applies its answer.
 
-The rhythm is DLRover's (``PSTrainingAutoScaler``): a sample every 15 s, a look every 30 s, a plan at most every 300 s, and
-only once the job has had the nodes that it wants for 60 s.
+The intervals are those of DLRover's `PSTrainingAutoScaler`: a sample every 15 s, a question every 30 s, a
+plan at most every 300 s, and only once the job has had its wanted nodes for 60 s.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,17 +19,17 @@ LOCAL: Literal["local"] = "local"
 BRAIN: Literal["brain"] = "brain"
 
 STARTING_SAMPLES = 5
-"""Samples with progress that a job needs before its optimizer is asked for the first time (DLRover's)."""
+"""Samples with progress that a job needs before its optimizer is asked for the first time (as in DLRover)."""
 MAX_BACK_OFF = 3_600.0
-"""Seconds after a plan that failed again and again."""
+"""Longest back-off, in seconds, after repeated failures of plans."""
 
 
 @dataclass(frozen=True)
 class AutoscalingIntervals:
-    """The intervals, all in proportion to the first.
+    """All intervals, in proportion to the period.
 
     Attributes:
-        period: seconds between two plans that are carried out.
+        period: least seconds between two plans that are carried out.
     """
 
     period: float = 300.0
@@ -46,21 +46,21 @@ class AutoscalingIntervals:
 
     @property
     def steady(self) -> float:
-        """Seconds for which the job must have had the same nodes."""
+        """Seconds for which the job's nodes must not have changed."""
         return self.period / 5
 
     def back_off(self, failures: int) -> float:
-        """Seconds from a plan to the next, after so many failed ones."""
+        """Seconds between two plans after so many failures."""
         return min(MAX_BACK_OFF, self.period * 2.0 ** min(failures, 10)) if failures else self.period
 
 
 @dataclass(frozen=True)
 class OptimizerAnswer:
-    """What an optimizer said.
+    """An optimizer's answer.
 
     Attributes:
-        progress: how far the job is when the plan is carried out.
-        optimizer: who said it.
+        progress: the job's progress once the plan is carried out.
+        optimizer: which optimizer answered.
     """
 
     plan: ResourcePlan
@@ -73,10 +73,10 @@ class OpenOwnPlan:
     """A plan that was decided and is not known to have ended.
 
     Attributes:
-        number: of the job's plans.
+        number: counts the job's own plans.
         spec: of its ScalePlan.
-        after: how far the job is when it succeeds.
-        seen: it was there.
+        after: the job's progress when the plan has succeeded.
+        seen: whether the ScalePlan was observed.
     """
 
     number: int
@@ -85,22 +85,22 @@ class OpenOwnPlan:
     seen: bool = False
 
     def name(self, job: str) -> str:
-        """Of its ScalePlan."""
+        """Name of its ScalePlan."""
         return names.own_plan_name(job, self.number)
 
 
 @dataclass(frozen=True)
 class AutoscalingState:
-    """All about the master's own plans.
+    """The master's own plans.
 
     Attributes:
-        progress: how far the job is.
-        shown: the newest plan, as the job's status has it.
-        last_number: of the newest plan that was decided.
+        progress: of the job.
+        shown: the newest plan, as shown in the job's status.
+        last_number: number of the newest plan that was decided.
         open: that plan, until it has ended.
-        decided_at: Unix seconds of that plan.
-        failures: how many plans failed since the last one that did not.
-        problem: why the last one failed; "" if it did not.
+        decided_at: Unix seconds at which it was decided.
+        failures: plans that failed since the last success.
+        problem: why the last plan failed; else "".
     """
 
     progress: StageProgress = field(default_factory=StageProgress)
@@ -112,27 +112,30 @@ class AutoscalingState:
     problem: str = ""
 
     def rests(self, cadence: AutoscalingIntervals, now: float) -> bool:
-        """Whether it is too soon after the last plan. A plan of the future was decided before the clock was set back."""
+        """Whether it is too soon for another plan. A decision in the future was made before the clock was set
+        back.
+        """
         return 0 <= now - self.decided_at < cadence.back_off(self.failures)
 
 
 def open_plan(
     about: AutoscalingState, spec: ScalePlanSpec, after: StageProgress, now: float
 ) -> AutoscalingState:
-    """A plan is to be carried out."""
+    """Records the decision to carry out a plan."""
     number = about.last_number + 1
     return replace(about, last_number=number, open=OpenOwnPlan(number, spec, after), decided_at=now)
 
 
 def mark_plan_seen(about: AutoscalingState) -> AutoscalingState:
-    """The open plan's object is there."""
     if about.open is None or about.open.seen:
         return about
     return replace(about, open=replace(about.open, seen=True))
 
 
 def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState:
-    """The open plan was carried out by the ScalePlan of this name: what is shown is no longer to be done."""
+    """Records that the open plan was carried out by the named ScalePlan; nothing of it is shown as pending
+    any more.
+    """
     assert about.open is not None
     shown = about.shown
     if shown is not None:
@@ -144,10 +147,12 @@ def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState
 
 
 def close_failed_plan(about: AutoscalingState, why: str, now: float) -> AutoscalingState:
-    """The open plan could not be carried out: the job is asked about again from where it was, a good while later."""
+    """Records that the open plan failed; the optimizer is asked again, with the same progress, after a
+    back-off.
+    """
     return replace(about, open=None, failures=about.failures + 1, problem=why[:2048], decided_at=now)
 
 
 def withdraw_plan(about: AutoscalingState) -> AutoscalingState:
-    """The open plan is no longer allowed, and nobody has seen it."""
+    """Drops an open plan that is no longer allowed and whose ScalePlan does not exist yet."""
     return replace(about, open=None)

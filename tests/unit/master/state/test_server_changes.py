@@ -110,7 +110,7 @@ def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> N
     run = job.plans["plan"].run
     assert run is not None
     assert (run.phase, run.reason) == (ScalePlanPhase.FAILED, "SwitchFailed")
-    assert "with other servers the model is another: a table for each server" in run.message
+    assert "with other servers the model would differ: a table for each server" in run.message
     active = job.state.versions.active
     assert active is not None
     assert active.number == 1

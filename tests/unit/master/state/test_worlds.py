@@ -341,21 +341,21 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
             lambda state: messages.take_process_report(
                 state, ProcessReport(node=worker(3), version=2, state=ProcessState.TRAINING)
             ),
-            "worker-3 is no member of version 2 .version 2: workers .0, 2..",
+            "worker-3 is not a member of version 2 .version 2: workers .0, 2..",
             id="a node that the version does not name",
         ),
         pytest.param(
             lambda state: messages.take_process_report(
                 state, ProcessReport(node=worker(0), version=1, state=ProcessState.READY)
             ),
-            "no member of version 1",
+            "not a member of version 1",
             id="a version that is over",
         ),
         pytest.param(
             lambda state: messages.take_step_report(
                 state, StepReport(node=worker(0), version=1, step=999, time=1.0, first_step_time=1.0)
             ),
-            "no member of version 1",
+            "not a member of version 1",
             id="a step of a version that is over",
         ),
         pytest.param(
@@ -367,7 +367,7 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
             lambda state: messages.register_node(
                 state, Registration(node=worker(2), rank=0, incarnation="worker2"), 1.0
             ),
-            "worker-2 has rank 2, it says 0",
+            "worker-2 has rank 2, but reports 0",
             id="a rank that is another's",
         ),
     ],
@@ -395,7 +395,7 @@ def test_why_nobody_trains_is_told() -> None:
     job.observe()
     job.now += 10.0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
-    assert warning.startswith("nobody trains: 1 of at least 2 workers have joined; the job fails at 1970-")
+    assert warning.startswith("no worker trains: 1 of at least 2 workers have joined; without more workers the")
     assert views.status_report(job.state, job.now)["rendezvous"]["joined"] == [0]
 
 
