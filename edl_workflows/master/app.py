@@ -1,6 +1,7 @@
-"""The master's HTTP API: routes put messages into the state and answer from what is stored. No rules here.
+"""The master's HTTP API: routes enter messages into the state and answer from what is stored. It holds no
+rules.
 
-Every request but ``/healthz`` and ``/metrics`` carries the job's bearer token; bodies are bounded.
+Every request except `/healthz` and `/metrics` carries the job's bearer token; bodies are bounded.
 """
 
 import time
@@ -62,13 +63,13 @@ from edl_workflows.protocol.training import (
 )
 
 MAX_BODY = 16 * 2**20
-"""Bytes. The largest sensible message, 10,000 failed shards with a reason each, has some 12 MB."""
+"""Bytes. The largest sensible message, 10,000 failed shards with a reason each, has about 12 MB."""
 BODY_SECONDS = 30.0
-"""For a body to arrive."""
+"""Seconds in which a body must arrive."""
 MAX_WAIT = 30.0
-"""Seconds of a long poll."""
+"""Longest long poll, in seconds."""
 NOTHING_NEW = Directive(revision=0)
-"""For who has the newest directive."""
+"""The answer to an agent that has the newest directive."""
 OPEN_PATHS = frozenset({"/healthz", "/metrics"})
 
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT)]
@@ -78,8 +79,8 @@ def create_app(master: Master, token: str) -> FastAPI:
     """The API of one master.
 
     Args:
-        master: whose loop runs elsewhere.
-        token: the job's; every request must bring it.
+        master: its loop runs elsewhere.
+        token: the job's token, which every request must carry.
     """
     app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
     add_error_handlers(app, _error_body, {InvalidError: 400})
@@ -203,7 +204,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/datasets/{name}/lease")
     async def lease(name: DatasetName, request: Request) -> Response:
-        # Parsed and written without FastAPI's detour over Python objects: these two calls carry the data plane.
+        # Parsed and written without FastAPI's conversion to Python objects: this is the data plane.
         message = parse_body(LeaseRequest, await request.body())
         node = messages.find_node(master.state, message.node)
         if node is None or not node.live or not views.may_lease(master.state, message.version):
@@ -282,13 +283,15 @@ def _info_routes(app: FastAPI, master: Master) -> None:
 
 
 class _Answers:
-    """Directives as they are sent. That of a large world is long and goes to all its members: its text is made once."""
+    """Serialised directives. The directive of a large training group is long and goes to all members, so its
+    text is cached.
+    """
 
     def __init__(self) -> None:
         self._texts: dict[bool, tuple[int, bytes]] = {}
 
     def of(self, directive: Directive, known: int = -1) -> Response:
-        """The answer to who has the directive of revision `known`."""
+        """The answer to an agent whose newest directive has revision `known`."""
         fresh = directive if directive.revision > known else NOTHING_NEW
         revision, text = self._texts.get(fresh.stop, (-1, b""))
         if revision != fresh.revision:

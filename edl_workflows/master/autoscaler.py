@@ -1,7 +1,8 @@
-"""The loop that plans a job's counts and sizes: takes samples, asks an optimizer, gives its answer to the state.
+"""The loop that plans a job's counts and sizes: takes samples, asks an optimizer, enters its answer into the
+state.
 
-Everything that can be decided without waiting is in `edl_workflows.master.state.autoscale_steps`. Nothing that goes wrong
-here ends the training: it is logged, and the next look begins anew.
+All decisions that need no waiting are in `autoscale_steps`. An error here never ends the training: it is
+logged, and the next look starts afresh.
 """
 
 import asyncio
@@ -22,8 +23,8 @@ class JobAutoscaler:
     """Plans for one job, in the loop's thread.
 
     Args:
-        master: whose job.
-        optimizers: who is asked.
+        master: of the job.
+        optimizers: asked for plans.
     """
 
     def __init__(self, master: Master, optimizers: Optimizers | None = None) -> None:
@@ -33,7 +34,9 @@ class JobAutoscaler:
         self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Decides what the user of a new job left open. Before the master's first commit: no node is made yet."""
+        """Decides what the user of a new job left open, before the master's first commit, when no node exists
+        yet.
+        """
         state, now = self._master.state, self._master.now()
         asked = autoscale_steps.first_request(state, now)
         if asked is not None:
@@ -46,12 +49,15 @@ class JobAutoscaler:
             try:
                 async with self._looking:
                     await self.once()
-            except Exception:  # a job that is not planned trains on
+            except Exception:  # the job trains on without plans
                 log.exception("the job's counts and sizes could not be planned")
 
     async def end(self) -> None:
-        """Tells Brain how the job ended. Tried once: one that does not hear it learns it from its monitor, or takes a job
-        that says nothing any more for one that is over."""
+        """Reports the job's end to Brain, once.
+
+        If Brain misses it, its monitor finds out, or it takes a job that no longer reports for one that
+        ended.
+        """
         state, now = self._master.state, self._master.now()
         outcome = state.outcome
         if outcome is None or not autoscale_steps.uses_brain(state):
@@ -68,7 +74,7 @@ class JobAutoscaler:
                 state.statistics.ooms.popleft()
 
     async def once(self) -> None:
-        """Takes a sample, and asks an optimizer when it is time."""
+        """Takes a sample, and asks an optimizer when it is due."""
         state, now = self._master.state, self._master.now()
         if not autoscale_steps.plans_own_size(state):
             return
@@ -76,9 +82,7 @@ class JobAutoscaler:
         if autoscale_steps.uses_brain(state):
             await self._report(now)
         cadence, since = autoscale_steps.autoscaling_intervals(state), now - self._looked
-        if (
-            0 <= since < cadence.look - cadence.sample / 2
-        ):  # looks fall on samples, which may be a little early
+        if 0 <= since < cadence.look - cadence.sample / 2:  # samples may be slightly early
             return
         asked = autoscale_steps.next_request(state, now)
         if asked is None:

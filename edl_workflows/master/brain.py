@@ -1,7 +1,7 @@
-"""A Brain service as a job's master uses it: an HTTP client. Calls block; each is made once, and the next one tries again.
+"""HTTP client of a Brain service. Calls block; each is made once, and the next one tries again.
 
-What Brain answers is another program's: a message that does not read, or whose numbers no job can have, is no answer. What
-the job's own bounds leave of a plan is for the caller to see.
+Brain is another program: an answer that can't be parsed, or whose numbers no job can have, is rejected. The
+caller reduces a plan to the job's own bounds.
 """
 
 import ssl
@@ -40,7 +40,7 @@ from edl_workflows.scaling.dlrover.samples import JobSample, valid_samples
 
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
-"""A master has other things to do than to wait for an optimizer."""
+"""Seconds in which Brain must answer; a master must not wait long for an optimizer."""
 MAX_ANSWER = 4 * 2**20
 """Bytes."""
 
@@ -59,9 +59,9 @@ class BrainAccess:
     """How to reach a Brain.
 
     Attributes:
-        url: ``http://host:port`` or ``https://host:port``; without a scheme it is HTTP.
-        token: gives the tenant's token at each call; "" for none.
-        ca_file: certificates that HTTPS is checked against; None: the system's.
+        url: `http://host:port` or `https://host:port`; without a scheme it is HTTP.
+        token: returns the tenant's token for each call; "" for none.
+        ca_file: certificates that HTTPS is verified against; None: the system's.
     """
 
     url: str
@@ -70,7 +70,7 @@ class BrainAccess:
 
     @classmethod
     def of_environment(cls, url: str, environment: Mapping[str, str]) -> "BrainAccess":
-        """With the token and the certificates that environment variables name; see `names.ENV_BRAIN_TOKEN`."""
+        """With token and certificates from environment variables; see `names.ENV_BRAIN_TOKEN`."""
         file, ca_file = environment.get(names.ENV_BRAIN_TOKEN_FILE), environment.get(names.ENV_BRAIN_CA_FILE)
         token = environment.get(names.ENV_BRAIN_TOKEN, "")
         read = (lambda: _token_in(Path(file))) if file else (lambda: token)
@@ -79,12 +79,12 @@ class BrainAccess:
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """What Brain knows a job by.
+    """Identifies a job to Brain.
 
     Attributes:
         uid: of the job's object.
-        scenario: jobs of one scenario tell about each other; "" means the job's name.
-        training: what is known of it.
+        scenario: jobs of one scenario share their experience; "" means the job's name.
+        training: what is known of the training.
     """
 
     uid: str
@@ -94,18 +94,18 @@ class JobIdentity:
 
 
 class BrainClient:
-    """One job's connection to a Brain. For one thread at a time.
+    """One job's connection to a Brain; for one thread at a time.
 
-    Every method raises an EdlError when Brain does not do as asked: UnavailableError when it is away, in trouble or answers
-    nonsense, ForbiddenError for a wrong token, InvalidError for a job that it does not take.
+    Every method raises an EdlError on failure: UnavailableError if Brain can't be reached, is in trouble or
+    answers nonsense, ForbiddenError for a wrong token, InvalidError for a job that it rejects.
 
     Args:
-        access: where it is.
+        access: address and credentials.
         identity: of the job.
         transport: for tests.
 
     Raises:
-        InvalidError: the certificates can't be read, or the address is none.
+        InvalidError: the certificates can't be read, or the address is invalid.
     """
 
     def __init__(
@@ -119,22 +119,21 @@ class BrainClient:
                 base_url=addresses.resolve(url),
                 verify=_certificates(access.ca_file),
                 timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-                trust_env=False,  # a proxy for the outside world has no business between a master and its Brain
+                trust_env=False,  # no proxy between a master and its Brain
                 transport=transport,
             )
         except httpx.InvalidURL as error:
             raise InvalidError(f"brainService {access.url!r} is no address: {error}") from error
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
-        """Have Brain keep what was measured, and how the job ended; done when it is durable there. Repeatable.
+        """Stores measurements, and the job's end, durably in Brain. Repeatable.
 
         Args:
             job: as it is.
-            samples: those that Brain has not confirmed yet; what can't be believed is left out.
+            samples: those that Brain has not confirmed yet; implausible ones are left out.
             end: of a job that is over.
         """
         known = valid_samples(samples).samples
@@ -154,7 +153,7 @@ class BrainClient:
             self._post("metrics", report, brain.MetricsReceipt)
 
     def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
-        """Brain's plan, from the samples that were reported."""
+        """Brain's plan, based on the reported samples."""
         try:
             asked = brain.OptimizeRequest(
                 job=self._facts(job),
@@ -205,7 +204,7 @@ class BrainClient:
 
 
 def _content(response: httpx.Response, where: str) -> bytes:
-    """The body, if it is of a sensible size."""
+    """The body, if it is not too large."""
     body = bytearray()
     for part in response.iter_bytes():
         body += part

@@ -1,8 +1,9 @@
-"""What the master does outside of itself: asks for pods, reports on plans and on the job. Always from the stored state.
+"""What the master does outside itself: requests pods, reports on plans and on the job. Always from the stored
+state.
 
-So whatever is seen outside survives a crash, and whatever a crash interrupts is done again: each effect can be repeated.
-Effects are independent: one that is refused is tried again by itself, later and later, and keeps no other one waiting.
-The two adapters of `MasterBackend` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
+So whatever is visible outside survives a crash, and whatever a crash interrupts is done again; each effect
+can be repeated. Effects are independent: one that is refused is retried with a back-off and delays no other.
+The adapters of `MasterBackend` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
 """
 
 import asyncio
@@ -26,16 +27,18 @@ from edl_workflows.master.state.plans import plan_steps
 from edl_workflows.master.state.plans.plan_run import PlanRun
 
 REPORT_SECONDS = 2.0
-"""Between two reports of progress."""
+"""Seconds between two reports of progress."""
 LAST_REPORT = 5.0
-"""Seconds for the last one of a master that is told to end."""
+"""Seconds for the last report of a master that is told to end."""
 MAX_BACK_OFF = 15.0
 MAX_WARNING = 1_000
-"""Characters of a refusal that stand in the job's warnings."""
+"""Characters of a refusal in the job's warnings."""
 UNREPORTED_SECONDS = 60.0
-"""After which a job whose end the API server refuses to show is over by the master's exit code alone."""
+"""Seconds after which a job whose final status the API server refuses ends with only the master's exit
+code.
+"""
 UNSEEN_SECONDS = 60.0
-"""After which a plan that was made and is not seen is made again."""
+"""Seconds after which a created plan that was not observed is created again."""
 _POD_PLAN = "ask for pods by ScalePlan "
 _REPORT = "report on the job"
 
@@ -43,19 +46,19 @@ log = structlog.get_logger(__name__)
 
 
 class MasterBackend(Protocol):
-    """The world around a master. Blocking calls, made in a thread; all of them repeatable.
+    """Where effects are carried out. Calls block, run in a thread, and are repeatable.
 
-    Each raises an `EdlError` when it can't be done now.
+    Each raises an `EdlError` if it can't be done now.
     """
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Has pods made and removed, unless this plan was asked for before."""
+        """Has pods created and removed, unless this plan was requested before."""
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """Makes a manual ScalePlan of the job, unless the job has one of this name.
+        """Creates a manual ScalePlan of the job, unless the job has one of this name.
 
         Raises:
-            UnavailableError: not now.
+            UnavailableError: not possible now.
             EdlError: it is refused.
         """
 
@@ -68,20 +71,20 @@ class MasterBackend(Protocol):
         """
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Merges into the status of the job. What stands under ``autoscaling`` replaces all that stood there."""
+        """Merges into the status of the job; `autoscaling` replaces the whole field."""
 
     def warn(self, reason: str, message: str) -> None:
-        """Makes an Event of the job.
+        """Creates an Event of the job.
 
         Raises:
-            UnavailableError: not now.
+            UnavailableError: not possible now.
             EdlError: it is refused.
         """
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What stands in the log: restarts so far, the newest request for stacks, the cluster version."""
+    """What was logged last: restarts so far, the newest request for stacks, the cluster version."""
 
     restarts: int
     dump: str
@@ -89,7 +92,6 @@ class _Told:
 
     @classmethod
     def of(cls, stored: JobDocument) -> Self:
-        """All of it."""
         active = stored.versions.active
         return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
 
@@ -99,10 +101,10 @@ class _Refusal:
     """An effect that failed.
 
     Attributes:
-        since: when it failed first.
-        until: not to be tried again before.
+        since: when it first failed.
+        until: when it may be retried.
         back_off: seconds between the last two attempts.
-        for_good: whether the API server refused it; otherwise nobody answered.
+        for_good: whether the API server refused it; otherwise the server did not answer.
     """
 
     since: float
@@ -112,7 +114,7 @@ class _Refusal:
 
     @classmethod
     def after(cls, before: "_Refusal | None", error: EdlError, now: float) -> Self:
-        """That of an effect that fails now, and may have failed before."""
+        """The refusal of an effect that failed now, and possibly before."""
         for_good = not isinstance(error, UnavailableError)
         back_off = 1.0 if before is None else min(MAX_BACK_OFF, 2 * before.back_off)
         since = before.since if before is not None and before.for_good is for_good else now
@@ -120,11 +122,11 @@ class _Refusal:
 
 
 class Effects:
-    """Carries the effects out, each by itself.
+    """Carries out the effects, each independently.
 
     Args:
-        master: whose.
-        outside: where.
+        master: whose effects.
+        outside: where they are carried out.
         clock: monotonic seconds.
     """
 
@@ -150,7 +152,7 @@ class Effects:
             await self._master.committed(REPORT_SECONDS)
 
     async def once(self) -> None:
-        """All that is to be done for the state as it is stored now, but for what failed a moment ago."""
+        """Does all that the stored state requires, except what failed a moment ago."""
         stored = self._master.stored
         await self._pods(stored)
         await self._attempt("report on a ScalePlan", self._plan, stored)
@@ -171,8 +173,8 @@ class Effects:
         except EdlError as error:
             refusal = _Refusal.after(before, error, self._clock())
             self._refused[what] = refusal
-            log.warning("not done, trying again", what=what, error=str(error), seconds=refusal.back_off)
-            # A report that is granted must not say that it is refused.
+            log.warning("failed, retrying", what=what, error=str(error), seconds=refusal.back_off)
+            # A report that succeeds must not say that it was refused.
             if refusal.for_good and what != _REPORT:
                 self._master.state.refused[what] = str(error)[:MAX_WARNING]
         else:
@@ -216,7 +218,7 @@ class Effects:
             self._made = (plan.number, self._clock())
 
     async def _pods(self, stored: JobDocument) -> None:
-        # Of a job that is over, the controller removes what is left.
+        # When a job is over, the controller removes what is left.
         wanted = stored.pod_plans.open if stored.outcome is None else ()
         for plan in wanted:
             if plan.number not in self._asked:
@@ -242,7 +244,7 @@ class Effects:
         try:
             await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
         except (NotFoundError, ConflictError):
-            log.info("a plan was deleted", plan=run.name)  # the watch will say so, too
+            log.info("a plan was deleted", plan=run.name)  # the watch will report it, too
         else:
             log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
         observations.note_recorded_plan(self._master.state, run.uid, run.serial)
@@ -267,7 +269,7 @@ class Effects:
         status = views.job_status(self._master.state, self._master.now())
         if not ended and _without_time(status) == _without_time(self._reported):
             return
-        # The history is long and changes seldom: what the status shows already is not sent again.
+        # The history is long and changes rarely: fields that have not changed are not sent.
         news = {key: value for key, value in status.items() if self._reported.get(key) != value}
         await asyncio.to_thread(self._outside.report_job, news)
         self._reported = {**status, "ended": stored.outcome is not None}
@@ -286,12 +288,14 @@ class Effects:
             except UnavailableError:
                 raise
             except EdlError as error:
-                # An account of the installation's own may lack the right; the status says it.
+                # A custom service account may lack the permission; the status shows the failure.
                 log.warning("no Event was made", error=str(error))
         self._warned = failing.since
 
     async def last_report(self) -> None:
-        """The status once more, when the master is told to end: a suspended job shows the checkpoint that it goes on from."""
+        """Reports the status once more when the master is told to end, so that a suspended job shows its last
+        checkpoint.
+        """
         self._reported_at = float("-inf")
         try:
             async with asyncio.timeout(LAST_REPORT):
@@ -300,19 +304,21 @@ class Effects:
             log.warning("the last status is not written", error=str(error))
 
     def tell_unreported_end(self) -> None:
-        """Logs the last checkpoint and step of a job that is over, where its status does not show them."""
+        """Logs the last checkpoint and step of a job that is over, if its status does not show them."""
         if self._reported.get("ended"):
             return
         status = views.job_status(self._master.state, self._master.now())
         log.warning(
-            "the API server refuses the last status of the job: checkpoint and step stay as they were last written",
+            "the API server refuses the last status of the job: checkpoint and step remain as last written",
             checkpoint=status.get("checkpoint"),
             step=status["progress"]["step"],
         )
 
     @property
     def reported_end(self) -> bool:
-        """Whether the job's status shows how it ended, or is refused for so long that the exit code alone has to say it."""
+        """Whether the job's status shows its end, or was refused for so long that the exit code must
+        suffice.
+        """
         refusal = self._refused.get(_REPORT)
         if self._reported.get("ended") or refusal is None:
             return bool(self._reported.get("ended"))

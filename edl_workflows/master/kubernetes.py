@@ -1,7 +1,7 @@
-"""The master in a cluster: watches its job, pods and ScalePlans, and is the `Outside` that writes there.
+"""The master in a cluster: watches its job, pods and ScalePlans, and implements `MasterBackend`.
 
-Reads through informers (threads), whose news are put into the state in the loop's thread, all at once. Writes auto
-ScalePlans (upstream's ElasticJobScaler) and statuses. The rights that it needs are those of the job's own Role.
+Informers read in threads; their changes enter the state in the loop's thread, all at once. It writes auto
+ScalePlans (as DLRover's ElasticJobScaler) and statuses, with the permissions of the job's own Role.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import Timeouts, settings_of
 
 SYNC_SECONDS = 30.0
-"""For the first lists. A master that can't read its cluster ends, and is started again."""
+"""Seconds for the first lists. A master that can't read its cluster ends and is restarted."""
 
 log = structlog.get_logger(__name__)
 
 
 class KubernetesBackend:
-    """The adapter of `edl_workflows.master.effects.MasterBackend` that writes to a Kubernetes API.
+    """The `MasterBackend` that writes to a Kubernetes API.
 
     Args:
         cluster: with the job's namespace.
@@ -60,7 +60,7 @@ class KubernetesBackend:
         """What may stand there: nobody else writes it."""
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Creates the auto ScalePlan; one of this name that is the job's own was created before."""
+        """Creates the auto ScalePlan; one of this name that the job owns was created before."""
         spec = ScalePlanSpec(
             owner_job=self._job.metadata.name,
             create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
@@ -76,7 +76,7 @@ class KubernetesBackend:
                 raise
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """See `MasterBackend`. A plan of this name that wants the same was made before."""
+        """Creates the plan; a plan of this name with the same spec was created before."""
         fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         try:
             client.create(self._cluster, manual_plan.manual_plan(self._job, name, fields))
@@ -86,11 +86,9 @@ class KubernetesBackend:
                 raise
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """See `MasterBackend`."""
         client.patch_status(self._cluster, resources.SCALE_PLANS, run.name, status, uid=run.uid)
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """See `MasterBackend`."""
         metadata, patch = self._job.metadata, dict(status)
         if wanted := status.get("autoscaling"):
             patch["autoscaling"] = _replacing(self._autoscaling, wanted)
@@ -100,7 +98,6 @@ class KubernetesBackend:
             self._autoscaling = wanted or {}
 
     def warn(self, reason: str, message: str) -> None:
-        """See `MasterBackend`."""
         job = {
             "apiVersion": names.API_VERSION,
             "kind": self._job.kind,
@@ -115,7 +112,7 @@ class KubernetesBackend:
     def _manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
         labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
         head = manifests.elastic_job_child(names.API_VERSION, "ScalePlan", name, self._job, labels)
-        # To block would need a right on the job's finalizers where OwnerReferencesPermissionEnforcement is on.
+        # Blocking would need permission on the job's finalizers under OwnerReferencesPermissionEnforcement.
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
@@ -134,7 +131,7 @@ class KubernetesBackend:
 
 
 def _replacing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch after which exactly `wanted` stands where parts of `known` may have stood."""
+    """The JSON merge patch that leaves exactly `wanted` where parts of `known` may have been."""
     gone = {key: None for key in known if key not in wanted}
     return gone | {
         key: _replacing(known.get(key) or {}, value) if isinstance(value, Mapping) else value
@@ -148,11 +145,11 @@ def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
 
 
 class ClusterWatch:
-    """Puts what the cluster shows into the master's state.
+    """Enters what the cluster shows into the master's state.
 
     Args:
         cluster: with the job's namespace.
-        job: the job as it was read at the start.
+        job: the job as read at the start.
         master: whose state.
         timeouts: of the installation.
     """
@@ -174,7 +171,7 @@ class ClusterWatch:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Watches while the context is open; begins when everything was seen once.
+        """Watches while the context is open; it opens once everything was listed.
 
         Raises:
             UnavailableError: the cluster can't be read.
@@ -194,8 +191,8 @@ class ClusterWatch:
                 await asyncio.to_thread(informer.stop)
 
     def _changed(self, _change: Change) -> None:
-        # In the informer's thread. News of one moment are looked at together.
-        with contextlib.suppress(RuntimeError):  # the loop has ended; so does this process
+        # In the informer's thread. Changes of one moment are observed together.
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and this process ends too
             self._loop.call_soon_threadsafe(self._schedule)
 
     def _schedule(self) -> None:
@@ -208,7 +205,7 @@ class ClusterWatch:
         state, now = self._master.state, self._master.now()
         job = self._own_job()
         if job is None:
-            return  # it is deleted, and so will this pod be
+            return  # the job is deleted, and this pod will be, too
         state.settings = settings_of(job, job.metadata.namespace or "default", self._timeouts)
         plans = self._own_plans()
         observations.observe_pod_plans(
@@ -219,7 +216,7 @@ class ClusterWatch:
         self._master.changed(WriteUrgency.GROUPED)
 
     def _own_job(self) -> ElasticJob | None:
-        """The job as it is now; as it was known last where an edit does not validate."""
+        """The job as it is now, or as last read if an edit is not valid."""
         found = next(
             (o for o in self._jobs.cache.items() if o["metadata"]["uid"] == self._job.metadata.uid), None
         )
@@ -239,7 +236,7 @@ class ClusterWatch:
             try:
                 plan = ScalePlan.parse(manifest)
             except ManifestError:
-                continue  # the controller says so in its status
+                continue  # the controller reports it in the plan's status
             if not belongs_to_earlier_job(plan, self._job):
                 plans.append(plan)
         return sorted(plans, key=age_key)
@@ -250,7 +247,7 @@ class ClusterWatch:
 
 
 def observe_pod(pod: Mapping[str, Any]) -> ObservedPod | None:
-    """A training pod as the state needs it; None for another pod, as the master's own."""
+    """A training pod as the state needs it; None for another pod, such as the master's own."""
     labels = pod["metadata"].get("labels") or {}
     node_type, index = labels.get(names.REPLICA_TYPE_LABEL), labels.get(names.REPLICA_INDEX_LABEL, "")
     if node_type not in names.NODE_PORTS or not index.isdecimal():
@@ -272,7 +269,7 @@ def read_job(cluster: Cluster, name: str) -> ElasticJob:
     """The job at the start.
 
     Raises:
-        NotFoundError: it is gone.
-        ManifestError: it does not validate.
+        NotFoundError: it does not exist.
+        ManifestError: it is not valid.
     """
     return ElasticJob.parse(client.get(cluster, resources.ELASTIC_JOBS, name))

@@ -1,7 +1,8 @@
 """The master's loop: messages change the state, commits store it, and only what is stored is published.
 
-Group commit: whoever must answer durably waits for the commit after its change. A change of what nodes are told is stored
-at once; everything else at most once in `Store.interval`; mere statistics more seldom.
+Commits are grouped: a request that must be answered durably waits for the commit after its change. Changes of
+what nodes are told are stored at once, others at most once per `StateStore.interval`, and mere statistics
+less often.
 """
 
 import asyncio
@@ -21,17 +22,21 @@ from edl_workflows.master.store import StateStore
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 TICK = 1.0
-"""Seconds between two looks at time-outs."""
+"""Seconds between two checks of time-outs."""
 _COPIES = 6
-"""How often what is known of a partition stands in the state: as parameter, position, lease, and once a checkpoint kept."""
+"""How often a partition is repeated in the state: as parameter, position and lease, and once for each kept
+checkpoint.
+"""
 LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
-"""Seconds before a failed write is repeated."""
+"""Seconds before a failed write is retried."""
 LAST_WRITE = 5.0
-"""Seconds in which a master that is told to end stores what nobody waits for."""
+"""Seconds in which a master that is told to end stores what no request waits for."""
 GAP = 10.0
-"""Seconds between two looks at the clock beyond which it was set, or this process was stopped (ticks come each second)."""
+"""Seconds between two readings of the clock beyond which it was set, or this process was paused (ticks come
+every second).
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +62,7 @@ class Master:
         self.state = state
         self.clock = clock
         self.stored: JobDocument = state.document()
-        """What a restarted master would find: effects outside follow it, never the state itself."""
+        """What a restarted master would find; effects follow it, never the state itself."""
         self.published = state.said
         self.commits = 0
         self._store = store
@@ -65,7 +70,7 @@ class Master:
         self._durable = 0
         self._due = float("inf")
         self._last_write = 0.0
-        # The master before may have had a clock that is ahead of this one.
+        # The previous master's clock may have been ahead of this one.
         self._looked = max(clock(), state.newest_time)
         self._written = b""
         self._wake = asyncio.Event()
@@ -85,18 +90,20 @@ class Master:
             ticks.cancel()
 
     def now(self) -> float:
-        """Unix seconds. A clock that was set is excused before its time reaches the state: else who is heard of first
-        afterwards would be excused together with all others, and be silent for hours, or not for as long.
+        """Unix seconds.
+
+        If the clock was set, stored times are shifted before the new time reaches the state. Otherwise a node
+        heard afterwards would be shifted with all others, and be silent for hours or for no time.
         """
         now = self.clock()
         gap, self._looked = now - self._looked, now
         if not -GAP < gap < GAP:
-            log.warning("the clock was set, or this process was stopped", seconds=round(gap))
+            log.warning("the clock was set, or this process was paused", seconds=round(gap))
             self.state.shift_times(gap)
         return now
 
     def changed(self, hurry: WriteUrgency = WriteUrgency.GROUPED) -> int:
-        """Draws the consequences of what was put into the state. Returns the change's number, for `durable`."""
+        """Derives the consequences of a change. Returns its number, for `durable`."""
         settle_job(self.state, self.now())
         if views.next_announcement(self.state) is not self.state.said:
             hurry = WriteUrgency.NOW
@@ -104,7 +111,7 @@ class Master:
         return self.touched(hurry)
 
     def touched(self, hurry: WriteUrgency) -> int:
-        """Something is to be stored that has no consequences."""
+        """Schedules a write for a change without consequences. Returns its number."""
         self._change += 1
         pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
             hurry
@@ -116,19 +123,20 @@ class Master:
         return self._change
 
     def check_room(self, size: int) -> None:
-        """See that the state will fit where it is stored with a further data set.
+        """Checks that the state with another data set fits into the store.
 
         Args:
-            size: bytes of its parameters.
+            size: bytes of the data set's parameters.
 
         Raises:
-            InvalidError: it may not. Once the state did not fit, the master could go on for no job at all.
+            InvalidError: it may not fit. A state that does not fit could not be stored again for any reason.
         """
         wanted = len(self._written) + _COPIES * size
         if wanted > self._store.capacity:
             raise InvalidError(
-                f"the job's state would have some {wanted} bytes with this data set, more than fit into {self._store.place} "
-                f"({self._store.capacity}): register fewer partitions, or partitions with shorter names"
+                f"the job's state would have about {wanted} bytes with this data set, more than fit into "
+                f"{self._store.place} ({self._store.capacity}): register fewer partitions, or partitions "
+                "with shorter names"
             )
 
     async def durable(self, change: int) -> None:
@@ -137,11 +145,11 @@ class Master:
             await self._committed.wait()
 
     async def moved(self, seconds: float) -> None:
-        """Waits until the state may have changed, or for so long."""
+        """Waits until the state may have changed, at most for `seconds`."""
         await self._moved.wait(seconds)
 
     async def committed(self, seconds: float) -> None:
-        """Waits for the next commit, or for so long."""
+        """Waits for the next commit, at most for `seconds`."""
         await self._committed.wait(seconds)
 
     def directive(self, ref: NodeRef) -> Directive:
@@ -153,7 +161,7 @@ class Master:
         return views.directive_for(self.published, str(ref), known=find_node(self.state, ref) is not None)
 
     async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
-        """The directive once its revision is beyond `after`, or after so many seconds as it is."""
+        """The directive once its revision exceeds `after`; the present one after `seconds`."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (directive := self.directive(ref)).revision <= after:
             left = deadline - asyncio.get_running_loop().time()
@@ -191,7 +199,7 @@ class Master:
         self._committed.tell()
 
     async def _last_commit(self) -> None:
-        """What changed since the last one; whoever was answered is stored already."""
+        """Stores what changed since the last commit; every answered request is stored already."""
         try:
             async with asyncio.timeout(LAST_WRITE):
                 await self._commit()
@@ -210,7 +218,7 @@ class Master:
                 return
 
     async def _save(self, text: bytes) -> None:
-        # Cancelled or not, to its end: the store takes one document at a time.
+        # Even if cancelled, the write is completed: the store takes one document at a time.
         saving = asyncio.create_task(asyncio.to_thread(self._store.save, text))
         try:
             await asyncio.shield(saving)
@@ -220,18 +228,17 @@ class Master:
 
 
 class Broadcast:
-    """Wakes all who wait, once each time something happens."""
+    """Wakes all waiters each time something happens."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def tell(self) -> None:
-        """Wakes those who wait now."""
         self._event.set()
         self._event = asyncio.Event()
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Until the next `tell`, or for so long."""
+        """Waits for the next `tell`, at most for `seconds`."""
         if seconds is None:
             await self._event.wait()
         else:

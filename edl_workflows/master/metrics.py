@@ -1,4 +1,4 @@
-"""The master's Prometheus metrics, read from the state when somebody asks."""
+"""The master's Prometheus metrics, read from the state at each scrape."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""Who is asked for a job's plan: its master's local optimizer, or a Brain service, and the local one while Brain is away.
+"""Chooses the optimizer of a job: its master's local one, or a Brain service with the local one as fallback.
 
-The rules of an answer are `edl_workflows.scaling`'s; when to ask, and what becomes of the answer, is
-`edl_workflows.master.state.autoscale_steps`'.
+`edl_workflows.scaling` has the rules of the answers; `autoscale_steps` decides when to ask and applies them.
 """
 
 import asyncio
@@ -26,7 +25,7 @@ from edl_workflows.scaling.dlrover.resources import OptimizerJob, ResourcePlan
 from edl_workflows.scaling.dlrover.samples import JobSample
 
 CALL_SECONDS = 10.0
-"""For an answer of Brain. Its client should give up earlier; one that does not is no longer waited for."""
+"""Seconds to wait for Brain. Its client should give up earlier; a slower call is abandoned."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,13 +33,13 @@ T = TypeVar("T")
 
 
 class BrainService(Protocol):
-    """A Brain service as a job's master uses it. Blocking calls, made in a thread.
+    """A Brain service as a job's master uses it. Calls block and run in a thread.
 
-    Each raises an `EdlError`, most often UnavailableError, when Brain does not answer as it should.
+    Each raises an `EdlError`, usually UnavailableError, if Brain does not answer properly.
     """
 
     def report(self, job: OptimizerJob, samples: tuple[JobSample, ...], end: JobEnd | None = None) -> None:
-        """Has Brain keep what was measured since the last report that it took. Repeatable.
+        """Stores what was measured since the last accepted report. Repeatable.
 
         Args:
             job: as it is, with all samples that the master has.
@@ -53,10 +52,11 @@ class BrainService(Protocol):
 
 
 class Optimizers:
-    """Asks Brain for jobs in mode cluster, and the local optimizer where it does not answer. Brain is tried anew each time.
+    """Asks Brain for jobs in mode cluster, and the local optimizer if Brain does not answer. Brain is tried
+    each time.
 
     Args:
-        brain: the job's; or why it has none.
+        brain: of the job, or why it has none.
     """
 
     def __init__(self, brain: BrainService | EdlError | None = None) -> None:
@@ -66,10 +66,10 @@ class Optimizers:
         self._reported_until = float("-inf")
 
     async def ask(self, asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-        """The plan for a job, and how far it is then.
+        """The plan for a job, and its progress once the plan is carried out.
 
         Args:
-            asked: see there.
+            asked: the question.
             now: Unix seconds.
         """
         job = asked.job
@@ -86,15 +86,15 @@ class Optimizers:
         return OptimizerAnswer(_within_bounds(job, plan), after, BRAIN)
 
     async def report(self, job: OptimizerJob, end: JobEnd | None = None) -> bool:
-        """Has Brain keep the samples that it has not yet, and nodes that ran out of memory. What it does not take now is to
-        be offered again.
+        """Reports new samples and out-of-memory nodes to Brain; what it does not accept is reported again
+        later.
 
         Args:
-            job: as it is, and the nodes that ran out of memory and are no more.
+            job: as it is, and the nodes that ran out of memory and were removed.
             end: of a job that is over.
 
         Returns:
-            Whether Brain has it all.
+            Whether Brain has everything.
         """
         new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
         if not new and end is None and not any(node.oom for node in job.nodes):
@@ -106,7 +106,7 @@ class Optimizers:
         return False
 
     async def _called(self, call: Callable[[BrainService], T]) -> T:
-        """Calls, and tells once that Brain is away, and once that it is back."""
+        """Calls Brain; logs once that it does not answer, and once that it answers again."""
         try:
             answer = await self._alone(call)
         except EdlError as error:
@@ -120,10 +120,10 @@ class Optimizers:
         return answer
 
     async def _alone(self, call: Callable[[BrainService], T]) -> T:
-        """One call at a time: a Brain that hangs must not use up the process's threads."""
+        """Makes one call at a time: a Brain that hangs must not use up the process's threads."""
         brain = self._brain
         if isinstance(brain, EdlError):
-            raise UnavailableError(str(brain))  # a fresh one: each raise adds to a traceback
+            raise UnavailableError(str(brain))  # a new one, since each raise adds to a traceback
         if self._call is not None and not self._call.done():
             raise UnavailableError(f"Brain has not answered an earlier call for more than {CALL_SECONDS:g} s")
         made = asyncio.ensure_future(asyncio.to_thread(call, brain))
@@ -136,13 +136,13 @@ class Optimizers:
 
 
 def _forget(call: "asyncio.Future[T]") -> None:
-    """What becomes of a call that nobody waits for any more."""
+    """Logs the failure of an abandoned call."""
     if not call.cancelled() and call.exception() is not None:
-        log.info("a call of Brain ended late", error=str(call.exception()))
+        log.info("an abandoned call of Brain failed", error=str(call.exception()))
 
 
 def _within_bounds(job: OptimizerJob, plan: ResourcePlan) -> ResourcePlan:
-    """Another program's plan, with what the job's own bounds leave of it."""
+    """Another program's plan, reduced to the job's own bounds."""
     allowed = bound_plan(job, plan, tolerance=0.0)
     same = (allowed.node_group_resources, allowed.node_resources) == (
         plan.node_group_resources,

@@ -1,4 +1,4 @@
-"""The master as a process: wires state, store, loop, API and the world outside together, and says how it ended."""
+"""The master as a process: connects state, store, loop, API and backend, and returns the exit code."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ from edl_workflows.protocol.message import problems
 SUCCEEDED = 0
 FAILED = 1
 INTERRUPTED = 143
-"""Told to end. Not the job's fault: start me again."""
+"""The master was told to end, which is not the job's fault; it is to be started again."""
 LINGER = 10.0
 """Seconds in which nodes learn that the job is over."""
 
@@ -50,11 +50,11 @@ class ListenAddress:
 
 @dataclass(frozen=True)
 class MasterParts:
-    """What `serve_master` wires.
+    """What `serve_master` runs.
 
     Attributes:
-        watch: starts to observe; the context ends with the process.
-        autoscaler: plans the job's counts and sizes, where that is the master's matter.
+        watch: begins to observe; the context ends with the process.
+        autoscaler: plans the job's counts and sizes, if the master is to do that.
     """
 
     master: Master
@@ -65,10 +65,10 @@ class MasterParts:
 
 
 def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) -> JobState:
-    """The state as it was stored, or that of a new job.
+    """The stored state, or that of a new job.
 
     Raises:
-        InvalidError: what is stored is no state that this version can go on from.
+        InvalidError: this version can't continue from what is stored.
     """
     text = store.load()
     try:
@@ -76,8 +76,8 @@ def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) 
         return JobState(settings, document, watches_pods=watches_pods)
     except ValueError as error:
         raise InvalidError(
-            f"{store.place}: job {settings.name} can't go on from this state ({_first_problem(error)}); put back what "
-            "the master wrote there, or empty it to begin the job anew"
+            f"{store.place}: job {settings.name} can't go on from this state ({_first_problem(error)}); "
+            "put back what the master wrote there, or empty it to begin the job anew"
         ) from error
 
 
@@ -90,8 +90,8 @@ def run_standalone(settings: JobSettings, folder: Path, token: str, address: Lis
 
     Args:
         settings: of the job.
-        folder: where state and plans are kept; made if it is not there.
-        token: that agents must bring.
+        folder: for state and plans; created if it does not exist.
+        token: that agents must send.
         address: where to listen.
 
     Returns:
@@ -128,8 +128,8 @@ class JobAccess:
 
     Attributes:
         name: of the ElasticJob, in the cluster handle's namespace.
-        token: that agents must bring.
-        brain: how to reach the Brain that the job names, by its address.
+        token: that agents must send.
+        brain: maps the address of the Brain that the job names to the way to reach it.
     """
 
     name: str

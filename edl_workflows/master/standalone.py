@@ -1,7 +1,8 @@
-"""A master without a Kubernetes API: its nodes come by registration, its ScalePlans over HTTP. For tests and development.
+"""A master without a Kubernetes API, for tests and development: nodes come by registration, ScalePlans over
+HTTP.
 
-The nodes that the job wants stand in ``GET /v1/status``; who runs the master starts their agents. A plan is posted as a
-manifest to ``/v1/scaleplans`` and kept, with its status, in a file.
+`GET /v1/status` shows the nodes that the job wants; whoever runs the master starts their agents. A plan is
+posted as a manifest to `/v1/scaleplans` and kept, with its status, in a file.
 """
 
 import json
@@ -32,10 +33,10 @@ MAX_PLANS = 1000
 
 
 def parse_nodes(text: str) -> dict[str, RoleSettings]:
-    """Reads ``ps=2,worker=1``.
+    """Parses `ps=2,worker=1`.
 
     Raises:
-        InvalidError: unknown role, no count, or nobody to train.
+        InvalidError: there is an unknown role, a missing count, or no role that trains.
     """
     roles: dict[str, RoleSettings] = {}
     for part in text.split(","):
@@ -51,10 +52,10 @@ def parse_nodes(text: str) -> dict[str, RoleSettings]:
 
 
 class StandaloneBackend:
-    """The adapter of `edl_workflows.master.effects.MasterBackend` that has no cluster.
+    """The `MasterBackend` without a cluster.
 
     Args:
-        path: where the plans are kept.
+        path: file that keeps the plans.
         settings: of the job.
     """
 
@@ -66,14 +67,13 @@ class StandaloneBackend:
         self._plans: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Nobody is asked: agents come by themselves."""
+        """Does nothing: agents come by themselves."""
 
     def on_plan(self, changed: Callable[[], None]) -> None:
-        """What to call, from any thread, after a plan was made by `make_plan`."""
+        """Sets the callback for plans created by `make_plan`; it is called from any thread."""
         self._changed = changed
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """See `MasterBackend`."""
         if name not in self._plans:
             body = spec.model_copy(update={"owner_job": self._settings.name}).to_dict()
             head = {"apiVersion": names.API_VERSION, "kind": "ScalePlan", "metadata": {"name": name}}
@@ -81,7 +81,6 @@ class StandaloneBackend:
         self._changed()
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """See `MasterBackend`."""
         with self._lock:
             plan = self._plans.get(run.name)
             if plan is None or plan["metadata"]["uid"] != run.uid:
@@ -90,16 +89,16 @@ class StandaloneBackend:
             self._save()
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Nobody reads it but ``GET /v1/status``."""
+        """Does nothing: only `GET /v1/status` is read."""
 
     def warn(self, reason: str, message: str) -> None:
-        """The log says it, and the status."""
+        """Does nothing: the log and the status show it."""
 
     def submit(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes a plan in.
+        """Adds a plan.
 
         Raises:
-            ManifestError: it does not validate.
+            ManifestError: it is not valid.
             AlreadyExistsError: there is one of its name.
         """
         with self._lock:
@@ -132,7 +131,7 @@ class StandaloneBackend:
             raise NotFoundError(f"ScalePlan {name} is not there") from None
 
     def delete(self, name: str) -> None:
-        """Drops a plan: one that has not been activated is taken back."""
+        """Deletes a plan; one that was not activated is rolled back."""
         with self._lock:
             self._plans.pop(name, None)
             self._save()
@@ -153,7 +152,7 @@ class StandaloneBackend:
 
 
 def _manifest(body: bytes) -> dict[str, Any]:
-    """A request's body. Neither NaN nor half a surrogate pair: what can't be written can't be answered."""
+    """A request's body, without NaN or unpaired surrogates, which could not be written back."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -164,10 +163,10 @@ def _manifest(body: bytes) -> dict[str, Any]:
 
 
 def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneBackend) -> Callable[[], None]:
-    """ScalePlans over HTTP, where there is no Kubernetes API to have them.
+    """Adds ScalePlans over HTTP, in place of a Kubernetes API.
 
     Returns:
-        What puts the plans into the master's state, for the loop's thread.
+        A function that enters the plans into the master's state, for the loop's thread.
     """
 
     def look() -> None:

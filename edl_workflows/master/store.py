@@ -1,6 +1,6 @@
-"""Where the master's state survives the master: a ConfigMap in a cluster, a file where there is none.
+"""Where the master's state is kept: a ConfigMap in a cluster, a file otherwise.
 
-Both replace the whole document at once. Neighbour: `edl_workflows.master.master` decides when to write.
+Both replace the whole document at once; `edl_workflows.master.master` decides when to write.
 """
 
 import os
@@ -13,35 +13,35 @@ from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 
 MAX_CONFIG_MAP = 1_000_000
-"""Bytes; the API server refuses more than 1 MiB."""
+"""Bytes; the API server rejects more than 1 MiB."""
 
 
 class StateStore(Protocol):
-    """Keeps one document. Blocking: the loop calls it in a thread, one call at a time."""
+    """Keeps one document. Calls block; the loop makes one at a time, in a thread."""
 
     interval: float
-    """Seconds between two writes when there is no hurry."""
+    """Least seconds between two writes that are not urgent."""
     capacity: int
-    """Bytes that a document may have."""
+    """Greatest size of a document in bytes."""
 
     @property
     def place(self) -> str:
-        """What a person looks for to see the document."""
+        """Where a person finds the document."""
 
     def load(self) -> bytes | None:
-        """What was stored last, or None for a new job."""
+        """The document; None for a new job."""
 
     def save(self, document: bytes) -> None:
-        """Replaces it. When this returns, it survives the process and, where the adapter says so, the machine.
+        """Replaces the document. It then survives the process and, if the adapter says so, the machine.
 
         Raises:
-            ConflictError: somebody else wrote it: another master runs, and this one must end.
-            UnavailableError: not now; call again.
+            ConflictError: another master wrote it; this one must end.
+            UnavailableError: not possible now; call again.
         """
 
 
 class FileStore:
-    """A file, replaced by an atomic rename and flushed to the disk.
+    """A file, replaced by an atomic rename and flushed to disk.
 
     Args:
         path: the file; its folder must exist.
@@ -55,18 +55,15 @@ class FileStore:
 
     @property
     def place(self) -> str:
-        """The file's path."""
         return str(self._path)
 
     def load(self) -> bytes | None:
-        """See `StateStore`."""
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
             return None
 
     def save(self, document: bytes) -> None:
-        """See `StateStore`."""
         fresh = self._path.with_suffix(".new")
         with fresh.open("wb") as file:
             file.write(document)
@@ -81,7 +78,7 @@ class FileStore:
 
 
 class ConfigMapStore:
-    """The job's state ConfigMap, which the controller made. Its resourceVersion fences off a second master.
+    """The job's state ConfigMap, created by the controller. Its resourceVersion fences off a second master.
 
     Args:
         cluster: with the job's namespace.
@@ -99,25 +96,19 @@ class ConfigMapStore:
 
     @property
     def place(self) -> str:
-        """The ConfigMap and its key."""
         return f"ConfigMap {self._cluster.namespace}/{self._name}, data.{names.STATE_KEY}"
 
     def load(self) -> bytes | None:
-        """See `StateStore`.
-
-        Raises:
-            NotFoundError: there is no such ConfigMap.
-        """
+        """Raises NotFoundError if there is no such ConfigMap."""
         found = client.get(self._cluster, resources.CONFIG_MAPS, self._name)
         self._remember(found)
         return self._stored.encode() if self._stored else None
 
     def save(self, document: bytes) -> None:
-        """See `StateStore`."""
         text = document.decode()
         if len(document) > MAX_CONFIG_MAP:
             raise InvalidError(
-                f"ConfigMap {self._name}: the state has {len(document)} bytes, more than fit ({MAX_CONFIG_MAP})"
+                f"ConfigMap {self._name}: the state has {len(document)} bytes; at most {MAX_CONFIG_MAP} fit"
             )
         try:
             self._patch(text)
@@ -131,7 +122,7 @@ class ConfigMapStore:
         self._remember(client.patch(self._cluster, resources.CONFIG_MAPS, self._name, body))
 
     def _check_still_ours(self, text: str) -> None:
-        """The version moved: by an answer of ours that was lost, by somebody's labels, or by another master."""
+        """Checks a changed version: our own lost answer, someone's labels, or another master."""
         before = self._stored
         try:
             self._remember(client.get(self._cluster, resources.CONFIG_MAPS, self._name))

@@ -1,4 +1,6 @@
-"""One data set: leases, acknowledgements, failures, time-outs, rollback. The rules are in the package's docstring."""
+"""One data set: leases, acknowledgements, failures, time-outs, rollback. The package's docstring states the
+rules.
+"""
 
 import hashlib
 import json
@@ -29,19 +31,20 @@ from edl_workflows.protocol.datasets import (
 )
 
 MAX_INDICES_PER_REPLY = 1_000_000
-"""Records listed in one answer (shuffled text), some 10 MB of JSON."""
+"""Records listed in one answer (shuffled text), about 10 MB of JSON."""
 MAX_LISTED = 10_000_000
-"""Shards that a position from elsewhere may list: more than any job has leased and returned at a time."""
+"""Shards that a foreign position may list: more than any job has leased or re-queued at a time."""
 _LEASES_LOST_AT_MOST = 1_000_000
-"""More leases than a master gives out between two writes of its state: a rollback skips so many numbers, and so voids
-also those that a restored master doesn't know it gave."""
+"""More leases than a master grants between two writes of its state. A rollback skips this many numbers, so it
+also voids leases that a restored master does not know of.
+"""
 
 
 class ShardedDataset:
     """One data set's shards.
 
     Args:
-        snapshot: what to begin with; of a new data set only ``params`` and an empty position.
+        snapshot: the stored state; for a new data set only `params` and an empty position.
     """
 
     def __init__(self, snapshot: DatasetSnapshot) -> None:
@@ -58,7 +61,6 @@ class ShardedDataset:
 
     @classmethod
     def new(cls, params: DatasetParams) -> "ShardedDataset":
-        """A data set of which nothing is done."""
         return cls(DatasetSnapshot(params=params, position=DatasetPosition()))
 
     @property
@@ -68,18 +70,17 @@ class ShardedDataset:
 
     @property
     def state(self) -> LeaseState:
-        """OK, END or FAILED."""
         if self._reason:
             return LeaseState.FAILED
         return LeaseState.END if self._source.finished else LeaseState.OK
 
     @property
     def reason(self) -> str:
-        """Why it failed; empty while it has not."""
+        """Why it failed; else ""."""
         return self._reason
 
     def register_again(self, params: DatasetParams) -> None:
-        """A further worker, or a restarted one, registers the data set; a stream's offsets may have grown.
+        """Takes the registration of another, or a restarted, worker; a stream's offsets may have grown.
 
         Raises:
             ConflictError: the parameters differ from those registered before.
@@ -96,11 +97,11 @@ class ShardedDataset:
             self.grow(StreamUpdate(ends=ends, closed=params.closed))
 
     def grow(self, update: StreamUpdate) -> None:
-        """Takes further offsets of a stream. Ends that are behind the known ones change nothing.
+        """Takes further offsets of a stream. Ends behind the known ones change nothing.
 
         Raises:
-            InvalidError: not a stream, or no such partition.
-            ConflictError: the stream is closed, and an end lies beyond its own.
+            InvalidError: it is not a stream, or there is no such partition.
+            ConflictError: the stream is closed, and an end is beyond its own.
         """
         params = self._params
         if not isinstance(self._source, StreamSource):
@@ -124,7 +125,7 @@ class ShardedDataset:
     def lease(
         self, node: str, max_shards: int, now: float, holding: Container[int] | None = None
     ) -> list[LeasedShard]:
-        """Hands out up to ``max_shards`` shards; see `LeaseRequest`. None: wait, or look at `state`."""
+        """Grants up to `max_shards` shards; see `LeaseRequest`. If none: wait, or look at `state`."""
         if holding is not None:
             self._give_back(lease for lease in self._leases.of(node) if lease.number not in holding)
         if self._reason:
@@ -141,33 +142,40 @@ class ShardedDataset:
         ]
 
     def done(self, shards: Iterable[ShardName], now: float) -> list[AckResult]:
-        """Shards were processed, by whomever."""
+        """Takes acknowledgements of shards, from any node."""
         return [self._take_done(shard, now) for shard in shards]
 
     def failed(self, node: str, shards: Iterable[FailedShard]) -> list[AckResult]:
-        """Shards could not be processed: the next worker tries them, or the data set fails."""
+        """Takes failed shards: they are retried, or the data set fails."""
         return [self._take_failed(node, shard) for shard in shards]
 
     def released(self, node: str, shards: Iterable[ReleasedShard], now: float) -> list[AckResult]:
-        """Shards are given back unfinished."""
+        """Takes shards given back unfinished."""
         return [self._take_released(node, shard, now) for shard in shards]
 
     def release_node(self, node: str) -> int:
-        """The node died or restarted: what it held returns to the queue. How many shards."""
+        """Re-queues what a dead or restarted node held. Returns the number of shards."""
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
     def expire(self, now: float, listening_since: float, answered: Mapping[str, float]) -> list[ExpiredLease]:
-        """Returns the shards of leases whose deadline has passed; each has then one retry less.
+        """Re-queues the shards of expired leases, each with one retry less.
 
         Args:
             now: Unix seconds.
-            listening_since: before that nobody could have heard an answer.
-            answered: when each node answered last for a shard of any data set.
+            listening_since: no acknowledgement could arrive before this time.
+            answered: when each node last answered for a shard of any data set.
         """
         params = self._params
         leases = self._leases.expired(now) if now >= listening_since + params.timeout_s else []
         expired = [
-            self._expired(lease, now - answered.get(lease.node, 0.0) >= params.timeout_s) for lease in leases
+            ExpiredLease(
+                params.name,
+                lease.node,
+                now - answered.get(lease.node, 0.0) >= params.timeout_s,
+                params.task_type,
+                params.timeout_s,
+            )
+            for lease in leases
         ]
         why = f"no answer came in {params.timeout_s:g} s"
         for sequence, ordinals in self._give_back(leases):
@@ -176,18 +184,12 @@ class ShardedDataset:
                 self._count_retry(sequence, ordinal, why)
         return expired
 
-    def _expired(self, lease: Lease, silent: bool) -> ExpiredLease:
-        params = self._params
-        return ExpiredLease(
-            params.name, lease.node, lease.number, lease.open, silent, params.task_type, params.timeout_s
-        )
-
     def position(self, node: str = "", begun: ReleasedShard | None = None) -> DatasetPosition:
         """Which records are done now; leased ones are not.
 
         Args:
-            node: who has begun a shard.
-            begun: the shard, and how many of its records are done; it stays with its holder.
+            node: the node that has begun a shard.
+            begun: that shard, and how many of its records are done; the node keeps it.
         """
         sequences = [sequence.position() for sequence in self._source.sequences()]
         records = 0
@@ -205,10 +207,11 @@ class ShardedDataset:
         )
 
     def rollback(self, position: DatasetPosition) -> None:
-        """Goes back to an earlier position: all leases are void, and so are answers to them that are still to come.
+        """Returns to an earlier position. All leases become void, and so do answers to them that still
+        arrive.
 
         Raises:
-            ValueError: it is not of this data set.
+            ValueError: the position is not of this data set.
         """
         if position.digest not in ("", self._digest):
             raise ValueError("its size, shards or order were others")
@@ -216,14 +219,13 @@ class ShardedDataset:
             raise ValueError(f"it lists more than {MAX_LISTED} shards one by one")
         ShardedDataset(
             DatasetSnapshot(params=self._params, position=position)
-        )  # else half of it would be taken
+        )  # validates all of it before the change
         self._next_lease += _LEASES_LOST_AT_MOST
         self._void_before = self._next_lease
         self._reason = ""
         self._go_to(position)
 
     def snapshot(self) -> DatasetSnapshot:
-        """All there is to store."""
         return DatasetSnapshot(
             params=self._params,
             position=self.position(),
@@ -236,7 +238,6 @@ class ShardedDataset:
         )
 
     def progress(self) -> DatasetProgress:
-        """How far it is."""
         sequences = self._source.sequences()
         return DatasetProgress(
             name=self._params.name,
@@ -342,7 +343,7 @@ class ShardedDataset:
         return AckResult.ACCEPTED
 
     def _held(self, node: str, shard: ShardName) -> ShardSequence | None:
-        """The sequence of a shard if that node holds it under that lease."""
+        """The sequence of a shard if that node holds it under that lease; else None."""
         sequence = self._source.find(shard.epoch, shard.partition)
         lease = None if sequence is None else sequence.leased.get(shard.ordinal)
         if lease is None or lease.number != shard.lease or lease.node != node:
@@ -356,7 +357,7 @@ class ShardedDataset:
             self._leases.end(lease)
 
     def _give_back(self, leases: Iterable[Lease]) -> list[tuple[ShardSequence, list[int]]]:
-        """Ends leases: what they hold returns, in order, and is told."""
+        """Ends leases and re-queues what they hold, in order. Returns the re-queued shards."""
         ended = set(leases)
         if not ended:
             return []
@@ -385,21 +386,24 @@ class ShardedDataset:
             start, end = self._source.bounds(sequence, ordinal)
             where = f"partition {sequence.partition}" if sequence.partition else f"epoch {sequence.epoch}"
             self._reason = (
-                f"shard {ordinal} of {where} (records {start} to {end - 1}) of data set {self._params.name!r} came back "
-                f"{tries} times, more than max_retries={self._params.max_retries}; the last time, {why}"
+                f"shard {ordinal} of {where} (records {start} to {end - 1}) of data set "
+                f"{self._params.name!r} came back {tries} times, more than "
+                f"max_retries={self._params.max_retries}; the last time, {why}"
             )
 
 
 def _digest(params: DatasetParams) -> str:
-    """Of what says which records a shard has: a position of one data set says something of another only if these agree.
-    Not of the number of epochs: to train more is no other data."""
+    """Digest of what determines the records of a shard: a position fits another data set only if these agree.
+
+    The number of epochs is left out, since more epochs don't change the data.
+    """
     said = [params.splitter, params.size, params.records_per_shard, params.shuffle, params.seed]
     starts = sorted((name, offsets.start) for name, offsets in params.partitions.items())
     return hashlib.sha256(json.dumps([*said, starts]).encode()).hexdigest()[:16]
 
 
 def _fixed(params: DatasetParams) -> dict[str, object]:
-    """What may not differ between registrations: all but a stream's growing ends."""
+    """The parameters that must be equal in all registrations: all but a stream's growing ends."""
     fixed = params.model_dump(exclude={"partitions", "closed"})
     fixed["partitions"] = {name: offsets.start for name, offsets in params.partitions.items()}
     return fixed

@@ -1,4 +1,4 @@
-"""Who holds shards, under which number, until when. Which shards those are is the sequences' to know."""
+"""Who holds shards, under which lease, until when. The sequences know which shards these are."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,7 @@ from edl_workflows.protocol.datasets import TaskType
 
 
 class AckResult(Enum):
-    """What an answer to a lease came to; see `AckReply`."""
+    """Result of an acknowledgement; see `AckReply`."""
 
     ACCEPTED = 1
     DUPLICATE = 2
@@ -16,7 +16,7 @@ class AckResult(Enum):
 
 
 class LeasedShard(NamedTuple):
-    """A shard in a worker's hands; the fields are those of `Shard`. A tuple, since they are made by the thousand."""
+    """A shard granted to a worker, with the fields of `Shard`. A named tuple, since thousands are made."""
 
     epoch: int
     ordinal: int
@@ -28,23 +28,19 @@ class LeasedShard(NamedTuple):
 
 
 class ShardName(Protocol):
-    """What names a shard and its lease: a `ShardKey` from the wire, or a `LeasedShard`."""
+    """Names a shard and its lease: a `ShardKey` from the wire, or a `LeasedShard`."""
 
     @property
-    def epoch(self) -> int:
-        """See `ShardKey`."""
+    def epoch(self) -> int: ...
 
     @property
-    def ordinal(self) -> int:
-        """See `ShardKey`."""
+    def ordinal(self) -> int: ...
 
     @property
-    def lease(self) -> int:
-        """See `ShardKey`."""
+    def lease(self) -> int: ...
 
     @property
-    def partition(self) -> str:
-        """See `ShardKey`."""
+    def partition(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -52,14 +48,12 @@ class ExpiredLease:
     """A lease that timed out; its shards are in the queue again.
 
     Attributes:
-        silent: its holder answered for no shard of any data set in the meantime, either.
-        task_type, timeout: the data set's.
+        silent: its holder acknowledged no shard of any data set in the meantime.
+        task_type, timeout: of the data set.
     """
 
     dataset: str
     node: str
-    lease: int
-    shards: int
     silent: bool
     task_type: TaskType
     timeout: float
@@ -67,11 +61,11 @@ class ExpiredLease:
 
 @dataclass(eq=False, slots=True)
 class Lease:
-    """Shards handed out together.
+    """Shards granted together.
 
     Attributes:
-        deadline: Unix seconds; put off whenever one of them is acknowledged.
-        open: how many of them are not answered.
+        deadline: Unix seconds; extended whenever one of the shards is acknowledged.
+        open: number of shards not answered yet.
     """
 
     number: int
@@ -91,16 +85,13 @@ class Leases:
         """No lease has an earlier deadline; so most scans for time-outs end at once."""
 
     def add(self, lease: Lease) -> None:
-        """A lease begins."""
         self._by_number[lease.number] = lease
         self._earliest = min(self._earliest, lease.deadline)
 
     def end(self, lease: Lease) -> None:
-        """Its last open shard was answered or went back."""
         del self._by_number[lease.number]
 
     def all(self) -> list[Lease]:
-        """All, oldest first."""
         return list(self._by_number.values())
 
     def of(self, node: str) -> list[Lease]:
@@ -108,7 +99,7 @@ class Leases:
         return [lease for lease in self._by_number.values() if lease.node == node]
 
     def expired(self, now: float) -> list[Lease]:
-        """Those whose deadline has passed."""
+        """The leases whose deadline has passed."""
         if now < self._earliest:
             return []
         self._earliest = min((lease.deadline for lease in self._by_number.values()), default=float("inf"))

@@ -1,4 +1,6 @@
-"""All data sets of a job: the door of this package. The HTTP routes, the clock and the storing are the app's."""
+"""All data sets of a job: the entry point of this package. HTTP routes, the clock and storage are the
+master's.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import TypeVar
@@ -28,11 +30,11 @@ MAX_DATASETS = 1000
 class ShardManager:
     """The data sets of one job.
 
-    Store a snapshot before answering `register`, `update`, `acknowledge` and `rollback`; a lease needs no waiting: if it
-    is lost, its shards are handed out again and the answers to both count once.
+    Store a snapshot before `register`, `update`, `acknowledge` and `rollback` are answered. A lease need not
+    be stored first: if it is lost, its shards are handed out again, and answers to either lease count once.
 
     Args:
-        snapshot: what a former master stored; none for a new job. Leases stay with their workers.
+        snapshot: as the previous master stored it; None for a new job. Workers keep their leases.
     """
 
     def __init__(self, snapshot: ShardsSnapshot | None = None) -> None:
@@ -40,14 +42,14 @@ class ShardManager:
         self._resumed = snapshot.resumed if snapshot else ResumedData()
         self._datasets = {dataset.params.name: ShardedDataset(dataset) for dataset in stored}
         self._answered: dict[str, float] = {}
-        """When each node last said what became of shards, of whatever data set."""
+        """When each node last answered for shards of any data set."""
 
     def register(self, params: DatasetParams) -> DatasetProgress:
-        """Makes a data set known. Repeatable.
+        """Registers a data set. Repeatable.
 
         Raises:
             ConflictError: the name is registered with other parameters.
-            InvalidError: too many data sets.
+            InvalidError: there are too many data sets.
         """
         known = self._datasets.get(params.name)
         if known is not None:
@@ -66,8 +68,8 @@ class ShardManager:
         """Takes further offsets of a stream. Repeatable.
 
         Raises:
-            NotFoundError: no such data set.
-            InvalidError: not a stream, or no such partition.
+            NotFoundError: there is no such data set.
+            InvalidError: it is not a stream, or there is no such partition.
             ConflictError: the stream is closed.
         """
         dataset = self._get(name)
@@ -75,10 +77,10 @@ class ShardManager:
         return dataset.progress()
 
     def lease(self, name: str, request: LeaseRequest, now: float) -> LeaseReply:
-        """Hands out shards.
+        """Grants shards.
 
         Raises:
-            NotFoundError: no such data set.
+            NotFoundError: there is no such data set.
         """
         dataset = self._get(name)
         leased = dataset.lease(str(request.node), request.max_shards, now, request.holding)
@@ -89,10 +91,10 @@ class ShardManager:
         return LeaseReply.model_validate({"state": LeaseState.OK, "shards": shards})
 
     def acknowledge(self, name: str, request: AckRequest, now: float) -> AckReply:
-        """Takes answers to leases. Repeatable.
+        """Takes answers for leased shards. Repeatable.
 
         Raises:
-            NotFoundError: no such data set.
+            NotFoundError: there is no such data set.
         """
         dataset = self._get(name)
         node = str(request.node)
@@ -110,16 +112,16 @@ class ShardManager:
         )
 
     def release_node(self, node: NodeRef) -> int:
-        """The node died, was released, or restarted: what it held goes back. Returns how many shards."""
+        """Re-queues what a dead, released or restarted node held. Returns the number of shards."""
         self._answered.pop(str(node), None)
         return sum(dataset.release_node(str(node)) for dataset in self._datasets.values())
 
     def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
-        """Takes back what timed out; call it every few seconds. Nothing else looks at deadlines.
+        """Re-queues what timed out. Must be called every few seconds, since nothing else checks deadlines.
 
         Args:
             now: Unix seconds.
-            listening_since: before that nobody could have heard an answer.
+            listening_since: no acknowledgement could arrive before this time.
         """
         return [
             lease
@@ -128,57 +130,64 @@ class ShardManager:
         ]
 
     def progress(self, name: str) -> DatasetProgress:
-        """How far a data set is.
+        """The progress of a data set.
 
         Raises:
-            NotFoundError: no such data set.
+            NotFoundError: there is no such data set.
         """
         return self._get(name).progress()
 
     def all_progress(self) -> list[DatasetProgress]:
-        """How far each data set is, in the order of registration."""
+        """The progress of each data set, in order of registration."""
         return [dataset.progress() for dataset in self._datasets.values()]
 
     @property
     def finished(self) -> bool:
-        """There is at least one data set, and all are consumed."""
+        """Whether there is a data set, and all are consumed."""
         states = [dataset.state for dataset in self._datasets.values()]
         return bool(states) and all(state is LeaseState.END for state in states)
 
     @property
     def failure(self) -> str:
-        """Why the first failed data set failed; empty when none did."""
+        """Why the first failed data set failed; "" if none did."""
         return next((dataset.reason for dataset in self._datasets.values() if dataset.reason), "")
 
     def position(self) -> JobPosition:
-        """Which training records are done now: take it when a model checkpoint begins, and store it with it.
+        """Which training records are done now; taken when a model checkpoint begins, and stored with it.
 
-        Data sets for evaluation and prediction have none: their results don't go back with the model.
+        Data sets for evaluation and prediction have no position: their results don't return with the model.
         """
         return self._position("", {})
 
     def position_for(self, node: NodeRef, consumed: Mapping[str, ConsumedShards], now: float) -> JobPosition:
-        """The same for a checkpoint that this node begins: what it says that it has trained is done, too."""
+        """The position for a checkpoint that this node begins; what the node reports as trained counts as
+        done.
+        """
         for name, said in consumed.items():
             if name in self._datasets:
                 self._datasets[name].done(said.done, now)
         return self._position(str(node), consumed)
 
     def rollback(self, position: JobPosition) -> None:
-        """Goes back to where the model is that was restored. Training data sets that are younger than that checkpoint
-        start again from their beginning. Present leases become void; answers to them are stale."""
+        """Returns to the position of a restored model. All present leases become void, and answers to them
+        stale.
+
+        Training data sets that are younger than the checkpoint start again from their beginning.
+        """
         training = self._training()
         for name, dataset in training.items():
             _go(dataset, position.datasets.get(name, DatasetPosition()))
         self._resumed = self._resumed.model_copy(update={"later": _without(position.datasets, training)})
 
     def resume(self, uri: str, position: JobPosition | None) -> None:
-        """Goes to where the model is that an earlier job, or a version of this one, has left in a checkpoint. A data set that
-        was another then starts from its beginning, and `notes` says so. Present leases become void.
+        """Moves to the position of a checkpoint that an earlier job, or version of this one, has left.
+
+        A data set that differs from the one in the checkpoint starts from its beginning, and `notes` says so.
+        All present leases become void.
 
         Args:
             uri: of the checkpoint.
-            position: in its manifest; None: there is none, and all data is trained.
+            position: from its manifest; None if it has none, and all data is trained.
         """
         self._resumed = ResumedData(
             uri=uri, silent=position is None, later=position.datasets if position else {}
@@ -188,11 +197,10 @@ class ShardManager:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What people should know about the data of the checkpoint that the job started from."""
+        """Notes for people about the data of the checkpoint that the job started from."""
         return tuple(self._resumed.notes.values())
 
     def snapshot(self) -> ShardsSnapshot:
-        """All there is to store."""
         stored = [dataset.snapshot() for dataset in self._datasets.values()]
         return ShardsSnapshot(datasets=stored, resumed=self._resumed)
 
@@ -205,15 +213,15 @@ class ShardManager:
         dataset, resumed = self._datasets[name], self._resumed
         if not resumed.uri:
             return
-        note, where = "", f"{resumed.uri}, from which the model is"
+        note, where = "", f"{resumed.uri}, from which the model was restored"
         if resumed.silent:
             note = f"data set {name!r}: the manifest of {where}, has no data position: all of it is trained"
         elif different := _go(dataset, position):
-            note = f"data set {name!r} is not the one of {where}: {different}: all of it is trained"
+            note = f"data set {name!r} differs from the one in {where}: {different}: all of it is trained"
         elif dataset.state is LeaseState.END:
             note = (
-                f"data set {name!r} is consumed in {where}: nothing of it is left to train; to train on, ask for more "
-                "epochs, or use another name for the data or another folder for checkpoints"
+                f"data set {name!r} was consumed in {where}: nothing of it is left to train; to train on, "
+                "request more epochs, or use another name for the data or another folder for checkpoints"
             )
         notes = {**resumed.notes, name: note} if note else resumed.notes
         self._resumed = resumed.model_copy(update={"later": _without(resumed.later, [name]), "notes": notes})
@@ -233,7 +241,7 @@ class ShardManager:
 
 
 def _go(dataset: ShardedDataset, position: DatasetPosition) -> str:
-    """Goes to a position, or to the beginning where it is none of this data set; then the reason."""
+    """Moves to a position, or to the beginning if it is not of this data set; then returns the reason."""
     try:
         dataset.rollback(position)
     except ValueError as error:

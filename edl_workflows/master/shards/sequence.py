@@ -1,4 +1,4 @@
-"""One epoch or partition: which of its shards are new, out, back, or done."""
+"""One epoch or partition: which of its shards are fresh, leased, returned or done."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -9,19 +9,20 @@ from edl_workflows.master.shards.snapshot import SequencePosition, numbers_of, t
 from edl_workflows.protocol.permutation import Permutation
 
 MAX_RETURNED = 1000
-"""So many shards may wait for the end of their epoch after they came back; with more, they go first. Each can cost some
-30 bytes of stored state, which must stay far below the 1 MiB of a ConfigMap."""
+"""Shards that may wait for the end of their epoch after they were re-queued; beyond that, they go first. Each
+can take some 30 bytes of stored state, which must stay far below the 1 MiB of a ConfigMap.
+"""
 
 
 class ShardSequence:
     """The shards 0..count-1 of one epoch or partition, in the order in which they are handed out.
 
-    A shard is *fresh* (at or above the cursor), *leased*, *returned*, or else done. Nothing is kept of fresh and done
-    ones, but for `ahead`: done before they were handed out.
+    A shard is *fresh* (at or above the cursor), *leased*, *returned*, or else done. Fresh and done shards are
+    not recorded, except `ahead`: done before they were handed out.
 
     Args:
-        count: how many shards there are now; those of an open stream become more.
-        position: where to begin; what was outstanding there is returned.
+        count: present number of shards; it grows for an open stream.
+        position: where to begin; outstanding shards of the position count as returned.
         order: the shuffle of its shards or records, if they are shuffled.
     """
 
@@ -54,12 +55,12 @@ class ShardSequence:
 
     @property
     def complete(self) -> bool:
-        """All shards that there are now are done."""
-        # Shards done ahead of the cursor are skipped at once, so that it reaches the end with the last of them.
+        """Whether all present shards are done."""
+        # Shards done ahead of the cursor are skipped at once, so the cursor reaches the end with the last.
         return self.cursor == self.count and not self.leased and not self.returned
 
     def take(self, limit: int, lease: Lease) -> list[int]:
-        """Puts up to ``limit`` next shards under a lease."""
+        """Leases up to `limit` next shards."""
         if len(self.returned) >= MAX_RETURNED:
             taken = self._take_returned(limit)
         else:
@@ -72,7 +73,7 @@ class ShardSequence:
         return taken
 
     def settle(self, ordinal: int) -> bool:
-        """Marks a shard of 0..count-1 as done, wherever it is; False if it was done before."""
+        """Marks a shard of 0..count-1 as done, whatever its state; False if it was done before."""
         if ordinal >= self.cursor:
             if ordinal in self.ahead:
                 return False
@@ -90,27 +91,26 @@ class ShardSequence:
         return True
 
     def give_back(self, ordinals: Iterable[int]) -> None:
-        """Leased shards go to the end of the queue."""
+        """Moves leased shards to the end of the queue."""
         for ordinal in ordinals:
             self.leased.pop(ordinal).open -= 1
             self.returned[ordinal] = None
 
     def lease_returned(self, ordinals: Iterable[int], lease: Lease) -> None:
-        """Puts certain returned shards under a lease, as they were when a snapshot was taken."""
+        """Leases certain returned shards again, as they were when a snapshot was taken."""
         for ordinal in ordinals:
             del self.returned[ordinal]
             self.leased[ordinal] = lease
             lease.open += 1
 
     def by_lease(self) -> dict[Lease, list[int]]:
-        """The leased shards of each lease."""
         shards: dict[Lease, list[int]] = {}
         for ordinal, lease in self.leased.items():
             shards.setdefault(lease, []).append(ordinal)
         return shards
 
     def position(self) -> SequencePosition:
-        """What is done, with leased and returned shards alike as outstanding."""
+        """What is done; leased and returned shards are both outstanding."""
         return SequencePosition(
             epoch=self.epoch,
             partition=self.partition,

@@ -1,7 +1,7 @@
-"""What is stored of the shards: small JSON documents. No behaviour beyond packing sets of numbers into intervals.
+"""What is stored of the shards: small JSON documents. Sets of numbers are packed into intervals.
 
-A *position* says which shards are done; it is recorded when a model checkpoint begins, and a job can go back to it.
-A *snapshot* is the position and who holds what; a restarted master goes on from it.
+A *position* says which shards are done; it is recorded when a model checkpoint begins, and a job can return
+to it. A *snapshot* is a position together with the leases; a restarted master continues from it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +15,16 @@ from edl_workflows.protocol.datasets import DatasetParams
 def _ordered(interval: tuple[int, int]) -> tuple[int, int]:
     start, end = interval
     if not 0 <= start < end:
-        raise ValueError(f"{start} to {end} is no interval of shards")
+        raise ValueError(f"{start} to {end} is not an interval of shards")
     return interval
 
 
 Interval = Annotated[tuple[int, int], AfterValidator(_ordered)]
-"""The numbers ``start <= n < end``."""
+"""The numbers `start <= n < end`."""
 
 
 def to_intervals(numbers: Iterable[int]) -> list[Interval]:
-    """Packs numbers, in any order and each once, into the fewest intervals, in order."""
+    """Packs distinct numbers, in any order, into the fewest intervals, in order."""
     intervals: list[Interval] = []
     start = end = -1
     for number in sorted(numbers):
@@ -39,13 +39,14 @@ def to_intervals(numbers: Iterable[int]) -> list[Interval]:
 
 
 def numbers_of(intervals: Iterable[Interval]) -> Iterator[int]:
-    """The numbers of intervals, in their order."""
     for start, end in intervals:
         yield from range(start, end)
 
 
 class _Stored(BaseModel):
-    """A stored document. Unknown fields are an error: a newer master's state must not be half understood."""
+    """A stored document. Unknown fields are an error: a newer master's state must not be understood in
+    part.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,10 +55,11 @@ class SequencePosition(_Stored):
     """One open epoch or partition.
 
     Attributes:
-        cursor: all ordinals below were handed out.
-        outstanding: those below the cursor that are not done.
-        ahead: those at or above the cursor that are done (answers to leases that a restored master had forgotten).
-        partial: records done of outstanding shards, by ordinal.
+        cursor: all ordinals below it were handed out.
+        outstanding: ordinals below the cursor that are not done.
+        ahead: ordinals at or above the cursor that are done (answers to leases that a restored master had
+            forgotten).
+        partial: number of done records of outstanding shards, by ordinal.
         retries: failures and time-outs of outstanding shards, by ordinal.
     """
 
@@ -82,8 +84,9 @@ class DatasetPosition(_Stored):
     """Which records of a data set are done.
 
     Attributes:
-        epoch: the newest open epoch; all before it that ``sequences`` does not list are complete.
-        digest: of the parameters that say which records a shard has; "" at the beginning, which is the same for all.
+        epoch: the newest open epoch; all epochs before it that `sequences` does not list are complete.
+        digest: of the parameters that determine a shard's records; "" at the beginning, which is the same for
+            all.
     """
 
     epoch: int = Field(default=0, ge=0)
@@ -99,7 +102,9 @@ class DatasetPosition(_Stored):
         return sum(end - start for start, end in intervals)
 
     def forgiven(self) -> "DatasetPosition":
-        """Without what failed so far: a job that is submitted again tries all shards as often as any."""
+        """The position without failures, since a job that is submitted again retries all shards as often as
+        any other.
+        """
         return self.model_copy(
             update={"sequences": [s.model_copy(update={"retries": {}}) for s in self.sequences]}
         )
@@ -111,12 +116,11 @@ class JobPosition(_Stored):
     datasets: dict[str, DatasetPosition] = Field(default_factory=dict)
 
     def forgiven(self) -> "JobPosition":
-        """As `DatasetPosition.forgiven`."""
         return JobPosition(datasets={name: one.forgiven() for name, one in self.datasets.items()})
 
 
 class LeaseSnapshot(_Stored):
-    """Shards in a worker's hands: ``(epoch, partition, intervals of ordinals)``."""
+    """A worker's lease: `(epoch, partition, intervals of ordinals)`."""
 
     number: int
     node: str
@@ -125,7 +129,7 @@ class LeaseSnapshot(_Stored):
 
 
 class DatasetSnapshot(_Stored):
-    """One data set with its leases; a stream's ``params`` hold its present offsets."""
+    """One data set with its leases; a stream's `params` have its present offsets."""
 
     params: DatasetParams
     position: DatasetPosition
@@ -142,9 +146,9 @@ class ResumedData(_Stored):
 
     Attributes:
         uri: of the checkpoint.
-        silent: it says nothing of data.
-        later: positions of data sets that nobody has registered yet, by name.
-        notes: what people should know about the data, by data set.
+        silent: it has no data position.
+        later: positions of data sets that were not registered yet, by name.
+        notes: notes for people about the data, by data set.
     """
 
     uri: str = ""
@@ -160,5 +164,5 @@ class ShardsSnapshot(_Stored):
     resumed: ResumedData = Field(default_factory=ResumedData)
 
     def to_json(self) -> str:
-        """The compact text to store: defaults are left out."""
+        """The compact text to store, without default values."""
         return self.model_dump_json(exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""Table and text: shards of a known number of records, epoch after epoch, each made when the one before is handed out."""
+"""Which shards a data set has: epochs of a table or text, or partitions of a stream whose ends grow."""
 
 from typing import Protocol
 
@@ -12,11 +12,11 @@ MAX_OPEN_EPOCHS = 2
 
 
 class ShardSource(Protocol):
-    """Which shards a data set has: `EpochSource`, or `StreamSource`."""
+    """Which shards a data set has: `EpochSource` or `StreamSource`."""
 
     @property
     def lists_records(self) -> bool:
-        """Whether a shard's records are those at places ``[start, end)`` of its sequence's order."""
+        """Whether a shard's records are those at places `[start, end)` of its sequence's order."""
 
     @property
     def epoch(self) -> int:
@@ -24,30 +24,30 @@ class ShardSource(Protocol):
 
     @property
     def total(self) -> int | None:
-        """Records of all epochs; None while nobody knows."""
+        """Records of all epochs; None while unknown."""
 
     @property
     def finished(self) -> bool:
-        """All is done, and nothing will be added."""
+        """Whether all is done and nothing will be added."""
 
     def sequences(self) -> list[ShardSequence]:
-        """What is open, in order."""
+        """The open sequences, in order."""
 
     def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
-        """Puts up to ``limit`` next shards under a lease."""
+        """Leases up to `limit` next shards."""
 
     def find(self, epoch: int, partition: str) -> ShardSequence | None:
-        """The open sequence of that name; the next epoch is opened by that if it may be. None: there is none."""
+        """The open sequence of that name, opening the next epoch if allowed; None if there is none."""
 
     def close(self, sequence: ShardSequence) -> None:
         """Called when a sequence has become complete."""
 
     def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
-        """First record of a shard and the one after its last."""
+        """First record of a shard, and the one after its last."""
 
 
 class EpochSource:
-    """The epochs of a table or text data set.
+    """The epochs of a table or text data set. The oldest open epoch is handed out first.
 
     Args:
         params: of a table or text data set.
@@ -61,32 +61,27 @@ class EpochSource:
         self._count = -(-params.size // self._shard_size)
         self.lists_records = params.shuffle and params.splitter is Splitter.TEXT
         self._last = params.num_epochs if params.num_epochs > 0 else None
-        # A job that is submitted again may want fewer epochs than the one before had begun.
+        # A job that is submitted again may want fewer epochs than the previous one had begun.
         last = self._last if self._last is not None else position.epoch
         self._epoch = min(position.epoch, last)
         self._open = {s.epoch: self._sequence(s) for s in position.sequences if s.epoch <= last}
 
     @property
     def epoch(self) -> int:
-        """See `ShardSource`."""
         return self._epoch
 
     @property
     def total(self) -> int | None:
-        """See `ShardSource`."""
         return None if self._last is None else self._size * self._last
 
     @property
     def finished(self) -> bool:
-        """See `ShardSource`."""
         return not self._open and self._epoch == self._last
 
     def sequences(self) -> list[ShardSequence]:
-        """See `ShardSource`."""
         return list(self._open.values())
 
     def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
-        """See `ShardSource`. The oldest epoch goes first."""
         taken: list[tuple[ShardSequence, list[int]]] = []
         for sequence in self._open.values():
             ordinals = sequence.take(limit, lease)
@@ -102,7 +97,6 @@ class EpochSource:
         return taken
 
     def find(self, epoch: int, partition: str) -> ShardSequence | None:
-        """See `ShardSource`."""
         if partition:
             return None
         if epoch == self._epoch + 1:
@@ -110,11 +104,9 @@ class EpochSource:
         return self._open.get(epoch)
 
     def close(self, sequence: ShardSequence) -> None:
-        """See `ShardSource`."""
         del self._open[sequence.epoch]
 
     def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
-        """See `ShardSource`."""
         if sequence.order is not None and not self.lists_records:
             ordinal = sequence.order[ordinal]
         start = ordinal * self._shard_size
@@ -137,10 +129,15 @@ class EpochSource:
 
 
 class StreamSource:
-    """The partitions of a streaming data set, each a sequence.
+    """The partitions of a streaming data set, each a sequence; shards are handed out one of each partition in
+    turn.
+
+    A shard is the n-th `shard_size` offsets of its partition, so its range never depends on when it was
+    handed out. While the stream is open only whole shards are handed out; the short tails follow when it is
+    closed (DLRover never emits them).
 
     Args:
-        params: of a streaming data set, with the offsets that are known now.
+        params: of a streaming data set, with the offsets known now.
         position: where to begin.
     """
 
@@ -159,27 +156,23 @@ class StreamSource:
 
     @property
     def epoch(self) -> int:
-        """See `ShardSource`. A stream has one, begun with its first shard."""
+        """A stream has one epoch, which begins with its first shard."""
         return int(any(sequence.cursor for sequence in self._sequences.values()))
 
     @property
     def total(self) -> int | None:
-        """See `ShardSource`."""
         if not self._params.closed:
             return None
         return sum(offsets.end - offsets.start for offsets in self._params.partitions.values())
 
     @property
     def finished(self) -> bool:
-        """See `ShardSource`."""
         return self._params.closed and all(sequence.complete for sequence in self._sequences.values())
 
     def sequences(self) -> list[ShardSequence]:
-        """See `ShardSource`."""
         return list(self._sequences.values())
 
     def take(self, limit: int, lease: Lease) -> list[tuple[ShardSequence, list[int]]]:
-        """See `ShardSource`. One shard of each partition in turn."""
         taken: list[tuple[ShardSequence, list[int]]] = []
         waiting = list(self._sequences.values())
         waiting = waiting[self._turn :] + waiting[: self._turn]
@@ -194,20 +187,18 @@ class StreamSource:
         return taken
 
     def find(self, epoch: int, partition: str) -> ShardSequence | None:
-        """See `ShardSource`."""
         return self._sequences.get(partition) if epoch == 1 else None
 
     def close(self, sequence: ShardSequence) -> None:
-        """See `ShardSource`. A partition may still grow; it stays."""
+        """Does nothing: the partition may still grow."""
 
     def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
-        """See `ShardSource`."""
         offsets = self._params.partitions[sequence.partition]
         start = offsets.start + ordinal * self._shard_size
         return start, min(start + self._shard_size, offsets.end)
 
     def grow(self, params: DatasetParams) -> None:
-        """Takes further ends, or that the stream is closed."""
+        """Takes further ends, or the stream's closing."""
         self._params = params
         for name, sequence in self._sequences.items():
             sequence.count = self._count(name)

@@ -252,7 +252,7 @@ def _standing_still(state: JobState) -> list[str]:
     if not state.hangs.since:
         return []
     since = f"{_time(round(state.hangs.since)):%Y-%m-%d %H:%M:%S} UTC"
-    return [f"training hangs; found at {since}; the stacks of its processes are in their logs"]
+    return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
 
 
 def _slow(state: JobState) -> list[str]:

@@ -74,7 +74,7 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
         pytest.param(edited((*SEQUENCE, "cursor"), 99), "cursor 99 of epoch 1: there are 10", id="cursor beyond"),
         pytest.param(edited((*SEQUENCE, "cursor"), 2), "outstanding: shards at or above", id="cursor moved back"),
         pytest.param(
-            edited((*SEQUENCE, "outstanding"), [[3, 1]]), "3 to 1 is no interval", id="interval reversed"
+            edited((*SEQUENCE, "outstanding"), [[3, 1]]), "3 to 1 is not an interval", id="interval reversed"
         ),
         pytest.param(
             edited((*SEQUENCE, "outstanding"), [[0, 1]]), "lease 1, epoch 1: .* no outstanding", id="lease of done"

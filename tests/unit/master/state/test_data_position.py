@@ -144,8 +144,10 @@ def test_data_that_is_registered_later_is_where_the_model_is() -> None:
     assert position_of(again) == position
 
 
-NOT_THE_ONE = "is not the one of /c/1, from which the model is: its size, shards or order were others"
-CONSUMED = "is consumed in /c/1, from which the model is: nothing of it is left to train"
+NOT_THE_ONE = (
+    "differs from the one in /c/1, from which the model was restored: its size, shards or order were others"
+)
+CONSUMED = "was consumed in /c/1, from which the model was restored: nothing of it is left to train"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,8 @@ def test_a_manifest_without_a_position_is_told_of() -> None:
     assert done(job) == 0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert (
-        "the manifest of /c/1, from which the model is, has no data position: all of it is trained" in warning
+        "the manifest of /c/1, from which the model was restored, has no data position: all of it is trained"
+        in warning
     )
 
 

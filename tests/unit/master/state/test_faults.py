@@ -66,7 +66,7 @@ def test_a_hang_is_told_to_agents_first() -> None:
     assert job.published.directive.dump == ""
     job.calm(4)
     assert job.published.directive.dump == "hang-1"
-    assert "training hangs" in " ".join(_status(job)["warnings"])
+    assert "stands still" in " ".join(_status(job)["warnings"])
     job.calm(2 * HANG_SECONDS)  # action log: nothing else happens
     assert job.state.versions.last_number == 1
     job.hung = frozenset()

@@ -395,7 +395,9 @@ def test_why_nobody_trains_is_told() -> None:
     job.observe()
     job.now += 10.0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
-    assert warning.startswith("no worker trains: 1 of at least 2 workers have joined; without more workers the")
+    assert warning.startswith(
+        "no worker trains: 1 of at least 2 workers have joined; without more workers the"
+    )
     assert views.status_report(job.state, job.now)["rendezvous"]["joined"] == [0]
 
 
