@@ -1,6 +1,7 @@
 """The registry of policies. The controller, the simulator, the command line and the reference pages read it.
 
-A new policy is one module and one row of `POLICIES`. Rows name their code as ``module:attribute``, so that reading the
+A new policy is one module and one row of `POLICIES`. Rows name their code as ``module:attribute``, so that
+reading the
 registry imports no policy: a controller with another policy does not need numpy in memory.
 """
 
@@ -20,7 +21,8 @@ class PolicyEntry:
         name: as users write it.
         summary: what the policy does, for help texts and the reference: a clause without a full stop.
         policy: makes the `Policy` for a live cluster; "" for a policy that only the simulator has.
-        scheduler: makes the simulator's scheduler (`edl_workflows.simulator.scheduler`); "" runs `policy` itself.
+        scheduler: makes the simulator's scheduler (`edl_workflows.simulator.scheduler`); "" runs `policy`
+            itself.
         rigid: whether the simulator's scheduler gives a job all the GPUs that it asks for, or none.
     """
 
@@ -50,7 +52,7 @@ POLICIES = (
     ),
     PolicyEntry(
         "pollux",
-        "the highest goodput of all jobs together, shared fairly, by what the jobs report of their training",
+        "the highest goodput of all jobs together, shared fairly, by what jobs report",
         policy=f"{_SCALING}.pollux.policy:PolluxPolicy",
         scheduler=f"{_SIMULATOR}.pollux:PolluxScheduler",
     ),
@@ -72,7 +74,7 @@ POLICIES = (
     ),
     PolicyEntry(
         "fulfilment",
-        "the cluster autoscaler's planner, which gives free GPUs to the job that has the least of what it asks for",
+        "the cluster autoscaler's planner: free GPUs go to the job with the least of what it asks for",
         scheduler=f"{_SIMULATOR}.scheduler:FulfilmentScheduler",
     ),
     PolicyEntry(

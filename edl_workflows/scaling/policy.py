@@ -1,7 +1,8 @@
 """The contract between an allocator and its policies: jobs, nodes, and two questions.
 
-An *allocation* is a list of node names, one a replica, in the order of the replicas' global ranks; the empty list is a job
-that gets nothing now. Modelled on DI-orchestrator's ``Policy`` interface, which has the same two methods.
+An *allocation* is a list of node names, one for each replica, in the order of the replicas' global ranks. A
+job with an empty allocation gets nothing now. The contract is modelled on DI-orchestrator's ``Policy``
+interface, which has the same two methods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +19,20 @@ class JobInfo:
     """What a policy knows of a job.
 
     Attributes:
-        key: names the job; unique.
-        resources: what one replica of the elastic role asks for.
-        fixed: what each replica of the other roles asks for, in the order of ranks. Their number never changes, and their
-            ranks are the lowest.
+        key: a unique name.
+        resources: requests of one replica of the elastic role.
+        fixed: requests of each replica of the other roles, in the order of ranks. Their number never changes,
+            and they have the lowest ranks.
         min_replicas, max_replicas: bounds of all replicas together.
-        preemptible: whether what the job holds may be changed or taken away.
-        priority: the higher one is served first.
-        age: seconds since it was created; of the same priority the older is served first.
-        excluded: nodes that its pods can't run on.
-        profilings: what the job reported of its training, as it came.
-        scenario: jobs of one scenario train the same program; empty for a job that does not say.
-        reported: the profilings of all jobs of its scenario, also of those that are over, the newest first; none without
-            a scenario.
+        preemptible: whether the job's allocation may be changed or taken away.
+        priority: jobs with a higher priority are served first.
+        age: seconds since the job was created; of two jobs with the same priority, the older one is served
+            first.
+        excluded: nodes that the job's pods can't run on.
+        profilings: what the job reported about its training, unchanged.
+        scenario: jobs of one scenario train the same program; empty if the job names none.
+        reported: the profilings of all jobs of the scenario, finished ones included, newest first; empty
+            without a scenario.
     """
 
     key: str
@@ -47,7 +49,7 @@ class JobInfo:
     reported: Sequence[Mapping[str, Any]] = ()
 
     def demand(self, rank: int) -> Resources:
-        """What the replica of this global rank asks for."""
+        """The requests of the replica with this global rank."""
         return self.fixed[rank] if rank < len(self.fixed) else self.resources
 
 
@@ -57,8 +59,8 @@ class NodeInfo:
 
     Attributes:
         key: its name.
-        free: what replicas may take of it. It may be negative where more is promised than there is.
-        schedulable: whether it takes new replicas; those that it has may stay.
+        free: resources that replicas may use. An amount is negative if the node is overcommitted.
+        schedulable: whether the node accepts new replicas; replicas that run there may stay.
     """
 
     key: str
@@ -67,22 +69,26 @@ class NodeInfo:
 
 
 class Policy(Protocol):
-    """Decides. Pure: the same question has the same answer.
+    """Decides where jobs run. It is pure: the same question always has the same answer.
 
-    Every answer keeps three promises: an allocation is empty or has between `min_replicas` and `max_replicas`; no node is
-    given replicas beyond what its `free` holds; and what is asked again, with the answer as what is held, changes nothing.
-    Only what a job that is not preemptible holds is left as it is, whatever it is.
+    Every answer keeps these promises, which `tests/property/test_policies.py` checks for each policy of the
+    registry:
+
+    1. An allocation is empty or has between `min_replicas` and `max_replicas` replicas.
+    2. The replicas on a node request no more than the node has `free`.
+    3. The answer is a fixed point: with the answer as `previous`, `optimize` changes nothing.
+    4. A job that is not preemptible keeps its allocation, even one that breaks promise 1 or 2.
     """
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:
-        """Where a new job starts.
+        """Allocate nodes to a new job.
 
         Args:
-            job: it holds nothing yet.
-            nodes: by key; free is what no pod and no other job's allocation takes.
+            job: a job without an allocation.
+            nodes: by key; `free` is what neither pods nor other jobs' allocations use.
 
         Returns:
-            Its allocation; empty where there is no room, or where the policy leaves it to the next `optimize`.
+            The allocation; empty if no node has room, or if the policy leaves the job to the next `optimize`.
         """
         ...
 
@@ -92,13 +98,13 @@ class Policy(Protocol):
         nodes: Mapping[str, NodeInfo],
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
-        """Where all jobs shall be.
+        """Allocate nodes to all jobs.
 
         Args:
             jobs: by key.
-            nodes: by key; free is what these jobs may share: what they hold now is not taken off.
-            previous: what each holds; a job that is not named holds nothing. A node that is not among `nodes` is a place
-                that is lost.
+            nodes: by key; `free` is what these jobs may share, and includes what they hold now.
+            previous: the present allocation of each job; a job that is missing here has none. A node that is
+                not among `nodes` is lost.
 
         Returns:
             An allocation for each job.

@@ -1,14 +1,15 @@
-"""Arithmetic with the same result, to the last bit, on every machine.
+"""Floating-point functions with the same result, to the last bit, on every machine.
 
-IEEE 754 prescribes the results of addition, subtraction, multiplication, division, square root and rounding to a whole number. It
-does not prescribe those of `exp`, `log` and powers: NumPy and the C library choose an implementation by the CPU's instructions, and
-their last digits differ. So does the order in which BLAS and LAPACK add, which depends on the CPU and the number of threads. Python's
-own `sum` of floats changed in 3.12. An allocation can be worth nearly as much as another, so that one such digit decides between
-them, and with it how a simulated day goes on.
+IEEE 754 prescribes the results of addition, subtraction, multiplication, division, square root and rounding
+to a whole number. It does not prescribe those of `exp`, `log` and powers: NumPy and the C library choose an
+implementation by the CPU's instructions, and the last digits differ. So does the order in which BLAS and
+LAPACK add, which depends on the CPU and the number of threads. Python's own `sum` of floats changed in 3.12.
+Two allocations can be worth nearly the same, so that the last digit decides between them, and with it the
+course of a simulated day.
 
-The functions here use only operations whose results are prescribed, each in a NumPy call of its own (a compiler could fuse two into
-one that rounds once), in an order that is written down. Their relative errors are about 1e-15. Sums of plain floats are
-`math.fsum`'s, which are exact but for the last rounding.
+The functions here use only operations with prescribed results, in a fixed order, each in a NumPy call of its
+own (a compiler could fuse two operations into one that rounds once). Their relative errors are about 1e-15.
+Plain floats are summed with `math.fsum`, which is exact except for the last rounding.
 """
 
 from collections.abc import Sequence
@@ -20,19 +21,20 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-# The natural logarithm of 2 as the sum of two numbers: the product of the first with a whole number below 2^20 is exact.
+# The natural logarithm of 2 as the sum of two numbers: the product of the first with a whole number below
+# 2^20 is exact.
 _LOG_2_HIGH: Final = 0x162E42FEF / 2**33
 _LOG_2_LOW: Final = 7.440617110012397e-11
 _BITS_PER_E: Final = 1.4426950408889634
 _SQRT_HALF: Final = 0.7071067811865476
 _LEAST_EXPONENT: Final = -800.0
-"""The exponential of what is less is 0, as is this one's."""
+"""The exponential of this and of anything less is 0."""
 _MOST_EXPONENT: Final = 800.0
-"""The exponential of what is more is infinite, as is this one's."""
+"""The exponential of this and of anything more is infinite."""
 _EXP_SERIES: Final = [1.0 / factorial(number) for number in range(14)]
-"""Taylor's: for exponents up to log(2) / 2 the next term is below 1e-17."""
+"""Taylor series: for exponents up to log(2) / 2 the next term is below 1e-17."""
 _LOG_SERIES: Final = [2.0 / (2 * number + 1) for number in range(12)]
-"""Of log((1 + s) / (1 - s)) / s, by s²: for s² up to 0.03 the next term is below 1e-19."""
+"""Series of log((1 + s) / (1 - s)) / s in s²: for s² up to 0.03 the next term is below 1e-19."""
 
 
 def portable_exp(exponents: ArrayLike) -> Floats:
@@ -46,7 +48,7 @@ def portable_exp(exponents: ArrayLike) -> Floats:
 
 
 def portable_log(values: ArrayLike) -> Floats:
-    """The natural logarithm of each; all are above 0 and finite."""
+    """The natural logarithm of each value; all must be above 0 and finite."""
     fraction, doublings = np.frexp(np.asarray(values, dtype=float))
     low = fraction < _SQRT_HALF
     fraction = np.where(low, 2.0 * fraction, fraction)
@@ -59,7 +61,12 @@ def portable_log(values: ArrayLike) -> Floats:
 
 
 def portable_power(bases: ArrayLike, exponent: float) -> Floats:
-    """Each base, which is finite and at least 0, to the power of an exponent other than 0; 0 to a negative power is infinite."""
+    """Raise each base to a power; 0 to a negative power is infinite.
+
+    Args:
+        bases: finite and at least 0.
+        exponent: other than 0.
+    """
     values = np.asarray(bases, dtype=float)
     above = values > 0.0
     of_those_above = portable_exp(exponent * portable_log(np.where(above, values, 1.0)))
@@ -68,7 +75,7 @@ def portable_power(bases: ArrayLike, exponent: float) -> Floats:
 
 
 def ordered_sum(values: Floats, axis: int) -> Floats:
-    """The sum along an axis, from its first item to its last."""
+    """The sum along an axis, added up from the first item to the last."""
     if not values.shape[axis]:
         return np.zeros(np.delete(values.shape, axis))
     running: Floats = np.moveaxis(np.add.accumulate(values, axis=axis), axis, 0)
@@ -77,15 +84,15 @@ def ordered_sum(values: Floats, axis: int) -> Floats:
 
 
 def solve_positive(matrices: Floats, right: Floats, least_pivot: float) -> Floats:
-    """The solutions of systems of linear equations whose matrices are symmetric and positive definite (Gauss and Jordan).
+    """Solve linear systems with symmetric, positive definite matrices by Gauss–Jordan elimination.
 
     Args:
         matrices: systems × rows × columns.
-        right: systems × rows.
-        least_pivot: what no eigenvalue is below; rounding could make a pivot less.
+        right: the right-hand sides, systems × rows.
+        least_pivot: a lower bound of all eigenvalues; pivots that rounding made smaller are raised to it.
 
     Returns:
-        Systems × rows.
+        The solutions, systems × rows.
     """
     table = np.concatenate([matrices, right[:, :, None]], axis=2)
     size = right.shape[1]
@@ -100,7 +107,7 @@ def solve_positive(matrices: Floats, right: Floats, least_pivot: float) -> Float
 
 
 def _polynomial(coefficients: Sequence[float], values: Floats) -> Floats:
-    """By Horner's rule; the coefficients in the order of the powers."""
+    """Evaluate a polynomial by Horner's rule; the coefficients are in the order of the powers."""
     found = np.full_like(values, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         found *= values

@@ -1,18 +1,18 @@
-"""The fulfilment planner of PaddlePaddle EDL: how many instances each elastic job shall have.
+"""The fulfilment planner of PaddlePaddle EDL: it decides how many instances each elastic job gets.
 
-Room goes to the least fulfilled job, one instance at a time, and is taken from the most fulfilled one when a minimum
-waits or the cluster is loaded beyond its limit (EDL's design document, "Scaling Algorithm"). Upstream's code does not do
-what its document says; this module follows the document and differs from the code where that is wrong:
+Free capacity goes to the least fulfilled job, one instance at a time. The most fulfilled job gives instances
+up when the minimum of a job is pending or the cluster is loaded beyond its limit (EDL's design document,
+"Scaling Algorithm"). Upstream's code deviates from its document; this module follows the document:
 
-- Each resource has one threshold, `max_load`, for growing as for shrinking. Upstream applies it to CPU alone when a job
-  grows, and its planner then adds and removes the same instance for ever.
-- A node that gets an instance has less free. Upstream's first planner adds instead of subtracting.
-- The score is that of the planned number, so that the least fulfilled job is always the next. Upstream sorts once, by the
-  numbers before the plan.
+- Each resource has one threshold, `max_load`, for growing and for shrinking. Upstream applies it only to CPU
+  when a job grows, so that its planner adds and removes the same instance forever.
+- A node that gets an instance has less free capacity. Upstream's first planner adds instead of subtracting.
+- Jobs are compared by their planned number of instances. Upstream sorts once, by the numbers before the plan.
 - Only jobs that use a resource give way for it. Upstream shrinks CPU jobs when GPUs are short.
-- Nobody gives up an instance for a job that could not start even so (the document's rule for GPU jobs).
+- No job gives up an instance for a job that could not start even then (the document's rule for GPU jobs).
 
-The planner ends: each step of it places an instance that waits, or takes one from a finite number, or fills finite room.
+The planner terminates: each step places one of the pending instances, removes one of a finite number, or
+fills finite capacity.
 """
 
 import heapq
@@ -40,19 +40,14 @@ from edl_workflows.scaling.paddle.nodes import (
 __all__ = ["DEFAULT_MAX_LOAD", "FulfilmentJob", "FulfilmentPlan", "InstanceChange", "plan_fulfilment"]
 
 DEFAULT_MAX_LOAD = 0.97
-"""The part of all cores and bytes that may be used: upstream's default of ``max_load_desired``."""
+"""The fraction of all cores and bytes that may be used: upstream's default of ``max_load_desired``."""
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
-"""Of other resources, such as devices, the last one may be used: 97 % of four GPUs would be three."""
+"""Other resources, such as devices, may be used up: 97 % of four GPUs would be three."""
 
 
 @dataclass(frozen=True)
 class InstanceChange:
-    """A job gets another number of instances.
-
-    Attributes:
-        before, after: the numbers.
-        reason: why, in words.
-    """
+    """A new number of instances for a job, and the reason in words."""
 
     before: int
     after: int
@@ -61,12 +56,13 @@ class InstanceChange:
 
 @dataclass(frozen=True)
 class FulfilmentPlan:
-    """What shall be.
+    """The result of planning.
 
     Attributes:
-        changes: job → its new number; a job that is not named keeps its own.
-        places: job → the nodes where its instances are expected then, the oldest first; jobs alone whose places change.
-        held_back: job → why it has less than it may have.
+        changes: job → its new number of instances; jobs that keep theirs are missing.
+        places: job → the nodes where its instances are expected, oldest instance first; only jobs whose nodes
+            change.
+        held_back: job → why it has less than its maximum.
         ignored: node → why nothing is planned on it.
     """
 
@@ -81,27 +77,31 @@ def plan_fulfilment(
     nodes: Mapping[str, FulfilmentNode],
     max_load: Mapping[str, float] | None = None,
 ) -> FulfilmentPlan:
-    """Plans all jobs. Never raises: a job or node whose numbers can't be used is left as it is, with the reason.
+    """Plan all jobs. It never raises: a job or node with invalid numbers is left as it is, with the reason.
 
-    1. A job beyond its maximum gives up the youngest; one below its minimum is raised to it. Instances beyond the
-       minimum that wait for a node count as given up, too: step 4 deals them again.
-    2. Each minimum that waits is placed, whole or not at all: in free room, else in room that the most fulfilled jobs
-       make on a node. The limits don't count here, since the scheduler doesn't know them.
-    3. While a resource is used beyond its limit, the most fulfilled job that uses it gives one up, down to its minimum.
-    4. The least fulfilled job gets one more, until none may have more: below its maximum, within all limits, and where a
-       node has room.
+    1. A job above its maximum gives up its youngest instances; a job below its minimum is raised to it.
+       Pending instances beyond the minimum count as given up; step 4 deals them out again.
+    2. Each pending minimum is placed as a whole or not at all: in free capacity, else in capacity that the
+       most fulfilled jobs free on a node. Load limits don't apply here, since the Kubernetes scheduler
+       doesn't know them.
+    3. While a resource is used beyond its limit, the most fulfilled job that uses it gives up an instance,
+       down to its minimum.
+    4. The least fulfilled job gets one more instance, as long as one is below its maximum, the limits allow
+       it and a node has room.
 
-    GPU jobs come first when room is dealt and last when it is taken, so that GPUs don't idle for want of a core. Between
-    equally fulfilled jobs GPUs, cores and memory of an instance decide, in this order, the smaller first; then the name.
+    GPU jobs are the first to get capacity and the last to give it up, so that GPUs don't idle for want of a
+    core. Equally fulfilled jobs are ordered by the GPUs, cores and memory of an instance, smaller first, and
+    then by name.
 
-    Planned again with the plan carried out, nothing changes. Only a job that made room on a node for one that waited may
-    grow then, on other nodes: doing both at once would leave its number, and so the room on the node, as it was.
+    Planning again after the plan is carried out changes nothing, with one exception: a job that freed
+    capacity on a node for a pending job may then grow on other nodes. Doing both at once would leave its number of instances as
+    it was, and so would not free the capacity.
 
     Args:
         jobs: by name.
         nodes: by name.
-        max_load: resource → the part of the cluster that may be used, above 0 and at most 1. What is not named has
-            `DEFAULT_MAX_LOAD` if it is cores or bytes, and 1 if it is anything else.
+        max_load: resource → the fraction of the cluster that may be used, above 0 and at most 1. The default
+            is `DEFAULT_MAX_LOAD` for cores and bytes, and 1 for everything else.
     """
     ignored = {key: reason for key, node in nodes.items() if (reason := _unusable_node(node))}
     counted = {key: node for key, node in nodes.items() if node.schedulable and key not in ignored}
@@ -128,7 +128,7 @@ class _Planner:
         self._load = {
             name: max_load.get(name, DEFAULT_MAX_LOAD if name in _DIVISIBLE else 1.0) for name in names
         }
-        # Jobs that use a resource whose limit can't be used are left alone, so that any other limit will do.
+        # Jobs that use a resource with an invalid limit are not scaled, so any valid limit will do.
         limits = {name: load if 0 < load <= 1 else 1.0 for name, load in self._load.items()}
         self._room = FreeCapacity(names, nodes, limits)
         faults = {key: self._fault(job) for key, job in jobs.items()}
@@ -147,12 +147,12 @@ class _Planner:
             [share.beyond for share in self._shares],
         )
         self._givers: dict[int, list[PlannedShare]] = {}
-        """Node → the jobs with instances beyond their minimum on it, once for each; made when first needed."""
+        """Node → the jobs with instances beyond their minimum there, once per instance; filled when needed."""
 
     def admit(self) -> None:
         """Step 2."""
         refused: dict[InstanceShape, int] = {}
-        """So many of a shape found no room; room for minima only shrinks, so that so many never will."""
+        """Shape → a number of instances that found no room. Room only shrinks here: as many never will."""
         for share in self._shares:
             if 0 < share.waiting < refused.get(share.shape, share.waiting + 1) and not self._place_minimum(
                 share
@@ -197,7 +197,6 @@ class _Planner:
                     share.instances += 1
 
     def result(self, ignored: Mapping[str, str]) -> FulfilmentPlan:
-        """The plan as it stands."""
         changes, places, held_back = {}, {}, {}
         for share in sorted(self._shares, key=lambda share: share.key):
             if reason := share.fault or shortage_reason(share):
@@ -214,7 +213,7 @@ class _Planner:
         return FulfilmentPlan(changes, places, held_back, ignored)
 
     def _fault(self, job: FulfilmentJob) -> str:
-        """Why a job's numbers can't be used."""
+        """Why a job's numbers are invalid; "" if they are valid."""
         low, high = job.min_instances, job.max_instances
         fault = invalid_amount(job.requests)
         if not 0 <= low <= high:
@@ -242,7 +241,7 @@ class _Planner:
         return PlannedShare(key, job, shape, cpu_only, rank, most, instances, kept, beyond, waiting, fault)
 
     def _place_minimum(self, share: PlannedShare) -> bool:
-        """Whether all that waits of a job's minimum has a place; otherwise none of it has."""
+        """Place all pending instances of a job's minimum, or none; whether they are placed."""
         found: list[int] = []
         while len(found) < share.waiting:
             node = self._room.next_fit(share.shape)
@@ -261,11 +260,7 @@ class _Planner:
         return False
 
     def _make_room(self, waiting: PlannedShare) -> int:
-        """Makes room for one more of a job's minimum, which the caller knows to be possible.
-
-        Returns:
-            The node that has it.
-        """
+        """Free capacity for an instance of a job's minimum, which is known to be possible; the node where it is."""
         if not self._givers:
             for share in self._shares:
                 for node in share.beyond:
@@ -299,7 +294,7 @@ class _Planner:
         share.instances += 1
 
     def _obstacle(self, shape: InstanceShape) -> str:
-        """Why there is no room for one more."""
+        """Why one more instance has no room."""
         if name := self._room.exceeded(shape):
             return f"with one more, above {self._load[name]:.0%} of the cluster's {name} would be used"
         return "no node has room for one more"

@@ -1,4 +1,4 @@
-"""The jobs as the fulfilment planner sees them, what each has in a plan, and the reasons in words."""
+"""The fulfilment planner's view of jobs, the share of each in a plan, and the reasons in words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from edl_workflows.scaling.paddle.nodes import InstanceShape, invalid_amount
 from edl_workflows.scaling.policy import Resources
 
 _TURNS = 100_000
-"""About so many are put in order at once: jobs may have far more to come than there is room for."""
+"""How many turns are sorted at once, roughly: jobs may ask for far more than there is room for."""
 _MOST = 10**15
-"""Maxima above count as this."""
+"""Larger maxima count as this."""
 
 
 @dataclass(frozen=True)
 class FulfilmentJob:
-    """A job's elastic role. Pods of others that wait for a node are jobs of one instance that aren't elastic.
+    """A job's elastic role. A pending pod of anything else is a job of one instance that is not elastic.
 
     Attributes:
-        requests: what one instance asks for, by resource name in base units: cores, bytes, devices.
-        min_instances, max_instances: bounds of their number.
-        parallelism: how many it is told to have now.
-        places: the nodes of those that have one, the oldest instance first. The others wait for a node.
-        excluded: nodes that its pods can't run on.
+        requests: requests of one instance, by resource name in base units: cores, bytes, devices.
+        min_instances, max_instances: bounds of the number of instances.
+        parallelism: the desired number of instances now.
+        places: the nodes of the scheduled instances, oldest first. The other instances are pending.
+        excluded: nodes that the job's pods can't run on.
     """
 
     requests: Resources
@@ -35,37 +35,35 @@ class FulfilmentJob:
 
     @property
     def elastic(self) -> bool:
-        """Whether its number may be changed at all.
-
-        The design document says "when min equals max", which is the opposite of what it means.
-        """
+        """Whether the number of instances may change."""
         return self.min_instances < self.max_instances
 
     @property
     def gpus(self) -> float:
-        """Devices of one instance; above 0 makes it a GPU job."""
+        """GPUs of one instance; a job with any is a GPU job."""
         return sum([amount for name, amount in self.requests.items() if name.endswith("gpu")])
 
     def fulfilment(self, instances: int) -> float:
-        """The score with so many instances: 0 at the minimum, 1 at the maximum, 1 for a job that isn't elastic."""
+        """The score with so many instances: 0 at the minimum, 1 at the maximum and for inelastic jobs."""
         span = self.max_instances - self.min_instances
         return (instances - self.min_instances) / span if span > 0 else 1.0
 
 
 @dataclass(eq=False, slots=True)
 class PlannedShare:
-    """What a job has in the plan.
+    """A job's part of the plan.
 
     Attributes:
-        rank: its place in the order of the tie-breakers.
-        most: how many it may have at most; 0 for a job that never gets more.
-        instances: how many it has, the waiting ones among them.
-        kept: nodes of those that the plan doesn't touch: the oldest, up to the minimum, and those on nodes that don't count.
-        beyond: the others' nodes, by index, the oldest first.
-        waiting: how many of its minimum wait for a node.
-        fault: why its numbers can't be used; empty if they can.
-        made_room: whether it gave one up on a node for a job that waited.
-        why: why it gave up, if it did.
+        rank: the job's position in the order of the tie-breakers.
+        most: the most instances that it may have; 0 for a job that never gets more.
+        instances: planned instances, pending ones included.
+        kept: nodes of the instances that the plan does not touch: the oldest, up to the minimum, and those on
+            nodes that are not planned on.
+        beyond: nodes of the other instances, by index, oldest first.
+        waiting: pending instances of the minimum.
+        fault: why the job's numbers are invalid; empty if they are valid.
+        made_room: whether the job gave up an instance on a node for a pending job.
+        why: why it gave up instances, if it did.
         short: why it gets no more.
     """
 
@@ -86,23 +84,23 @@ class PlannedShare:
 
     @property
     def last(self) -> tuple[float, int]:
-        """Sorts the most fulfilled before the others."""
+        """A sort key: the most fulfilled share comes first."""
         return -self.job.fulfilment(self.instances), -self.rank
 
 
 def as_inelastic(job: FulfilmentJob) -> FulfilmentJob:
-    """A job whose numbers can't be used, as what it holds: that of its requests which can be."""
+    """A job with invalid numbers as one that keeps what it holds, by those of its requests that are valid."""
     requests = {name: amount for name, amount in job.requests.items() if not invalid_amount({name: amount})}
     return FulfilmentJob(requests, 0, 0, len(job.places), job.places)
 
 
 def tie_breaker(job: FulfilmentJob) -> tuple[float, float, float]:
-    """GPUs, cores and memory of an instance: between equally fulfilled jobs the smaller comes first."""
+    """GPUs, cores and memory of an instance: of equally fulfilled jobs, the smaller one comes first."""
     return job.gpus, job.requests.get("cpu", 0.0), job.requests.get("memory", 0.0)
 
 
 def shortage_reason(share: PlannedShare) -> str:
-    """Why a job has less than it may have; empty if it has all."""
+    """Why a job has less than its maximum; empty if it has all."""
     if share.waiting:
         return (
             f"{share.waiting} of its minimum wait: the nodes have no room for them,"
@@ -127,13 +125,14 @@ def change_reason(share: PlannedShare) -> str:
 
 
 def growth_order(shares: Sequence[PlannedShare]) -> Iterator[PlannedShare]:
-    """Jobs in the order in which they get one more: always the least fulfilled, by its number then, until all are full.
+    """Yield the job that gets the next instance, always the least fulfilled one, until all are full.
 
-    Whose turn it is depends on the numbers alone, so that many turns are put in order at once. It relies on each turn's
-    being used, or on `PlannedShare.short`: a job that gets no more.
+    The order depends only on the numbers, so many turns are sorted at once. This relies on the caller either
+    adding the instance or setting `PlannedShare.short`.
 
     Args:
-        shares: of elastic jobs that have at least their minimum and less than their maximum, by rank.
+        shares: of elastic jobs with at least their minimum and less than their maximum, in the order of
+            ranks.
     """
     while shares := [share for share in shares if not share.short and share.instances < share.most]:
         least = np.array([share.job.min_instances for share in shares], np.float64)

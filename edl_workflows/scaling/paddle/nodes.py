@@ -1,8 +1,9 @@
-"""The nodes as the fulfilment planner keeps account of them: what is free on each, and the use of the cluster.
+"""The fulfilment planner's account of nodes: the free capacity of each, and the use of the whole cluster.
 
-Amounts are whole units, so that sums are exact: thousandths of a core, else single bytes, devices and pods. What an
-instance asks for is rounded up, what a node has is rounded down. This module knows nodes and requests; which job gets or
-gives an instance is `edl_workflows.scaling.paddle.fulfilment`'s question.
+Amounts are whole units, so that sums are exact: thousandths of a core, bytes, devices, pods. Requests are
+    rounded up, the
+capacity of nodes is rounded down. This module knows nodes and requests only; which job gets or gives up an
+instance is decided in `edl_workflows.scaling.paddle.fulfilment`.
 """
 
 import math
@@ -17,20 +18,20 @@ from edl_workflows.scaling.policy import Resources
 
 PODS = "pods"
 PODS_PER_NODE = 110
-"""What a node that does not say takes: the kubelet's default ``maxPods``."""
+"""The pods of a node that declares no number: the kubelet's default ``maxPods``."""
 NOWHERE = -1
-"""The index of no node."""
+"""Stands for no node where a node's index is expected."""
 
 _GRAIN = {"cpu": 1000}
-"""Units of one; Kubernetes knows fractions of cores only."""
+"""Units per base unit; only cores can be divided."""
 _LARGEST = 1e18
-"""More units than that count as so many."""
+"""Larger amounts count as this many units."""
 _STRIDE = 7919
-"""A prime: origins at such distances lie evenly on rings of most lengths."""
+"""A prime: search origins at this distance are spread evenly over rings of most lengths."""
 _ONE_BY_ONE = 10
-"""A search looks at so many nodes in turn: most find room there, and an array costs as much as twenty of them."""
+"""A search first looks at so many nodes one by one. Most succeed there; an array costs as much as twenty."""
 _FIRST_LOOK = 256
-"""Then at so many in one go, and at four times as many each time that it finds nothing."""
+"""It then looks at so many nodes at once, and at four times as many after each failure."""
 
 Amounts = NDArray[np.float64]
 
@@ -40,9 +41,10 @@ class FulfilmentNode:
     """A node of the cluster.
 
     Attributes:
-        total: what it can hold (allocatable), by resource name in base units: cores, bytes, devices, pods.
-        used: requests of the pods on it that are no job's instance: services, daemons, masters, parameter servers.
-        schedulable: whether it takes new pods. One that doesn't (cordoned, not ready) counts neither as capacity nor as use.
+        total: allocatable resources, by name in base units: cores, bytes, devices, pods.
+        used: requests of pods that are no instance of a job: services, daemons, masters, parameter servers.
+        schedulable: whether the node accepts new pods. A node that does not (cordoned, not ready) counts
+            neither as capacity nor as use.
     """
 
     total: Resources
@@ -51,7 +53,7 @@ class FulfilmentNode:
 
 
 def invalid_amount(resources: Resources) -> str:
-    """The first amount that is no finite number of at least 0, in words; empty where there is none."""
+    """Describe the first amount that is not a finite number of at least 0; empty if all are valid."""
     wrong = [name for name, amount in resources.items() if not 0 <= amount < math.inf]
     if not wrong:
         return ""
@@ -60,14 +62,15 @@ def invalid_amount(resources: Resources) -> str:
 
 @dataclass(eq=False, slots=True)
 class InstanceShape:
-    """What one instance asks for; jobs that ask for the same share it.
+    """The requests of one instance; jobs with the same requests share a shape.
 
     Attributes:
-        amounts: resource index → units, those above 0 alone.
-        open: which nodes may host it.
-        everywhere: whether all may.
-        origin: the node where the search for room begins; it goes round all nodes once.
-        passed: how many nodes from there on have no room, as long as `releases` is the room's.
+        amounts: (resource index, units) of the amounts above 0.
+        open: which nodes may host the instance.
+        everywhere: whether all nodes may.
+        origin: the node where the search for room begins; the search goes around all nodes once.
+        passed: how many nodes from there on have no room; valid while `releases` equals the counter of
+            `FreeCapacity`.
     """
 
     amounts: tuple[tuple[int, int], ...]
@@ -84,16 +87,17 @@ class InstanceShape:
 
 
 class FreeCapacity:
-    """What is free. Every method but `take` and `release` leaves it as it is.
+    """The free capacity of the nodes. Only `load`, `take`, `release` and `add` change it.
 
     Args:
         names: the resources to keep account of.
-        nodes: those that count, by name.
-        max_load: resource → the part of the cluster's total that may be used.
+        nodes: the nodes to plan on, by name.
+        max_load: resource → the fraction of the cluster's total that may be used.
 
     Attributes:
-        keys: the nodes' names, sorted; everything else calls a node by its index here.
-        left: resource index → units that may still be used: max_load × total - use. Below 0 there is too much use.
+        keys: the nodes' names, sorted; elsewhere a node is its index in this list.
+        left: resource index → units that may still be used: max_load × total - use. Negative: the limit is
+            exceeded.
     """
 
     def __init__(
@@ -112,22 +116,22 @@ class FreeCapacity:
                 array("d", [total - other for total, other in zip(totals, others, strict=True)])
             )
         self._free: list[Amounts] = [np.frombuffer(row) for row in self._cells]
-        """The same memory: `array` reads and writes single amounts several times faster, numpy looks at many at once."""
+        """The memory of `_cells`: `array` is several times faster for single amounts, numpy for many."""
         self._attainable = [row.copy() for row in self._free]
-        """What would be free if every job gave up all that it has beyond its minimum."""
+        """What would be free if every job gave up its instances beyond the minimum."""
         self._open: dict[frozenset[str], NDArray[np.bool_]] = {}
         self._shapes: dict[tuple[tuple[int, ...], frozenset[str]], InstanceShape] = {}
         self._releases = 0
 
     def shapes(self, asked: Sequence[tuple[Resources, frozenset[str]]]) -> list[InstanceShape]:
-        """The shapes of instances; each takes one of its node's pods.
+        """The shapes of instances.
 
         Args:
             asked: requests of one instance in base units, and the nodes that can't host it.
         """
         columns = []
         for name in self.names:
-            # A job can't say that it takes no pod: so many of it would fit anywhere.
+            # Each instance takes a pod of its node, whatever its requests say.
             amounts = [requests.get(name, 0) for requests, _ in asked]
             columns.append(
                 _units(name, [max(amount, 1) for amount in amounts] if name == PODS else amounts, up=True)
@@ -141,7 +145,7 @@ class FreeCapacity:
         minimum: Sequence[Sequence[int]],
         beyond: Sequence[Sequence[int]],
     ) -> None:
-        """Counts in what runs at first, all jobs at once.
+        """Subtract the instances that run at first, of all jobs at once.
 
         Args:
             shapes: job → the shape of its instances.
@@ -160,7 +164,7 @@ class FreeCapacity:
                     row[number] -= taken
 
     def take(self, node: int, shape: InstanceShape, *, minimum: bool = False) -> None:
-        """One instance more on a node, within its job's minimum or beyond it."""
+        """Add an instance to a node, within its job's minimum or beyond it."""
         for number, amount in shape.amounts:
             self._cells[number][node] -= amount
             self.left[number] -= amount
@@ -168,7 +172,7 @@ class FreeCapacity:
                 self._attainable[number][node] -= amount
 
     def release(self, node: int, shape: InstanceShape, *, minimum: bool = False) -> None:
-        """One instance less on a node, of those within its job's minimum or beyond it."""
+        """Remove an instance from a node, one within its job's minimum or beyond it."""
         for number, amount in shape.amounts:
             self._cells[number][node] += amount
             self.left[number] += amount
@@ -177,7 +181,7 @@ class FreeCapacity:
         self._releases += 1
 
     def lacking(self, node: int, *shapes: InstanceShape) -> set[int]:
-        """The resources of which the node has too little for one of each shape."""
+        """The resources that the node lacks for one instance of each shape."""
         wanted: dict[int, int] = {}
         for shape in shapes:
             for number, amount in shape.amounts:
@@ -185,12 +189,12 @@ class FreeCapacity:
         return {number for number, amount in wanted.items() if self._cells[number][node] < amount}
 
     def add(self, shape: InstanceShape) -> int:
-        """Takes room for one more beyond its job's minimum, within the limits.
+        """Place one more instance beyond its job's minimum, within the limits.
 
         Returns:
-            Its node; NOWHERE if no node has room or a limit would be broken.
+            Its node; NOWHERE if no node has room or a limit would be exceeded.
         """
-        # Written out where `exceeded` and `take` would do: a large plan comes here a hundred thousand times.
+        # `exceeded` and `take` are written out here: a large plan calls this a hundred thousand times.
         left, cells = self.left, self._cells
         for number, amount in shape.amounts:
             if left[number] < amount:
@@ -203,7 +207,7 @@ class FreeCapacity:
         return node
 
     def next_fit(self, shape: InstanceShape) -> int:
-        """A node that has room for one more: the next from the shape's origin on; NOWHERE if none has."""
+        """The next node from the shape's origin on with room for one more instance; NOWHERE if there is none."""
         if shape.releases != self._releases:
             shape.passed, shape.releases = 0, self._releases
         count, width = len(self.keys), _FIRST_LOOK
@@ -230,7 +234,7 @@ class FreeCapacity:
         return NOWHERE
 
     def can_host(self, shape: InstanceShape, count: int) -> bool:
-        """Whether so many more would have room if every job gave up what is beyond its minimum."""
+        """Whether so many instances would fit if every job gave up its instances beyond the minimum."""
         nodes = np.flatnonzero(self._fits(shape, self._attainable))
         if len(nodes) >= count:
             return True
@@ -238,18 +242,18 @@ class FreeCapacity:
         return int(np.minimum.reduce(each).sum()) >= count
 
     def nearest(self, shape: InstanceShape) -> int:
-        """Of the nodes where room for one more can be made, the one that lacks the least of it."""
+        """Of the nodes where room for one more instance can be made, the one that lacks the least."""
         lack = np.zeros(len(self.keys))
         for number, amount in shape.amounts:
             np.maximum(lack, (amount - self._free[number]) / amount, out=lack)
         return int(np.where(self._fits(shape, self._attainable), lack, np.inf).argmin())
 
     def overloaded(self) -> set[int]:
-        """The resources whose use is beyond the limit."""
+        """The resources that are used beyond their limit."""
         return {number for number, left in enumerate(self.left) if left < 0}
 
     def exceeded(self, shape: InstanceShape) -> str:
-        """The first resource whose limit one more instance would break; empty if none."""
+        """The first resource whose limit one more instance would exceed; empty if there is none."""
         for number, amount in shape.amounts:
             if self.left[number] < amount:
                 return self.names[number]
@@ -260,7 +264,7 @@ class FreeCapacity:
             return known
         if excluded not in self._open:
             self._open[excluded] = np.array([key not in excluded for key in self.keys])
-        # Origins of their own keep jobs from searching through the nodes that others have just filled.
+        # With different origins, jobs don't search through the nodes that others have just filled.
         origin = len(self._shapes) * _STRIDE % len(self.keys)
         amounts = tuple((number, amount) for number, amount in enumerate(units) if amount)
         return self._shapes.setdefault(
@@ -271,7 +275,7 @@ class FreeCapacity:
     def _fits(
         shape: InstanceShape, room: Sequence[Amounts], start: int = 0, end: int | None = None
     ) -> NDArray[np.bool_]:
-        """Which of the nodes from start to end have so much room."""
+        """Which nodes from `start` to `end` have room for an instance."""
         found = shape.open[start:end].copy()
         for number, amount in shape.amounts:
             found &= room[number][start:end] >= amount
@@ -283,7 +287,7 @@ def _total(node: FulfilmentNode, name: str) -> float:
 
 
 def _units(name: str, amounts: Sequence[float], *, up: bool = False) -> list[int]:
-    """Base units → whole units. A product such as 0.57 × 1000 is a little off a whole number; that is no fraction."""
+    """Base units → whole units. The rounding error of a product such as 0.57 × 1000 is no fraction."""
     given = np.array([min(amount, _LARGEST) for amount in amounts], np.float64)
     scaled = np.minimum(given * _GRAIN.get(name, 1), _LARGEST).round(3)
     whole = np.maximum(np.ceil(scaled), given > 0) if up else np.floor(scaled)
