@@ -1,4 +1,4 @@
-"""Which job gets how many replicas, and on which nodes: pure algorithms, in a folder for each upstream system.
+"""Which job gets how many replicas, and on which nodes: pure algorithms, a folder for each upstream system.
 
 - `policy`: the contract of allocation policies; `policies`: their registry; `first_fit`: the default policy.
 - `paddle`: Paddle EDL's fulfilment planner, which sizes the elastic jobs of a cluster.

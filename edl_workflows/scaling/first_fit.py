@@ -89,7 +89,7 @@ class _Room:
         return (key for key in self.free if self.nodes[key].schedulable and key not in job.excluded)
 
     def place(self, job: JobInfo, ranks: Iterable[int]) -> RankNodes | None:
-        """Place each rank by first-fit; None if one finds no room (the room of the ranks before stays taken)."""
+        """Place each rank by first-fit; None if one finds no room (earlier ranks stay placed)."""
         places: RankNodes = {}
         for rank in ranks:
             node = next((key for key in self.open_to(job) if self.fits(key, job.demand(rank))), None)
@@ -157,7 +157,7 @@ class _Round:
         self._minimum[job.key] = kept | found
 
     def _search(self, job: JobInfo, missing: list[int], later: Sequence[JobInfo]) -> RankNodes | None:
-        """Find nodes: free room, else others' replicas beyond their minima, else those of less important jobs."""
+        """Find nodes: free room, else others' room beyond minima, else less important jobs' room."""
         as_important = [other for other in later if other.priority >= job.priority]
         for spared, also_beyond in ((later, True), (later, False), (as_important, False)):
             room = self._room.copy()

@@ -74,7 +74,7 @@ POLICIES = (
     ),
     PolicyEntry(
         "fulfilment",
-        "the cluster autoscaler's planner: free GPUs go to the job with the least of what it asks for",
+        "the cluster autoscaler's planner: free GPUs go to the least fulfilled job",
         scheduler=f"{_SIMULATOR}.scheduler:FulfilmentScheduler",
     ),
     PolicyEntry(
@@ -85,7 +85,7 @@ POLICIES = (
     ),
     PolicyEntry(
         "optimus",
-        "the next GPU goes to the job that it saves the most time, by an oracle that knows how long jobs take",
+        "the next GPU goes to the job that it saves the most time, by an oracle that knows all durations",
         scheduler=f"{_SIMULATOR}.optimus:OptimusScheduler",
     ),
 )

@@ -1,8 +1,8 @@
-"""Jobs whose workers average gradients by all-reduce: how many workers pay off, by what was measured at each count.
+"""The number of workers of an all-reduce job, by the speed that was measured with each number.
 
-With at most N workers, N mini-batches make a global batch at every count (DLRover's design, "Fixed batch size"), so
-speeds at different counts can be compared. DLRover decides by free GPUs, with a function that always returns 0; here
-the number of workers climbs as long as each added worker brings enough speed.
+With at most N workers, N mini-batches make a global batch at every count (DLRover's design, "Fixed batch
+size"), so speeds at different counts can be compared. DLRover decides by free GPUs, with a function that
+always returns 0; here the number of workers climbs as long as each added worker brings enough speed.
 """
 
 import math
@@ -16,23 +16,24 @@ from edl_workflows.scaling.dlrover.resources import WORKER, OptimizerJob, Resour
 from edl_workflows.scaling.dlrover.samples import MAX_SPEED
 
 MIN_GAIN = 0.5
-"""The least that each added worker brings, as part of what each brought before: below it, half of it waits for others."""
+"""The least speed of each added worker, as a fraction of the speed per worker before."""
 LEAST = 3
-"""Measurements of one count; fewer say too little."""
+"""The fewest measurements at one count that a decision is based on."""
 NEWEST = 5
 
 
 @dataclass(frozen=True)
 class AllreduceJob:
-    """What the decision is made from.
+    """The input of a decision.
 
     Attributes:
-        workers: how many there are; all run.
+        workers: present number of workers; all run.
         min_workers, max_workers: the user's bounds.
         free: how many more workers the cluster has room for.
-        speeds: count of workers → samples or steps of a fixed batch per second, measured at that count, oldest first.
-        node_unit: counts are multiples of it (nodes of one switch or one machine).
-        fixed_batch: the batch is `max_workers` mini-batches at every count.
+        speeds: number of workers → samples or steps of a fixed batch per second, measured at that number,
+            oldest first.
+        node_unit: the number of workers is a multiple of it (nodes of one switch or one machine).
+        fixed_batch: whether the batch is `max_workers` mini-batches at every number of workers.
     """
 
     workers: int
@@ -46,25 +47,28 @@ class AllreduceJob:
 
 @dataclass(frozen=True)
 class WorkerDecision:
-    """How many workers there shall be, and why."""
+    """The desired number of workers, and why."""
 
     workers: int
     reason: str
 
 
 def decide_workers(job: AllreduceJob, min_gain: float = MIN_GAIN) -> WorkerDecision:
-    """How many workers the job shall have.
+    """Decide how many workers the job gets.
 
-    The gain of growing from k to m workers is ((v_m - v_k) / (m - k)) / (v_k / k): 1 is perfect scaling. From the smallest
-    measured count the *knee* is reached by steps to measured counts, each with a gain of at least `min_gain`.
+    The gain of growing from k to m workers is ((v_m - v_k) / (m - k)) / (v_k / k); 1 is perfect scaling. The
+    *knee* is the largest measured count that is reached from the smallest one in steps with a gain of at
+    least `min_gain` each.
 
-    1. Impossible values: stay.  2. Outside the bounds: into them.
-    3. Fewer than three measurements at the present count: stay, and measure.
-    4. Beyond the knee: back to it.
-    5. At the knee: to twice the count, or halfway to the next larger count that is known not to pay, where there is room.
-       With a fixed batch, to the smallest count of as few mini-batches a worker: more workers would wait.
+    1. Impossible values: keep the count.
+    2. Outside the bounds: move into them.
+    3. Fewer than three measurements at the present count: keep it, and measure.
+    4. Beyond the knee: go back to it.
+    5. At the knee: double the count, or go halfway to the next larger count that is known not to pay off, as
+       far as there is room. With a fixed batch, use the smallest count with as few mini-batches per worker:
+       more workers would idle.
 
-    A count that was measured is never tried again, so this comes to rest.
+    A measured count is never tried again, so the decisions settle.
     """
     if wrong := _problem(job, min_gain):
         return WorkerDecision(job.workers, wrong)
@@ -84,18 +88,19 @@ def decide_workers(job: AllreduceJob, min_gain: float = MIN_GAIN) -> WorkerDecis
         return WorkerDecision(
             job.workers, f"speed with {job.workers} workers is not known yet: {LEAST} measurements are needed"
         )
-    # A count that is not allowed is no place to go back to, however well it did.
+    # Counts that are not allowed are ignored, however fast the job was with them.
     allowed = {n: speed for n, speed in known.items() if low <= n <= high and n % job.node_unit == 0}
     knee = _knee(allowed, min_gain)
     if knee < job.workers:
         gain = _gain(allowed, knee, job.workers)
-        why = f"each worker beyond {knee} brings {gain:.0%} of what each brought before; {min_gain:.0%} is the least"
+        brings = f"each worker beyond {knee} brings {gain:.0%} of what each brought before"
+        why = f"{brings}; {min_gain:.0%} is the least"
         return WorkerDecision(knee, why)
     return _grow(job, knee, min((count for count in allowed if count > knee), default=None), most)
 
 
 def _grow(job: AllreduceJob, knee: int, failed: int | None, most: int) -> WorkerDecision:
-    """From the present count, which pays: to the knee if that is more, else to a count that was not tried."""
+    """Grow from a count that pays off: to the knee if that is larger, else to an untried count."""
     workers, unit = job.workers, job.node_unit
     if knee > workers:
         target = min(knee, most)
@@ -112,23 +117,24 @@ def _grow(job: AllreduceJob, knee: int, failed: int | None, most: int) -> Worker
 
 
 def _problem(job: AllreduceJob, min_gain: float) -> str:
-    """Why nothing can be decided; "" if something can."""
+    """Why no decision is possible; "" if one is."""
     if job.workers < 1:
         return "no worker runs yet"
     if job.free < 0:
         return f"the cluster says that it has room for {job.free} workers"
     if not 1 <= job.min_workers <= job.max_workers or job.node_unit < 1:
-        return f"the bounds are impossible: {job.min_workers} to {job.max_workers} in multiples of {job.node_unit}"
+        bounds = f"{job.min_workers} to {job.max_workers} in multiples of {job.node_unit}"
+        return f"the bounds are impossible: {bounds}"
     return "" if 0 <= min_gain <= 1 else f"the least gain is {min_gain}: 0 to 1 is possible"
 
 
 def _bounds(job: AllreduceJob) -> tuple[int, int]:
-    """The least and the largest allowed multiple of the unit."""
+    """The smallest and the largest allowed multiple of the unit."""
     return -(-job.min_workers // job.node_unit) * job.node_unit, _floor(job.max_workers, job.node_unit)
 
 
 def _medians(speeds: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Count → median of the newest speeds, of those counts that have enough that can be."""
+    """Count → median of its newest speeds, for the counts with enough valid measurements."""
     good = {
         count: [speed for speed in values if math.isfinite(speed) and speed > 0]
         for count, values in sorted(speeds.items())
@@ -155,12 +161,12 @@ def _floor(value: int, unit: int) -> int:
 
 @dataclass(frozen=True)
 class WorldSize:
-    """What the job's rendezvous allows, and what was measured.
+    """The world sizes that the job's rendezvous allows, and the speeds measured with them.
 
     Attributes:
         least, most: the fewest and the most workers.
-        unit: their number is a multiple of it.
-        speeds: number of workers that trained → steps a second, oldest first.
+        unit: the number of workers is a multiple of it.
+        speeds: number of workers → steps per second, oldest first.
     """
 
     least: int
@@ -170,16 +176,11 @@ class WorldSize:
 
 
 def workers_plan(job: OptimizerJob, size: WorldSize) -> ResourcePlan:
-    """How many workers a collective job shall have.
+    """Plan the number of workers of a collective job by `decide_workers`.
 
-    1. Until all that are wanted run, nothing is known of them.
-    2. What `resourceLimits` leave room for is as good as the cluster's free room: whether a node finds a place shows when it is
-       made, and a plan that waits for it in vain is taken back.
-    3. What each number of workers brought, by all that was ever measured: none is tried twice.
-
-    Args:
-        job: as it is.
-        size: what its rendezvous allows, and what was measured.
+    There is no plan until all wanted workers run. What `resourceLimits` allow counts as the cluster's free
+    room: whether a new node can be scheduled shows when it is created, and a plan whose nodes stay pending is
+    withdrawn.
     """
     role = job.roles.get(WORKER)
     if role is None or not role.auto_scale:
@@ -209,7 +210,7 @@ def workers_plan(job: OptimizerJob, size: WorldSize) -> ResourcePlan:
 
 
 def _room(job: OptimizerJob, most: int) -> int:
-    """How many more workers the job's limits leave room for."""
+    """How many more workers the job's limits allow."""
     fitting = bound_plan(job, group_plan(WORKER, "", most), tolerance=0.0).node_group_resources.get(WORKER)
     count = job.roles[WORKER].count
     return max(0, (count if fitting is None or fitting.count is None else fitting.count) - count)

@@ -1,13 +1,15 @@
-"""What may become of a proposal: the user's bounds, the job's limits, roles that no plan may change.
+"""Reduces a proposed plan to what the user's bounds and the job's limits allow.
 
-Each public function of an optimizer ends here, so these hold for every plan:
+Every public function of an optimizer returns a plan that has passed `bound_plan`, so these rules hold for all
+plans:
 
-1. A job whose limits or bounds make no sense gets no plan.
-2. A role with ``autoScale: false`` and its nodes stay as they are, and other roles' nodes don't mind (upstream drops them too).
-3. Counts and sizes lie within the user's bounds; where the user says none, within DLRover's constants, widened by what the
-   role has. (Upstream has a function that clamps, which nothing calls.)
-4. All nodes together stay within ``resourceLimits``; a job beyond them does not grow.
-5. What would change little is left as it is, and what changes is said with its reason.
+1. A job with invalid limits or bounds gets no plan.
+2. A role with ``autoScale: false`` and its nodes don't change. Changes of other roles are kept (upstream
+   drops them).
+3. Counts and sizes lie within the user's bounds or, without these, within DLRover's constants, widened to
+   include what the role has. (Upstream has a function that clamps, but nothing calls it.)
+4. All nodes together stay within ``resourceLimits``; a job beyond its limits does not grow.
+5. Small changes are dropped, and each change has a reason.
 """
 
 import math
@@ -35,27 +37,27 @@ from edl_workflows.scaling.dlrover.resources import (
 SIZES = {"cpu": Range(4, 32), "memory": Range(6_144, 65_536)}
 """Cores and MiB of one node (DLRover's NodeResourceLimit)."""
 COUNTS = {PS: Range(1, 15), WORKER: Range(1, 60)}
-"""DLRover's. Plans don't change how many nodes other roles have."""
+"""DLRover's bounds. Plans don't change the number of nodes of other roles."""
 LIMIT_SHARE = 5
-"""No node needs more than this part of the job's limits: a small job's smallest node is smaller than `SIZES` say."""
+"""In a small job, a fifth of the job's limit replaces a larger lower bound of `SIZES`."""
 TOLERANCE = 0.1
-"""A size is left as it is while the better one differs by less than this part of it."""
+"""A size does not change if the new one differs by less than this part of it."""
 _STEPS = {"cpu": 0.1, "memory": 1.0}
-"""Sizes are rounded down to multiples of these where limits cut them."""
+"""Sizes that limits reduce are rounded down to multiples of these."""
 _SLACK = 1e-6
 """Sums of floats are off by less than this."""
 
 
 def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOLERANCE) -> ResourcePlan:
-    """What of a proposal may be carried out, with a reason for each change and a note for what may not.
+    """The part of a proposal that is allowed, with a reason for each change and a note for each rejected one.
 
-    Counts that are outside the user's bounds are corrected even if nothing is proposed. The answer, applied and bounded
-    again, is empty.
+    Counts outside the user's bounds are corrected even if nothing is proposed. Applying the result and
+    bounding again gives an empty plan.
 
     Args:
-        job: as it is.
-        proposal: its numbers may be anything; those that are not finite and positive are not used.
-        tolerance: see `TOLERANCE`; 0 lets every difference count.
+        job: the present job.
+        proposal: any numbers; those that are not finite and positive are ignored.
+        tolerance: see `TOLERANCE`; with 0 every difference counts.
     """
     if wrong := job_problems(job):
         return empty_plan(*wrong)
@@ -69,12 +71,12 @@ def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOL
 
 
 def job_problems(job: OptimizerJob) -> tuple[str, ...]:
-    """What makes planning for this job impossible, in words."""
+    """Why nothing can be planned for this job, in words; empty if something can."""
     return tuple(_problems(job))
 
 
 def count_range(job: OptimizerJob, role: str) -> Range:
-    """How many nodes a role may have. The model needs a parameter server, and the job a chief."""
+    """How many nodes a role may have. A job needs at least one parameter server and one trainer."""
     has = job.roles[role]
     if role not in COUNTS:
         return Range(has.count, has.count)
@@ -84,7 +86,7 @@ def count_range(job: OptimizerJob, role: str) -> Range:
 
 
 def size_range(job: OptimizerJob, role: str, amount: str, present: float | None) -> Range:
-    """How much of ``cpu`` or ``memory`` a node of a role may have that now has `present`."""
+    """How much ``cpu`` or ``memory`` a node of a role may have, if it has `present` now."""
     if said := job.roles[role].bounds.of(amount):
         return said
     limit, default = job.limits.of(amount), SIZES[amount]
@@ -92,9 +94,10 @@ def size_range(job: OptimizerJob, role: str, amount: str, present: float | None)
 
 
 def first_size(job: OptimizerJob, role: str, most: NodeSize) -> NodeSize:
-    """What the user leaves out of a role's size in a new job: `most`, or a fifth of the job's limits if that is less.
+    """The amounts that the user leaves out of a role's size in a new job.
 
-    A fifth is rounded up to a whole core or MiB, but for less than one.
+    Each is `most`, or a fifth of the job's limit if that is less. A fifth of at least one core or MiB is
+    rounded up.
     """
     said = job.roles[role].resource
     found = {}
@@ -147,22 +150,20 @@ class _Draft:
     notes: list[str] = field(default_factory=list)
 
     def result(self) -> ResourcePlan:
-        """The plan."""
         notes = (*self.proposal.notes, *self.notes)
         return ResourcePlan(self.groups, self.nodes, self.reasons, notes, self.proposal.waiting)
 
     def room(self, amount: str) -> float:
-        """What the limits leave beside this draft; it may be negative."""
+        """What the limits leave after this draft; it may be negative."""
         plan = ResourcePlan(self.groups, self.nodes)
         return self.job.limits.of(amount) - total_amount(apply_plan(self.job, plan), amount)
 
     def shrinks(self, role: str) -> bool:
-        """Whether the role will have fewer nodes."""
         has = self.job.roles.get(role)
         return has is not None and has.auto_scale and self._allowed_count(role) < has.count
 
     def take_nodes(self) -> None:
-        """The proposed sizes of single nodes. Where limits don't hold all, each grows by the same part less."""
+        """Take the proposed sizes of nodes. If limits don't allow all, each grows by the same fraction."""
         sizes = {
             node.name: self._clamped(node.role, node.resource, wanted)
             for node in self._changeable()
@@ -184,7 +185,7 @@ class _Draft:
                 self.notes.append(f"{name} keeps {has}: resourceLimits leave no room ({self._why(name)})")
 
     def take_group(self, role: str) -> None:
-        """The proposed count and size of one role, as far as the limits hold them; else as it has."""
+        """Take the proposed count and size of one role as far as the limits allow."""
         wanted = self.proposal.node_group_resources.get(role, NodeGroupResource())
         has = self.job.roles.get(role)
         if has is None:
@@ -213,7 +214,7 @@ class _Draft:
         self._explain(role, what, self._limits_words(role, asked, count, fitting))
 
     def _allowed_count(self, role: str) -> int:
-        """The proposed count within the bounds; where none is proposed, only the user's bounds count."""
+        """The proposed count within the bounds. If none is proposed, only the user's own bounds apply."""
         has, wanted = self.job.roles[role], self.proposal.node_group_resources.get(role)
         asked = None if wanted is None else wanted.count
         if asked is None and has.bounds.count is None:
@@ -233,7 +234,7 @@ class _Draft:
         return found
 
     def _clamped(self, role: str, has: NodeSize, wanted: NodeSize) -> NodeSize:
-        """Within the bounds; amounts that are no positive numbers are left out."""
+        """A size within the bounds, without amounts that are not positive numbers."""
         found = {}
         for amount in SIZES:
             value = wanted.amount(amount)
@@ -242,7 +243,7 @@ class _Draft:
         return NodeSize.of(found)
 
     def _significant(self, has: NodeSize, wanted: NodeSize) -> NodeSize:
-        """Without what differs too little."""
+        """A size without the amounts that differ too little."""
         found = {}
         for amount in SIZES:
             value, present = wanted.amount(amount), has.amount(amount)
@@ -255,7 +256,7 @@ class _Draft:
     def _share(
         self, amount: str, sizes: Mapping[str, NodeSize], by_name: Mapping[str, OptimizerNode]
     ) -> float:
-        """The part of the wanted growth that there is room for, 0 … 1."""
+        """The fraction of the wanted growth that the limits allow, 0 to 1."""
         growth = math.fsum(
             max(0.0, (size.amount(amount) or 0.0) - (by_name[name].resource.amount(amount) or 0.0))
             for name, size in sizes.items()
@@ -263,7 +264,7 @@ class _Draft:
         return min(1.0, max(0.0, self.room(amount)) / growth) if growth > 0 else 1.0
 
     def _fitting_size(self, role: str, size: NodeSize) -> NodeSize:
-        """For nodes that are wanted and not there yet: what of a larger size there is room for."""
+        """The size of nodes that don't exist yet, reduced to what the limits allow."""
         has = self.job.roles[role]
         missing = has.count - len(self.job.of(role))
         found = {}
@@ -281,7 +282,7 @@ class _Draft:
         return NodeSize.of(found)
 
     def _fitting_count(self, role: str, count: int, size: NodeSize) -> int:
-        """As many of the wanted nodes as the limits hold; never fewer than there are for want of room."""
+        """As many of the wanted nodes as the limits allow, and no fewer than now."""
         has = self.job.roles[role]
         if count <= has.count:
             return count
@@ -296,7 +297,7 @@ class _Draft:
         return min([count, *fitting])
 
     def _limits_words(self, role: str, asked: int, clamped: int, fitting: int) -> str:
-        """What kept a role from the count that was asked for."""
+        """Why a role does not get the count that was asked for."""
         if fitting != clamped:
             return f" (wanted {asked}; resourceLimits leave room for {fitting})"
         if clamped == asked:
@@ -314,12 +315,12 @@ class _Draft:
 
 
 def count_trainers(job: OptimizerJob) -> int:
-    """How many nodes the job wants that compute gradients: workers and the chief."""
+    """The desired number of nodes that compute gradients: workers and the chief."""
     return sum(job.roles[role].count for role in TRAINERS if role in job.roles)
 
 
 def count_fixed_trainers(job: OptimizerJob) -> int:
-    """Those of them that are no workers: a chief of its own."""
+    """The trainers that are not workers: the chief, if it is a role of its own."""
     return count_trainers(job) - (job.roles[WORKER].count if WORKER in job.roles else 0)
 
 

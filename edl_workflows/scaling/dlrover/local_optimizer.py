@@ -1,7 +1,7 @@
-"""Plans for a job of parameter servers and workers from its own statistics (DLRover's LocalOptimizer, single-job mode).
+"""Plans for a job with parameter servers from its own statistics (DLRover's LocalOptimizer, single-job mode).
 
-Each public function is the plan of one stage; `ps_stages` says when each is asked. Thresholds and formulae are upstream's,
-as noted at each; every answer has passed `bounds.bound_plan`.
+Each public function makes the plan of one stage of `ps_stages`. Thresholds and formulae are upstream's unless
+noted; every plan has passed `bounds.bound_plan`.
 """
 
 import math
@@ -29,29 +29,29 @@ from edl_workflows.scaling.dlrover.sample_window import SampleWindow, sample_win
 from edl_workflows.scaling.dlrover.samples import mean
 
 HOT = 0.9
-"""A parameter server that uses so much of its cores on average is hot."""
+"""A parameter server whose mean use of its cores reaches this fraction is hot."""
 OVERLOAD = 0.9
-"""The most that the busiest parameter server shall use of its cores when workers are added."""
+"""The fraction of its cores that the busiest parameter server may use after workers are added."""
 SATURATED = 0.95
-"""Beyond this, what parameter servers use says nothing of what they would need."""
+"""Above this fraction, the use of parameter servers does not show how much they need."""
 SPEED_RATIO = 0.2
-"""The least that an added worker must have brought, as part of what each worker brought before."""
+"""The least speed of an added worker, as a fraction of the speed of each worker before."""
 FIRST_SIZE = NodeSize(16.0, 8_192.0)
-"""The most that a node of a new job gets."""
+"""The largest size of a node in a new job."""
 PS_MEMORY_MARGIN, WORKER_MEMORY_MARGIN = 0.2, 0.5
 MIN_WORKER_CPU, MIN_WORKER_MEMORY = 1.0, 1_024.0
 EXPECTED_WORKERS = 20
-"""Of a job whose user says nothing of their number (upstream's Brain: ``optimize_job_ps_init_adjust_resource``)."""
+"""Expected if the user gives no number (upstream's Brain: ``optimize_job_ps_init_adjust_resource``)."""
 _SLACK = 1e-9
-"""A quotient that is a whole number may come out below it by less than this part."""
+"""Rounding may put a quotient that is a whole number below it by less than this fraction."""
 
 
 def create_plan(job: OptimizerJob) -> ResourcePlan:
-    """Stage CREATE: what the user left out. One node of each role, each with a fifth of what the job may use.
+    """Stage CREATE: one node of each role, each with a fifth of the job's limits L.
 
-    cpu = min(⌈L.cpu/5⌉, 16), memory = min(⌈L.memory/5⌉, 8192 MiB); below one core, L.cpu/5. What the user says stays: a
-    count above 0, and each amount of a size. (Upstream's memory is 0 by a mistake of units, and it overwrites a worker's
-    size.)
+    cpu = min(⌈L.cpu/5⌉, 16), memory = min(⌈L.memory/5⌉, 8192 MiB); below one core, L.cpu/5. Counts above 0
+    and amounts that the user gave don't change. (Upstream's memory is 0 by a mistake of units, and it
+    overwrites a worker's size.)
     """
     plan = ResourcePlan()
     for name in (PS, WORKER):
@@ -60,54 +60,57 @@ def create_plan(job: OptimizerJob) -> ResourcePlan:
             continue
         size = first_size(job, name, FIRST_SIZE)
         count = 1 if role.count == 0 else None
-        why = f"nothing is known of the job yet, and the user leaves it open; {job.limits.cpu:g} cores are its limit"
+        unknown = "nothing is known of the job yet, and the user leaves it open"
+        why = f"{unknown}; {job.limits.cpu:g} cores are its limit"
         plan = merge_plans(plan, group_plan(name, why, count, size))
     return bound_plan(job, plan, tolerance=0.0)
 
 
 def worker_plan(job: OptimizerJob) -> ResourcePlan:
-    """Stage WORKER_INITIAL, and RUNNING when no parameter server changes: as many workers as the parameter servers serve.
+    """Stages WORKER_INITIAL and RUNNING: as many workers as the parameter servers can serve.
 
-    n' = ⌊n · 0.9 / u⌋ with u the most that a parameter server used of its cores; cores = max(mean use, 1), memory =
-    max(1.5 · most used, 1024 MiB). Never fewer than there are. No plan where u is 0 or above 0.95, no steps are made, or the
-    workers added last brought less than a fifth of what each brought before:
-    ((v1 - v0) / (n1 - n0)) / (v0 / n0) < 0.2.
+    n' = ⌊n · 0.9 / u⌋, where u is the largest fraction of its cores that a parameter server used; cores =
+    max(mean use, 1), memory = max(1.5 · most used, 1024 MiB). The number of workers never decreases. There is
+    no plan if u is 0 or above 0.95, if no steps are made, or if the last added workers gained less than a
+    fifth of the speed of each worker before: ((v1 - v0) / (n1 - n0)) / (v0 / n0) < 0.2.
     """
     window = sample_window(job)
     return window if isinstance(window, ResourcePlan) else bound_plan(job, _workers(window))
 
 
 def ps_initial_plan(job: OptimizerJob) -> ResourcePlan:
-    """Stage PS_INITIAL: parameter servers for as many workers as the job's limits hold.
+    """Stage PS_INITIAL: parameter servers for as many workers as the job's limits allow.
 
-    With the cores that one worker uses itself (w) and makes the parameter servers use (p): W = L.cpu / (p + w) workers, but
-    no more than the user allows; count = ⌈W · p / c⌉ servers of c cores, c as the largest has now; memory = 1.2 · the most
-    that one used, or 1.2 · its part of all that is used where there will be fewer.
+    One worker uses w cores itself and p cores of the parameter servers. W = L.cpu / (p + w) workers, but no
+    more than the user allows; count = ⌈W · p / c⌉ servers of c cores, where c is the largest present size;
+    memory = 1.2 · the most that one used or, if there will be fewer servers, 1.2 · its share of all memory
+    used.
 
-    Two caps keep a tiny load from getting servers for workers that will never be (upstream's W is 60 then): w counts as the
-    core that a worker has at least, or as its size if that is less; and where the user says nothing of the number of
-    workers, W is at most 20, as upstream's Brain expects of such a job, or the workers that there are.
+    With a tiny load, W would be too large (60 with upstream), so two caps apply: w is at least one core, or
+    the worker's size if that is less; and if the user gives no number of workers, W is at most 20, as
+    upstream's Brain assumes, or the present number of workers.
     """
     window = sample_window(job)
     return window if isinstance(window, ResourcePlan) else bound_plan(job, _ps_initial(window))
 
 
 def hot_ps_plan(job: OptimizerJob) -> ResourcePlan:
-    """Stage RUNNING: where a parameter server is hot, all of them get cores for the workers that the limits hold.
+    """Stage RUNNING: if a parameter server is hot, all get cores for as many workers as the limits allow.
 
-    f = max(1, ⌊L.cpu / (p + w)⌋ / n), at most 32 cores (or the user's bound) / use of each hot one; each server whose mean use · f is more than it has
-    is migrated to that. Memory stays (upstream's becomes 0).
+    f = max(1, ⌊L.cpu / (p + w)⌋ / n), but no hot server gets more than 32 cores (or the user's bound). Each
+    server whose mean use · f exceeds its cores is migrated to a node with so many. Memory does not change
+    (upstream sets it to 0).
     """
     window = sample_window(job)
     return window if isinstance(window, ResourcePlan) else bound_plan(job, _hot_ps(window))
 
 
 def running_plan(job: OptimizerJob, *, ps_may_change: bool = True) -> ResourcePlan:
-    """Stage RUNNING: hot parameter servers first; where none changes, workers.
+    """Stage RUNNING: hot parameter servers first; if none changes, workers.
 
     Args:
-        job: as it is.
-        ps_may_change: False soon after the last change of parameter servers.
+        job: the present job.
+        ps_may_change: False for a while after parameter servers changed.
     """
     first = hot_ps_plan(job) if ps_may_change else empty_plan("parameter servers changed a short time ago")
     if not first.empty or first.waiting:
@@ -118,25 +121,23 @@ def running_plan(job: OptimizerJob, *, ps_may_change: bool = True) -> ResourcePl
 
 @dataclass(frozen=True)
 class ProcessNeed:
-    """Cores for one worker: those that it uses, and those that it makes all parameter servers together use."""
+    """The cores that one worker uses itself, and those that it makes all parameter servers together use."""
 
     worker_cpu: float
     ps_cpu: float
 
     @property
     def cpu(self) -> float:
-        """Both."""
         return self.worker_cpu + self.ps_cpu
 
 
 def process_need(window: SampleWindow) -> ProcessNeed:
-    """Means over the window."""
     used = [node.cpu for sample in window.samples for node in sample.of(*TRAINERS)]
     return ProcessNeed(mean(used), mean([sample.cpu(PS) for sample in window.samples]) / window.trainers)
 
 
 def speed_ratio(window: SampleWindow) -> float:
-    """What each worker added last brought, as part of what each brought before; 1 if their number never changed."""
+    """The speed gained by each last added worker, relative to the speed per worker before; 1 if unknown."""
     earlier = window.speed_before()
     if earlier is None or earlier[1] <= 0:
         return 1.0
@@ -158,7 +159,8 @@ def _workers(window: SampleWindow) -> ResourcePlan:
         )
     ratio = speed_ratio(window)
     if ratio < SPEED_RATIO:
-        note = f"the workers added last brought {ratio:.0%} of what each brought before; {SPEED_RATIO:.0%} is the least"
+        gained = f"the workers added last brought {ratio:.0%} of what each brought before"
+        note = f"{gained}; {SPEED_RATIO:.0%} is the least"
         return empty_plan(note, *window.notes)
     count = max(window.trainers, math.floor(window.trainers * OVERLOAD / used * (1 + _SLACK)))
     need = process_need(window)

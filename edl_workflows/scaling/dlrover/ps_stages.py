@@ -1,14 +1,15 @@
-"""The stages of a job of parameter servers and workers, and what is asked of an optimizer at each (DLRover's
-JobResourceOptimizer).
+"""The stages of a job with parameter servers, as in DLRover's JobResourceOptimizer.
 
-CREATE → WORKER_INITIAL → PS_INITIAL → RUNNING, never back:
+A job passes through them in order: CREATE → WORKER_INITIAL → PS_INITIAL → RUNNING.
 
-- CREATE: nothing is known; one parameter server and one worker, as far as the user leaves it open.
-- WORKER_INITIAL: there are statistics of that worker; more workers, so that what parameter servers need can be told.
-- PS_INITIAL: there are statistics of several workers; parameter servers for all that the limits hold.
-- RUNNING: whatever holds the job up: hot parameter servers (at most once an hour), then workers.
+- CREATE: nothing is known. One parameter server and one worker, unless the user says otherwise.
+- WORKER_INITIAL: there are statistics of one worker. More workers, to learn what parameter servers need.
+- PS_INITIAL: there are statistics of several workers. Parameter servers for all workers that the limits
+  allow.
+- RUNNING: the bottleneck is removed: hot parameter servers (at most once an hour), then too few workers.
 
-Upstream's optimizers in cluster mode are asked for a stage that Brain does not know; here all speak of the same `OptimizerStage`.
+In cluster mode, upstream's optimizers send the Brain a stage that it does not know; here both use
+`OptimizerStage`.
 """
 
 import math
@@ -24,7 +25,7 @@ PS_REST = 3_600.0
 
 
 class OptimizerStage(StrEnum):
-    """Where a job is (upstream's JobOptStage)."""
+    """The stage of a job (upstream: JobOptStage)."""
 
     CREATE = "job_stage_create"
     WORKER_INITIAL = "job_stage_worker_initial"
@@ -33,7 +34,7 @@ class OptimizerStage(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """How careful a plan for workers is: large steps at first, small ones once the job is known."""
+    """How far a plan may change the number of workers: large steps first, small ones once it is known."""
 
     INITIAL = "initial"
     SAMPLE = "sample"
@@ -42,12 +43,12 @@ class WorkerPhase(StrEnum):
 
 @dataclass(frozen=True)
 class OptimizerQuestion:
-    """What an optimizer is asked.
+    """What an optimizer is asked for.
 
     Attributes:
-        stage: of the job.
-        phase: for workers.
-        ps_may_change: False soon after the last change of parameter servers.
+        stage: the job's stage.
+        phase: the phase of its workers.
+        ps_may_change: False for a while after parameter servers changed.
     """
 
     stage: OptimizerStage
@@ -56,17 +57,17 @@ class OptimizerQuestion:
 
 
 Optimizer = Callable[[OptimizerQuestion, OptimizerJob], ResourcePlan]
-"""Answers for one job; `optimize_locally` is one, a client of the Brain service another."""
+"""Plans for one job, as `optimize_locally` and the client of the Brain service do."""
 
 
 @dataclass(frozen=True)
 class StageProgress:
-    """How far a job is.
+    """A job's progress through the stages.
 
     Attributes:
-        stage: that is asked next.
+        stage: the stage of the next question.
         ps_changed_at: Unix seconds of the last plan that changed parameter servers; None if there was none.
-        sampled: whether RUNNING has had its first plan for workers.
+        sampled: whether there was a plan for workers in RUNNING.
     """
 
     stage: OptimizerStage = OptimizerStage.CREATE
@@ -74,7 +75,7 @@ class StageProgress:
     sampled: bool = False
 
     def question(self, now: float) -> OptimizerQuestion:
-        """What is to be asked now."""
+        """The question to ask the optimizer now."""
         rested = self.ps_changed_at is None or now - self.ps_changed_at >= PS_REST
         phase = WorkerPhase.INITIAL
         if self.stage is OptimizerStage.RUNNING:
@@ -93,13 +94,15 @@ _NEXT = {
 def advance_stage(
     progress: StageProgress, job: OptimizerJob, now: float, optimize: Optimizer
 ) -> tuple[ResourcePlan, StageProgress]:
-    """The plan for now, and how far the job is then. The stage stays while its statistics are still missing.
+    """Ask an optimizer for a plan; the plan, and the progress after it.
+
+    The stage does not advance while its statistics are missing.
 
     Args:
-        progress: from the last call; `Progress()` for a new job.
-        job: as it is.
+        progress: from the last call; `StageProgress()` for a new job.
+        job: the present job.
         now: Unix seconds.
-        optimize: who is asked.
+        optimize: the optimizer to ask.
     """
     question = progress.question(now)
     plan = optimize(question, job)
@@ -116,7 +119,6 @@ def advance_stage(
 
 
 def optimize_locally(question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
-    """The local optimizer's answer."""
     match question.stage:
         case OptimizerStage.CREATE:
             return local_optimizer.create_plan(job)

@@ -1,4 +1,4 @@
-"""Plans for single nodes in trouble: more memory after one ran out of it, less of everything for one that finds no place."""
+"""Plans for single nodes: more memory after an OOM kill, a smaller size for a node that stays pending."""
 
 import math
 
@@ -15,15 +15,16 @@ OOM_FACTOR = 2.0
 MAX_OOM_GROWTH = 8_192.0
 """MiB that one incident adds at most."""
 PENDING_SECONDS = 900.0
-"""A node that has been pending for longer is cut."""
+"""A node that is pending for longer gets a smaller size."""
 PENDING_FACTOR = 0.5
 
 
 def oom_recovery_plan(job: OptimizerJob) -> ResourcePlan:
-    """More memory for each node that ran out of it: max(twice its own, its role's), at most 8192 MiB more, within bounds.
+    """More memory for each node that ran out of it.
 
-    Roles with ``autoScale: false`` are left alone. A node that has no memory size has no limit that could be raised, and one
-    that has the most there is gets no more; both are said in the notes.
+    A node gets twice its own memory or its role's memory, whichever is more, but at most 8192 MiB more,
+    within the bounds. Roles with ``autoScale: false`` don't change. A node without a memory size has no limit
+    to raise, and a node at its upper bound gets no more; notes say so.
     """
     if wrong := job_problems(job):
         return empty_plan(*wrong)
@@ -49,13 +50,13 @@ def oom_recovery_plan(job: OptimizerJob) -> ResourcePlan:
 
 
 def pending_cut_plan(job: OptimizerJob, now: float) -> ResourcePlan:
-    """Half the cores and half the memory for each node that has been pending for more than 900 s, each where half is more
-    than the least that the bounds allow.
+    """Half the cores and half the memory for each node that has been pending for more than 900 s.
 
-    Nodes with GPUs are never cut. A node that can't be cut is left to wait (upstream makes it anew as it was).
+    An amount is halved only if the half is above its lower bound. Nodes with GPUs are not halved. A node that
+    can't be halved stays pending (upstream recreates it unchanged).
 
     Args:
-        job: as it is.
+        job: the present job.
         now: Unix seconds.
     """
     if wrong := job_problems(job):
@@ -79,7 +80,7 @@ def pending_cut_plan(job: OptimizerJob, now: float) -> ResourcePlan:
 
 
 def _half(job: OptimizerJob, node: OptimizerNode, amount: str) -> float | None:
-    """Half of what a node has, rounded up to a whole MiB or tenth of a core; None where that is not allowed or no less."""
+    """Half an amount, rounded up to a MiB or a tenth of a core; None if that is not allowed or not less."""
     has = node.resource.amount(amount)
     if not has:
         return None

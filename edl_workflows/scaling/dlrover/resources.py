@@ -1,10 +1,8 @@
-"""Sizes and counts of a job's nodes, and the plan that changes them: values, and what a plan does to a job.
+"""The job as optimizers see it, the plan that changes its nodes, and the effect of a plan on a job.
 
-The optimizers of parameter-server jobs (`local_optimizer`, `brain`) propose `ResourcePlan`s; `bounds` makes of a proposal
-what the user's bounds and the job's limits allow. Names are those of DLRover's design ("ResourcePlan",
-"NodeGroupResource", "NodeSize"). CPU is in cores, memory in MiB, GPUs in pieces.
-
-Not here: statistics (`samples`), and who carries a plan out.
+Optimizers (`local_optimizer`, `brain`, `allreduce`) propose a `ResourcePlan`, and `bounds` reduces it to what
+the user's bounds and the job's limits allow. `ResourcePlan` and `NodeGroupResource` are names of DLRover's
+design. CPU is counted in cores, memory in MiB.
 """
 
 import math
@@ -26,10 +24,10 @@ _MIB = 2.0**20
 
 @dataclass(frozen=True)
 class NodeSize:
-    """Size of one node: cores, MiB and pieces. What is None keeps what the node or its role has.
+    """Size of one node: cores, MiB and GPUs. None keeps the value of the node or of its role.
 
     Attributes:
-        gpu_type: which GPUs. No plan changes it.
+        gpu_type: the type of the GPUs. No plan changes it.
     """
 
     cpu: float | None = None
@@ -39,21 +37,18 @@ class NodeSize:
 
     @classmethod
     def of(cls, amounts: Mapping[str, float | None]) -> "NodeSize":
-        """A size of these `AMOUNTS`."""
         return cls(amounts.get("cpu"), amounts.get("memory"), amounts.get("gpu"))
 
     def amount(self, name: str) -> float | None:
-        """One of `AMOUNTS`."""
         return {"cpu": self.cpu, "memory": self.memory, "gpu": self.gpu}[name]
 
     def over(self, default: "NodeSize") -> "NodeSize":
-        """This size, with what it leaves out taken from `default`."""
+        """This size, with missing amounts taken from `default`."""
         said = {name: value for name, value in vars(self).items() if value is not None}
         return replace(default, **said)
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing."""
         return self == NodeSize()
 
     def __str__(self) -> str:
@@ -65,31 +60,30 @@ class NodeSize:
 
 @dataclass(frozen=True)
 class Range:
-    """From `low` to `high`, both included."""
+    """The numbers from `low` to `high`, both included."""
 
     low: float
     high: float
 
     def clamp(self, value: float) -> float:
-        """The nearest value within."""
         return min(max(value, self.low), self.high)
 
     def including(self, value: float | None) -> "Range":
-        """Widened, so that it has this value too."""
+        """The range, widened to include this value."""
         return self if value is None else Range(min(self.low, value), max(self.high, value))
 
     @property
     def possible(self) -> bool:
-        """Whether its ends are finite numbers, not negative, and in order."""
+        """Whether both ends are finite, not negative, and in order."""
         return math.isfinite(self.low) and math.isfinite(self.high) and 0 <= self.low <= self.high
 
 
 @dataclass(frozen=True)
 class UserBounds:
-    """What the user allows for a role: nodes, and cores and MiB of one. None leaves it to `bounds`' defaults.
+    """The user's bounds of a role: the number of nodes, and a node's size. None means the default.
 
     Attributes:
-        fewer_because: why the most nodes are fewer than the user allows; "" where they are not.
+        fewer_because: why the upper bound of `count` is lower than the user's; "" if it is the user's.
     """
 
     count: Range | None = None
@@ -104,14 +98,13 @@ class UserBounds:
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What the whole job may use (``resourceLimits``): cores, MiB, pieces. The defaults are DLRover's."""
+    """Limits of the whole job (``resourceLimits``) in cores, MiB and GPUs. The defaults are DLRover's."""
 
     cpu: float = 100.0
     memory: float = 102_400.0
     gpu: float = 4.0
 
     def of(self, name: str) -> float:
-        """The limit of one of `AMOUNTS`."""
         return {"cpu": self.cpu, "memory": self.memory, "gpu": self.gpu}[name]
 
 
@@ -120,10 +113,10 @@ class OptimizerRole:
     """One role of a job.
 
     Attributes:
-        count: nodes that it wants now.
-        resource: size of nodes made from now on.
+        count: desired number of nodes.
+        resource: size of new nodes.
         auto_scale: whether plans may change the role (``autoScale``).
-        bounds: the user's.
+        bounds: the user's bounds.
     """
 
     count: int
@@ -134,14 +127,14 @@ class OptimizerRole:
 
 @dataclass(frozen=True)
 class OptimizerNode:
-    """One node that is there, or wanted and not yet replaced.
+    """A node of the job that exists, or is to be replaced.
 
     Attributes:
-        name: the pod's, unique.
-        id: unique within the role, never used twice; the highest ids go first when a role shrinks.
-        resource: its own size, whatever its role says now; None where it has no limit.
-        pending_since: Unix seconds since which its pod does not get to run; None for one that runs.
-        oom: it ran out of memory and waits to be made anew.
+        name: the pod's name, unique.
+        id: unique within the role and never reused; a role that shrinks loses its highest ids first.
+        resource: the node's own size, which may differ from its role's; an amount without a limit is None.
+        pending_since: Unix seconds since when its pod is pending; None if it runs.
+        oom: whether it ran out of memory and has not been replaced yet.
     """
 
     name: str
@@ -157,9 +150,10 @@ class OptimizerJob:
     """A job as an optimizer sees it.
 
     Attributes:
-        roles: by role name; a role that is not named has no template and gets no nodes.
+        roles: by name; a role that is missing has no template and gets no nodes.
         nodes: in any order.
-        samples: what was measured, in any order; best back to the time before the newest change of the worker count.
+        samples: measurements in any order; they should reach back before the last change of the number of
+            workers.
     """
 
     name: str
@@ -175,7 +169,7 @@ class OptimizerJob:
 
 @dataclass(frozen=True)
 class NodeGroupResource:
-    """What is wanted of a role: the count, and the size of nodes made from now on. What is None stays."""
+    """Changes of a role: the number of nodes, and the size of new nodes. None changes nothing."""
 
     count: int | None = None
     node_resource: NodeSize = field(default_factory=NodeSize)
@@ -183,14 +177,15 @@ class NodeGroupResource:
 
 @dataclass(frozen=True)
 class ResourcePlan:
-    """What shall change.
+    """Changes of a job's nodes.
 
     Attributes:
         node_group_resources: by role.
-        node_resources: by node name: each is replaced by a node of another size (a parameter server is *migrated*).
-        reasons: why, in words, by role or node name: one for each change.
-        notes: why something else does not change.
-        waiting: statistics that may still come are missing; ask again.
+        node_resources: by node name; each node is replaced by one of another size (a parameter server is
+            *migrated*).
+        reasons: by role or node name, a reason in words for each change.
+        notes: why other things don't change.
+        waiting: statistics are missing that may still arrive: ask again.
     """
 
     node_group_resources: Mapping[str, NodeGroupResource] = field(default_factory=dict)
@@ -201,27 +196,26 @@ class ResourcePlan:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing shall change."""
         return not self.node_group_resources and not self.node_resources
 
     def changes(self, job: OptimizerJob, role: str) -> bool:
-        """Whether nodes of this role come, go or are replaced; another size for nodes to come is no such change."""
+        """Whether nodes of this role are added, removed or replaced."""
         wanted = self.node_group_resources.get(role, NodeGroupResource())
         return wanted.count is not None or any(node.name in self.node_resources for node in job.of(role))
 
 
 def empty_plan(*notes: str, waiting: bool = False) -> ResourcePlan:
-    """The empty plan, and why."""
+    """A plan without changes, with notes that say why."""
     return ResourcePlan(notes=notes, waiting=waiting)
 
 
 def group_plan(role: str, why: str, count: int | None = None, size: NodeSize | None = None) -> ResourcePlan:
-    """A proposal for one role."""
+    """A plan that changes one role."""
     return ResourcePlan({role: NodeGroupResource(count, size or NodeSize())}, reasons={role: why})
 
 
 def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
-    """Both plans; where both name a role or a node, the second's."""
+    """Both plans together; where both name a role or a node, the second one wins."""
     return ResourcePlan(
         {**first.node_group_resources, **second.node_group_resources},
         {**first.node_resources, **second.node_resources},
@@ -232,10 +226,10 @@ def merge_plans(first: ResourcePlan, second: ResourcePlan) -> ResourcePlan:
 
 
 def apply_plan(job: OptimizerJob, plan: ResourcePlan) -> OptimizerJob:
-    """The job as it is when the plan is carried out: all wanted nodes are there, and those too many are gone.
+    """The job after the plan is carried out: missing nodes exist, and surplus nodes are gone.
 
-    A node that is replaced has a new id. One that ran out of memory is made anew where its role changes, with the memory
-    that its role then has, if that is more than its own.
+    A replaced node has a new id. If a role changes, its nodes that ran out of memory are replaced, with the
+    larger of their own memory and the role's.
     """
     roles = {name: _changed(role, plan.node_group_resources.get(name)) for name, role in job.roles.items()}
     after = replace(job, roles=roles)
@@ -250,12 +244,11 @@ def apply_plan(job: OptimizerJob, plan: ResourcePlan) -> OptimizerJob:
 
 
 def total_amount(job: OptimizerJob, amount: str) -> float:
-    """What all nodes of a job have together; a node without a size counts nothing."""
+    """The sum over a job's nodes; a node without a size counts as 0."""
     return math.fsum(node.resource.amount(amount) or 0.0 for node in job.nodes)
 
 
 def node_size_of(size: model.NodeResource) -> NodeSize:
-    """The value of a manifest's size."""
     said = {name: parse_quantity(value) for name in AMOUNTS if (value := getattr(size, name)) is not None}
     if "memory" in said:
         said["memory"] /= _MIB
@@ -263,7 +256,6 @@ def node_size_of(size: model.NodeResource) -> NodeSize:
 
 
 def scale_plan_spec(plan: ResourcePlan, job: OptimizerJob) -> model.ScalePlanSpec:
-    """The ScalePlan that asks for this plan."""
     groups = {
         role: model.ReplicaResourceSpec(replicas=wanted.count, resource=_quantities(wanted.node_resource))
         for role, wanted in plan.node_group_resources.items()

@@ -1,8 +1,8 @@
-"""The newest samples of a job as it is now, and what they say.
+"""The newest samples of a job in its present shape, and statistics over them.
 
-A sample tells about the present job if it has exactly the present parameter servers and as many workers; only such samples
-that follow each other up to the newest one count. So no plan is made twice from the same statistics: when it is carried
-out, new ones must come first.
+A sample is of the present shape if it has exactly the present parameter servers and the present number of
+workers. Only an unbroken sequence of such samples up to the newest one counts. So no two plans are made from
+the same statistics: after a plan is carried out, new samples must arrive first.
 """
 
 from collections.abc import Iterable
@@ -21,20 +21,20 @@ from edl_workflows.scaling.dlrover.resources import (
 from edl_workflows.scaling.dlrover.samples import JobSample, mean, valid_samples
 
 NEWEST = 5
-"""Samples that the local optimizer looks at, as upstream's."""
+"""Samples that the local optimizer looks at, as upstream."""
 LEAST = 3
-"""Fewer say too little; Brain's algorithms look at exactly so many."""
+"""The fewest samples that a plan is based on; Brain's algorithms look at exactly so many."""
 
 
 @dataclass(frozen=True)
 class SampleWindow:
-    """What is known of a job as it is now.
+    """The newest samples of a job.
 
     Attributes:
         job: the job.
-        samples: of the job as it is now, oldest first; at least `LEAST`.
+        samples: samples of the present shape, oldest first; at least `LEAST`.
         before: the samples before them, oldest first.
-        notes: what could not be believed.
+        notes: which samples were dropped, and why.
     """
 
     job: OptimizerJob
@@ -44,7 +44,7 @@ class SampleWindow:
 
     @property
     def trainers(self) -> int:
-        """Workers and the chief."""
+        """The number of workers and the chief."""
         return count_trainers(self.job)
 
     @property
@@ -53,23 +53,23 @@ class SampleWindow:
         return mean([sample.speed for sample in self.samples])
 
     def mean_cpu(self, *roles: str) -> dict[str, float]:
-        """Node name → mean cores, of the nodes that all samples have."""
+        """Node name → mean use of cores, for the nodes in all samples."""
         return {
             name: mean([node.cpu for sample in self.samples for node in sample.nodes if node.name == name])
             for name in sorted(frozenset.intersection(*(sample.names(*roles) for sample in self.samples)))
         }
 
     def most(self, amount: str, *roles: str) -> float:
-        """The most cores (``cpu``) or MiB (``memory``) that a node used; 0 if there is none."""
+        """The most cores (``cpu``) or MiB (``memory``) that a node used; 0 without nodes."""
         used = [node for sample in self.samples for node in sample.of(*roles)]
         return max((node.cpu if amount == "cpu" else node.memory for node in used), default=0.0)
 
     def ps_cpu(self, node: OptimizerNode) -> float:
-        """A parameter server's cores; 0 if it has no size."""
+        """A node's cores; 0 if it has no size."""
         return node.resource.cpu or 0.0
 
     def utilisation(self) -> float | None:
-        """The most of its cores that a parameter server used in any sample; None if one has no size."""
+        """The largest fraction of its cores that a parameter server used; None if one has no size."""
         sizes = {node.name: self.ps_cpu(node) for node in self.job.of(PS)}
         if not all(size > 0 for size in sizes.values()):
             return None
@@ -77,7 +77,7 @@ class SampleWindow:
         return max((cpu / sizes[name] for name, cpu in used), default=None)
 
     def speed_before(self) -> tuple[int, float] | None:
-        """How many workers there were before their number changed last, and the mean speed then; None if it never did."""
+        """The number of workers before it last changed, and the mean speed then; None if it never changed."""
         earlier = [(len(sample.of(*TRAINERS)), sample.speed) for sample in reversed(self.before)]
         other = next((count for count, _ in earlier if count not in (0, self.trainers)), None)
         if other is None:
@@ -88,7 +88,7 @@ class SampleWindow:
 
 
 def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | ResourcePlan:
-    """The newest samples of the job as it is; or, where there are too few, the empty plan that says so."""
+    """The newest samples of the job in its present shape; an empty plan that says so if there are too few."""
     if wrong := job_problems(job):
         return empty_plan(*wrong)
     if lacking := next((role for role in (PS, WORKER) if role not in job.roles), None):
@@ -105,7 +105,7 @@ def sample_window(job: OptimizerJob, newest: int = NEWEST) -> SampleWindow | Res
 
 
 def _unsettled(job: OptimizerJob) -> str:
-    """Why the job is not as it shall be; "" if it is."""
+    """Why the job is not in its desired state; "" if it is."""
     for role in (PS, *TRAINERS):
         if role in job.roles:
             there = [node for node in job.of(role) if node.pending_since is None and not node.oom]
@@ -117,7 +117,7 @@ def _unsettled(job: OptimizerJob) -> str:
 
 
 def _present_run(job: OptimizerJob, samples: Iterable[JobSample]) -> int:
-    """How many of the newest samples have the present parameter servers and as many workers."""
+    """How many of the newest samples are of the present shape."""
     present, count = frozenset(node.name for node in job.of(PS)), count_trainers(job)
     found = 0
     for sample in samples:

@@ -1,8 +1,8 @@
-"""What was measured of a job, and which of it can be believed.
+"""Measurements of a job, and their validation.
 
-A sample that has anything impossible in it (a number that is not finite, negative or beyond any machine, a node twice, a
-second sample of the same moment) is left out as a whole: half of a wrong report is no better than the other half. What
-was left out is said in words.
+A sample with anything impossible in it (a number that is not finite, is negative or larger than any machine,
+a node twice, a second, different sample of the same moment) is dropped as a whole, since its other values are
+no more reliable. A note says what was dropped.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 MAX_CPU = 4_096.0
-"""Cores. More than any machine has: whoever reports that is wrong."""
+"""Cores; no machine has more."""
 MAX_MEMORY = 2.0**26
 """MiB, which is 64 TiB."""
 MAX_SPEED = 1e9
@@ -29,13 +29,13 @@ class NodeSample:
 
 @dataclass(frozen=True)
 class JobSample:
-    """A job at one moment (upstream's RuntimeMetric, JobRuntimeInfo).
+    """Measurements of a job at one moment (upstream: RuntimeMetric, JobRuntimeInfo).
 
     Attributes:
         time: Unix seconds.
         step: global step.
-        speed: steps per second; 0 while it is not known.
-        nodes: those that ran.
+        speed: steps per second; 0 while it is unknown.
+        nodes: the nodes that ran.
     """
 
     time: float
@@ -44,11 +44,10 @@ class JobSample:
     nodes: tuple[NodeSample, ...] = ()
 
     def of(self, *roles: str) -> list[NodeSample]:
-        """The nodes of these roles, by name."""
+        """The nodes of these roles, sorted by name."""
         return sorted((node for node in self.nodes if node.role in roles), key=lambda node: node.name)
 
     def names(self, *roles: str) -> frozenset[str]:
-        """The names of the nodes of these roles."""
         return frozenset(node.name for node in self.nodes if node.role in roles)
 
     def cpu(self, *roles: str) -> float:
@@ -62,11 +61,11 @@ class JobSample:
 
 @dataclass(frozen=True)
 class ValidSamples:
-    """Samples that can be believed.
+    """Samples without errors.
 
     Attributes:
-        samples: oldest first, each of another moment.
-        problems: why others can't, in words, for notes.
+        samples: oldest first, at most one for each moment.
+        problems: why other samples were dropped, in words, for notes.
     """
 
     samples: tuple[JobSample, ...]
@@ -74,7 +73,7 @@ class ValidSamples:
 
 
 def valid_samples(samples: Iterable[JobSample]) -> ValidSamples:
-    """Sorts out what can't be. The order of `samples` does not matter."""
+    """Drop impossible samples. The order of `samples` does not matter."""
     found: dict[float, JobSample] = {}
     wrong: set[str] = set()
     contradicted: set[float] = set()

@@ -94,8 +94,8 @@ def plan_fulfilment(
     then by name.
 
     Planning again after the plan is carried out changes nothing, with one exception: a job that freed
-    capacity on a node for a pending job may then grow on other nodes. Doing both at once would leave its number of instances as
-    it was, and so would not free the capacity.
+    capacity on a node for a pending job may then grow on other nodes. Doing both at once would
+    leave its number of instances as it was, and so would not free the capacity.
 
     Args:
         jobs: by name.
@@ -147,7 +147,7 @@ class _Planner:
             [share.beyond for share in self._shares],
         )
         self._givers: dict[int, list[PlannedShare]] = {}
-        """Node → the jobs with instances beyond their minimum there, once per instance; filled when needed."""
+        """Node → the jobs with instances beyond their minimum there, once per instance."""
 
     def admit(self) -> None:
         """Step 2."""
@@ -260,7 +260,7 @@ class _Planner:
         return False
 
     def _make_room(self, waiting: PlannedShare) -> int:
-        """Free capacity for an instance of a job's minimum, which is known to be possible; the node where it is."""
+        """Free capacity for an instance of a job's minimum, which is known to be possible; its node."""
         if not self._givers:
             for share in self._shares:
                 for node in share.beyond:

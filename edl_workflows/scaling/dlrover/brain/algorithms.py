@@ -1,4 +1,4 @@
-"""Brain's algorithms by name, and which of them answer a stage."""
+"""Brain's algorithms by name, and the algorithms of each stage."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,18 +36,19 @@ ALGORITHMS: Mapping[str, BrainAlgorithm] = MappingProxyType(
         )
     }
 )
-"""The nine of DLRover's Brain, and fairness. A new one is a function and a row."""
+"""The nine algorithms of DLRover's Brain, and fair share. A new one is a function and a row here."""
 
 
 def optimize_job(question: OptimizerQuestion, request: BrainRequest) -> ResourcePlan:
-    """What Brain plans for a job at a stage.
+    """Plan for a job in a stage.
 
-    A job that has more than its fair share gives it back first; all other plans stay within the share. Then:
+    A job above its fair share first gives workers back; all other plans stay within the share.
 
-    - CREATE: the first worker, and parameter servers from former jobs, else the cold start.
+    - CREATE: the first worker; parameter servers by former jobs, or else the cold start.
     - WORKER_INITIAL: workers.
-    - PS_INITIAL: parameter servers; more memory for one that ran out of it.
-    - RUNNING: memory for nodes that ran out of it, hot parameter servers, idle ones, workers: the first that has a plan.
+    - PS_INITIAL: parameter servers, or more memory for one that ran out of it.
+    - RUNNING: the first of these that has a plan: memory after OOM kills, hot parameter servers, idle ones,
+      workers.
     """
     request = replace(request, phase=question.phase)
     share = workers.optimize_job_fair_share(request)
@@ -100,7 +101,7 @@ _BY_STAGE: Mapping[OptimizerStage, Callable[[OptimizerQuestion, BrainRequest], R
 
 
 def _first(request: BrainRequest, *algorithms: BrainAlgorithm) -> ResourcePlan:
-    """The first plan that changes something; else the empty one with all notes."""
+    """The first plan with changes; if there is none, an empty plan with all notes."""
     notes: list[str] = []
     waiting = False
     for algorithm in algorithms:
@@ -113,7 +114,7 @@ def _first(request: BrainRequest, *algorithms: BrainAlgorithm) -> ResourcePlan:
 
 
 def _within_share(request: BrainRequest) -> BrainRequest:
-    """The request, with the fair share as the most workers that are allowed."""
+    """The request with the fair share as the upper bound of workers."""
     job, share = request.job, workers.fair_share(request)
     if isinstance(share, str) or WORKER not in job.roles:
         return request

@@ -1,10 +1,10 @@
-"""Fairness across jobs: what each may have of a cluster that has not enough for all (named in DLRover's design, absent
-upstream).
+"""Fair shares of a cluster that is too small for all jobs; named in DLRover's design, absent from its code.
 
-Dominant-resource fairness by progressive filling (Ghodsi et al., NSDI 2011): a job's *dominant share* is the largest part
-of any resource of the cluster that its workers hold. Every job has its minimum; then the job with the smallest share,
-divided by its weight, gets one worker more, until none that wants more finds room. What each job holds now plays no part,
-so that the answer does not depend on who came first and does not change when it is carried out.
+Dominant-resource fairness by progressive filling (Ghodsi et al., NSDI 2011): a job's *dominant share* is the
+largest fraction of any resource of the cluster that its workers hold. Every job gets its minimum. Then the
+job with the smallest dominant share, divided by its weight, gets one more worker, until no job that wants
+more finds room. Present allocations don't count, so that the result does not depend on the order of arrival
+and does not change when it is carried out.
 """
 
 import heapq
@@ -16,21 +16,21 @@ from dataclasses import dataclass, field
 from edl_workflows.scaling.dlrover.resources import AMOUNTS, NodeSize
 
 _SLACK = 1e-9
-"""Sums of floats are off by less than this part of the capacity."""
+"""Rounding errors of sums are smaller than this fraction of the capacity."""
 _MAX_WORKERS = 10_000
 
 
 @dataclass(frozen=True)
 class WorkerClaim:
-    """What one job wants.
+    """The workers that one job wants.
 
     Attributes:
         job: its name, unique.
         worker: size of one worker.
-        fixed: what its other nodes have together, which it keeps.
-        least: workers that it can't do without.
-        wanted: workers that it could use.
-        weight: a job of weight 2 has twice the share of one of weight 1.
+        fixed: the resources of its other nodes together, which it keeps.
+        least: the fewest workers.
+        wanted: the most workers that it could use.
+        weight: a job of weight 2 gets twice the share of a job of weight 1.
     """
 
     job: str
@@ -43,7 +43,7 @@ class WorkerClaim:
 
 @dataclass(frozen=True)
 class FairShares:
-    """Workers by job, and why a job is not among them."""
+    """The number of workers of each job; for invalid claims, the problem."""
 
     workers: Mapping[str, int]
     problems: Mapping[str, str]
@@ -53,11 +53,13 @@ def fair_shares(claims: Iterable[WorkerClaim], capacity: Mapping[str, float]) ->
     """How many workers each job may have.
 
     Args:
-        claims: in any order. A claim that makes no sense is left out, and said in `FairShares.problems`.
-        capacity: what the jobs may share, by resource; finite and positive; one that is not named is not scarce.
+        claims: in any order. An invalid claim is ignored and named in `FairShares.problems`.
+        capacity: amounts that the jobs share, by resource; finite and positive. A missing resource is not
+            scarce.
 
     Returns:
-        Between `least` and `wanted` for each job. All together have no more than the capacity, unless the minima do.
+        Between `least` and `wanted` workers for each job. Together they fit the capacity, unless the minima
+        exceed it.
     """
     claims = list(claims)
     wrong = {claim.job: why for claim in claims if (why := _problem(claim))}
@@ -88,7 +90,7 @@ def fair_shares(claims: Iterable[WorkerClaim], capacity: Mapping[str, float]) ->
 
 
 def _share(claim: WorkerClaim, workers: int, capacity: Mapping[str, float]) -> float:
-    """The dominant share per weight; where nothing that the job uses is scarce, its count, so that all take turns."""
+    """The dominant share by weight; by the number of workers for a job that uses no scarce resource."""
     parts = [workers * (claim.worker.amount(name) or 0.0) / limit for name, limit in capacity.items()]
     return max(parts, default=0.0) / claim.weight or workers / claim.weight / _MAX_WORKERS
 

@@ -1,4 +1,4 @@
-"""Messages of the Brain service, and the values that algorithms work with: one becomes the other."""
+"""Conversion between the messages of the Brain service and the values of the algorithms."""
 
 import math
 from collections.abc import Iterable
@@ -26,7 +26,6 @@ BOUNDED = ("count", "cpu", "memory")
 def job_of(
     facts: brain.JobFacts, nodes: Iterable[brain.NodeFacts] = (), samples: Iterable[JobSample] = ()
 ) -> OptimizerJob:
-    """The job that facts and nodes tell of."""
     roles = {
         name: OptimizerRole(role.count, _resource(role.resource), role.auto_scale, _bounds(role.bounds))
         for name, role in facts.roles.items()
@@ -39,10 +38,10 @@ def job_of(
 
 
 def roles_of(job: OptimizerJob) -> dict[str, brain.RoleFacts]:
-    """What is said of a job's roles.
+    """A job's roles as messages.
 
     Raises:
-        pydantic.ValidationError: a number is none that a job can have.
+        pydantic.ValidationError: a number is out of its range.
     """
     return {
         name: brain.RoleFacts(
@@ -58,7 +57,7 @@ def roles_of(job: OptimizerJob) -> dict[str, brain.RoleFacts]:
 
 
 def limits_of(job: OptimizerJob) -> brain.JobLimits:
-    """What is said of a job's limits.
+    """A job's limits as a message.
 
     Raises:
         pydantic.ValidationError: as `roles_of`.
@@ -67,7 +66,7 @@ def limits_of(job: OptimizerJob) -> brain.JobLimits:
 
 
 def nodes_of(job: OptimizerJob) -> list[brain.NodeFacts]:
-    """What is said of a job's nodes.
+    """A job's nodes as messages.
 
     Raises:
         pydantic.ValidationError: as `roles_of`.
@@ -86,13 +85,12 @@ def nodes_of(job: OptimizerJob) -> list[brain.NodeFacts]:
 
 
 def sample_of(message: brain.SampleMessage) -> JobSample:
-    """A sample; it may be one that can't be believed."""
+    """The sample of a message, not validated."""
     nodes = tuple(NodeSample(node.name, node.role, node.cpu, node.memory) for node in message.nodes)
     return JobSample(message.time, message.step, message.speed, nodes)
 
 
 def sample_message(sample: JobSample) -> brain.SampleMessage:
-    """What is said of a sample."""
     return brain.SampleMessage(
         time=sample.time,
         step=sample.step,
@@ -105,17 +103,15 @@ def sample_message(sample: JobSample) -> brain.SampleMessage:
 
 
 def question_of(request: brain.OptimizeRequest) -> OptimizerQuestion:
-    """What an optimizer is asked."""
     return OptimizerQuestion(OptimizerStage(request.stage), WorkerPhase(request.phase), request.ps_may_change)
 
 
 def training_of(facts: brain.TrainingFacts) -> TrainingParameters:
-    """What algorithms are told of the training."""
     return TrainingParameters(**facts.model_dump())
 
 
 def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
-    """What is said of the training.
+    """The parameters of a training as a message.
 
     Raises:
         pydantic.ValidationError: as `roles_of`.
@@ -124,7 +120,6 @@ def training_facts(training: TrainingParameters) -> brain.TrainingFacts:
 
 
 def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
-    """The answer that says a plan."""
     return brain.OptimizeReply(
         groups={
             role: brain.GroupPlan(count=wanted.count, resource=_size(wanted.node_resource))
@@ -138,7 +133,6 @@ def plan_message(plan: ResourcePlan) -> brain.OptimizeReply:
 
 
 def plan_of(message: brain.OptimizeReply) -> ResourcePlan:
-    """The plan that an answer says."""
     return ResourcePlan(
         {
             role: NodeGroupResource(said.count, _resource(said.resource))
@@ -167,7 +161,7 @@ def _bounds(bounds: brain.RoleBounds) -> UserBounds:
 
 
 def _between(said: Range | None) -> brain.AmountRange | None:
-    """Bounds without an upper end are said with the highest that can be."""
+    """Bounds as a message; an infinite upper bound becomes the largest allowed amount."""
     if said is None:
         return None
     return brain.AmountRange(low=said.low, high=brain.MAX_AMOUNT if said.high == math.inf else said.high)

@@ -1,4 +1,4 @@
-"""Brain's algorithms for parameter servers (upstream's names and constants; what differs is said at each).
+"""Brain's algorithms for parameter servers, with upstream's names and constants; differences are noted.
 
 Each is a function from a `BrainRequest` to a `ResourcePlan` that has passed `bounds.bound_plan`.
 """
@@ -47,11 +47,12 @@ MIN_REMAINING = 3_600.0
 
 
 def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
-    """Hot parameter servers (mean use of cores above 80 %, or memory above 90 % in each of the 3 newest samples) grow.
+    """Hot parameter servers grow: mean CPU use above 80 %, or memory above 90 % in each of 3 samples.
 
-    Cores: where one is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have; the ratio is the same for all
-    and such that no hot one gets more than it may. Memory: 8 GiB more, but at most twice as much (upstream gives 8 GiB more to a
-    server of 512 MiB, too).
+    Cores: if one server is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have, scaled down
+        by one
+    ratio for all if a hot server would exceed its bound. Memory: 8 GiB more, but at most twice as much
+    (upstream also adds 8 GiB to a server of 512 MiB).
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
@@ -66,13 +67,16 @@ def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_ps_cold_create_resource(request: BrainRequest) -> ResourcePlan:
-    """A new job of which nothing is known: 4 parameter servers of 12 cores and 16 GiB."""
+    """A new job without former jobs: 4 parameter servers of 12 cores and 16 GiB."""
     return _created(request.job, COLD_COUNT, COLD_SIZE, "no former job tells what this one needs")
 
 
 def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
-    """A new job after former ones: cores = the most that a server used on average + 4 (at least 12); count = 1.5 · the mean
-    of what all servers of a job used together, without outliers, / cores; memory = 1.2 · the most used."""
+    """A new job with former jobs of its scenario.
+
+    cores = the highest mean use of a server + 4, at least 12; count = 1.5 · the mean use of all servers of a
+    job together, without outliers, / cores; memory = 1.2 · the most used.
+    """
     samples = [known for record in request.history if (known := former_samples(record))]
     totals = [major_mean([sample.cpu(PS) for sample in known]) for known in samples]
     totals = [total for total in totals if total > 0]
@@ -90,12 +94,13 @@ def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
-    """Parameter servers for the workers that are to come, once the first few are known.
+    """Parameter servers for the expected number of workers, once there are statistics of the first few.
 
-    cores = ⌈0.08 · receiving operations of one server⌉ + 4 (16 beyond 150 of them), at least ⌈most used⌉ + 4.
-    Workers W = 10 for a short job, else 20, but no more than ⌈r · n⌉ with r the part of a server's cores that 15 servers
-    would leave free, or that the load which stays on one server would. count = ⌈W / n · most used together / cores⌉;
-    memory = 1.2 · the most used. (Upstream plans no servers at all where the speed is not known.)
+    cores = ⌈0.08 · receiving operations of one server⌉ + 4 (16 if there are more than 150), at least ⌈most
+    used⌉ + 4. W = 10 workers for a short job, else 20, but no more than ⌈r · n⌉, where r is the factor by
+    which the load could grow with 15 servers, or with the load that stays on one server. count = ⌈W / n ·
+    most used together / cores⌉; memory = 1.2 · the most used. (Upstream makes no plan if the speed is
+    unknown.)
     """
     window = sample_window(request.job)
     if isinstance(window, ResourcePlan):
@@ -123,9 +128,12 @@ def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
-    """A parameter server ran out of memory: where one held much more than the others (a fifth of its memory more than the
-    mean), each gets twice the memory; where all held the same, there will be twice as many, or, if so many are not allowed,
-    twice the memory."""
+    """A parameter server ran out of memory.
+
+    If one held much more than the others (a fifth of its memory more than the mean), each gets twice the
+    memory. If all held about the same, there will be twice as many servers or, if so many are not allowed,
+    each gets twice the memory.
+    """
     job = request.job
     if wrong := job_problems(job):
         return empty_plan(*wrong)
@@ -151,10 +159,11 @@ def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_ps_resource_util(request: BrainRequest) -> ResourcePlan:
-    """Cores of idle parameter servers are given back where others are at their end, in a job that goes on for an hour.
+    """Idle parameter servers give cores back if others are overloaded and the job takes another hour.
 
-    If 32 workers keep one above 80 %, or one uses 25.6 cores: each that used less than 40 % gets ⌈most used⌉ + 4 cores and
-    1.2 · the memory used, where that is less than it has (upstream's may be more).
+    If 32 workers keep a server above 80 %, or one uses 25.6 cores, each server that used less than 40 % gets
+    ⌈most used⌉ + 4 cores and 1.2 · the memory used, if that is less than it has (with upstream it may be
+    more).
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
@@ -221,7 +230,7 @@ def _returned(window: SampleWindow) -> ResourcePlan:
 
 
 def _created(job: OptimizerJob, count: int, size: NodeSize, why: str) -> ResourcePlan:
-    """For a job that is not there yet: what the user says of the role stays, and half of the limits is left to workers."""
+    """A plan for a new job that keeps what the user gave, and leaves half of the limits to workers."""
     role = job.roles.get(PS)
     if wrong := job_problems(job):
         return empty_plan(*wrong)

@@ -1,4 +1,4 @@
-"""What Brain's algorithms are told, and what several of them ask of it."""
+"""The input of Brain's algorithms, and statistics that several of them use."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,20 +11,20 @@ from edl_workflows.scaling.dlrover.sample_window import LEAST, SampleWindow
 from edl_workflows.scaling.dlrover.samples import JobSample, mean, valid_samples
 
 RECORDS = LEAST
-"""The newest samples that algorithms look at."""
+"""How many of the newest samples algorithms look at."""
 SHORT_SECONDS = 1_800.0
-"""A job that one worker would finish in so long is a short one."""
+"""A job is short if one worker would finish it in this time."""
 
 
 @dataclass(frozen=True)
 class TrainingParameters:
-    """What a job says of its training; 0 is not known.
+    """What a job declares about its training; 0 means unknown.
 
     Attributes:
-        batch_size: records in a step.
-        dataset_size: records in an epoch.
-        epochs: how often all records are read.
-        max_steps: the most steps, whatever the records say.
+        batch_size: records per step.
+        dataset_size: records per epoch.
+        epochs: number of epochs.
+        max_steps: upper limit of the number of steps.
         recv_ops: operations of the graph that receive from parameter servers.
     """
 
@@ -36,7 +36,7 @@ class TrainingParameters:
 
     @property
     def steps(self) -> float | None:
-        """How many steps the job takes; None if that is not known."""
+        """The number of steps of the job; None if it is unknown."""
         by_records = self.dataset_size * max(self.epochs, 1) / self.batch_size if self.batch_size > 0 else 0.0
         known = [steps for steps in (by_records, float(self.max_steps)) if math.isfinite(steps) and steps > 0]
         return min(known, default=None)
@@ -47,8 +47,8 @@ class FormerJob:
     """A former job of the same scenario.
 
     Attributes:
-        completed: it ended with success.
-        samples: what was measured of it, in any order.
+        completed: whether it succeeded.
+        samples: its measurements, in any order.
         oom: names of its nodes that ran out of memory.
     """
 
@@ -60,13 +60,13 @@ class FormerJob:
 
 @dataclass(frozen=True)
 class BrainRequest:
-    """A job, and all that may matter for it.
+    """A job, and what is known about it.
 
     Attributes:
         history: former jobs (upstream: of the last 7 days).
-        phase: how careful a plan for workers is.
-        claims: what this job and those beside it want, for fairness; by `WorkerClaim.job` one of them is this job's.
-        capacity: what all jobs with a claim may share, by resource: cores, MiB, pieces.
+        phase: the phase of the job's workers.
+        claims: of all jobs that share the cluster, this one included (by `WorkerClaim.job`).
+        capacity: what the jobs with claims may share, by resource: cores, MiB, GPUs.
     """
 
     job: OptimizerJob
@@ -81,21 +81,22 @@ BrainAlgorithm = Callable[[BrainRequest], ResourcePlan]
 
 
 def former_samples(record: FormerJob) -> tuple[JobSample, ...]:
-    """A former job's samples that can be believed, oldest first."""
+    """A former job's valid samples, oldest first."""
     return valid_samples(record.samples).samples
 
 
 def one_worker_seconds(window: SampleWindow, training: TrainingParameters) -> float | None:
-    """How long one worker alone would need for all steps, at the mean speed of one; None if that is not known."""
+    """Seconds that one worker would need for all steps, at the mean speed of a worker; None if unknown."""
     speed = window.speed / window.trainers
     return training.steps / speed if training.steps is not None and speed > 0 else None
 
 
 def major_cluster(values: Sequence[float]) -> list[float]:
-    """The half of the values, and one, that lie closest around the median: without outliers on either side.
+    """The values closest to the median, without outliers on either side.
 
-    Grown from the median, each time by the nearer neighbour, until more than half of the values are in it (upstream's
-    ComputeMajorCluster; it stops early when one side is used up, ours goes on with the other).
+    The cluster grows from the median, always by the nearer neighbour, until it has more than half of the
+    values (upstream's ComputeMajorCluster, which stops early when one side is used up; this one continues on
+    the other side).
     """
     ordered = sorted(values)
     middle = len(ordered) // 2
@@ -109,5 +110,5 @@ def major_cluster(values: Sequence[float]) -> list[float]:
 
 
 def major_mean(values: Sequence[float]) -> float:
-    """The mean of the major cluster; 0 of nothing."""
+    """The mean of the major cluster; 0 without values."""
     return mean(major_cluster(values)) if values else 0.0

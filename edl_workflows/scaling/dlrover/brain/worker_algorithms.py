@@ -1,4 +1,4 @@
-"""Brain's algorithms for workers (upstream's names and constants; what differs is said at each)."""
+"""Brain's algorithms for workers, with upstream's names and constants; differences are noted."""
 
 import math
 from dataclasses import replace
@@ -31,15 +31,18 @@ OOM_FACTOR, OOM_STEP = 1.2, 4e9 / 2**20
 """Upstream's step is 4e9 bytes."""
 EXHAUSTED, OVERLOAD, DECREASE = 0.95, 0.8, 4
 SLOWER = 0.1
-"""So much less speed after more workers is a deceleration."""
+"""If the speed drops by this fraction after a change of workers, the job became slower."""
 FIRST_WORKERS, MAX_FIRST_WORKERS, MAX_STEP = 10, 32, 4
 MEMORY_MARGIN, MAX_MEMORY_STEP, CPU_MARGIN = 0.2, 8_192.0, 1.0
 _ROUNDING = 1e-9
 
 
 def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
-    """A new job's first worker: cores = ⌈the most that one used in completed jobs⌉, at least 12; memory = 1.5 · the most
-    used, at least 16 GiB. What the user says stays."""
+    """A new job's first worker.
+
+    cores = ⌈the most that one used in completed jobs⌉, at least 12; memory = 1.5 · the most used, at least 16
+    GiB. What the user gave does not change.
+    """
     role = request.job.roles.get(WORKER)
     if wrong := job_problems(request.job):
         return empty_plan(*wrong)
@@ -67,8 +70,11 @@ def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePlan:
-    """Workers ran out of memory: they get the most that any worker of former jobs used (1.2 times that for those that ran
-    out of it), or what they have and 4 GB more, but at most twice that (upstream always adds 4 GB)."""
+    """Workers ran out of memory.
+
+    They get the most that a worker of a former job used (1.2 times that if it ran out of memory), or 4 GB
+    more than they have, but at most twice as much (upstream always adds 4 GB).
+    """
     job = request.job
     if wrong := job_problems(job):
         return empty_plan(*wrong)
@@ -89,15 +95,19 @@ def optimize_job_worker_create_oom_resource(request: BrainRequest) -> ResourcePl
 
 
 def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
-    """As many workers as the parameter servers serve, n of them now; u is the most that a server used of its cores.
+    """As many workers as the parameter servers can serve.
 
-    1. A server used 95 % or more in all of the 3 newest samples: n - 4 if that leaves one.
-    2. u < 80 %, and the last change of n did not make the job slower by a tenth: n' = ⌊0.8 / u · n⌋. In phases ``initial``
-       and ``sample`` at most 10 in a job that one worker ends in half an hour, else 32, and n + 4 where that is not known;
-       in phase ``stable`` at most n + 4, and only if the job became faster.
-    3. Otherwise n. Memory is 1.2 · the most used (at most 8 GiB more), cores ⌈the most used + 1⌉, for new workers.
+    n is the present number of workers, u the largest fraction of its cores that a server used.
 
-    Upstream rounds n' up: a few workers then exhaust a server, are taken away and come again.
+    1. If a server used 95 % or more in all of the 3 newest samples: n - 4, if at least one worker is left.
+    2. If u < 80 %, and the last change of n did not slow the job down by a tenth: n' = ⌊0.8 / u · n⌋. In the
+       phases ``initial`` and ``sample`` at most 10 workers in a job that one worker would finish in half an
+       hour, else 32, and n + 4 if that is unknown; in phase ``stable`` at most n + 4, and only if the job
+       became faster.
+    3. Otherwise n. New workers have ⌈the most used + 1⌉ cores and 1.2 · the most memory used (at most 8 GiB
+       more).
+
+    Upstream rounds n' up, so that a few workers exhaust a server, are removed, and are added again.
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
@@ -120,9 +130,9 @@ def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
 
 
 def optimize_job_fair_share(request: BrainRequest) -> ResourcePlan:
-    """The job's fair share of a cluster that has not enough for all: no more workers than `fairness.fair_shares` gives it.
+    """Reduce a job to its fair share of a cluster that is too small for all jobs (`fairness.fair_shares`).
 
-    It only takes away; to grow within the share is for the other algorithms (see `algorithms.optimize_job`).
+    It only removes workers; other algorithms let a job grow within its share (see `algorithms.optimize_job`).
     """
     job = request.job
     if wrong := job_problems(job):
@@ -139,7 +149,7 @@ def optimize_job_fair_share(request: BrainRequest) -> ResourcePlan:
 
 
 def fair_share(request: BrainRequest) -> int | str:
-    """How many workers the job may have beside the others; or why nobody can tell."""
+    """How many workers the job may have beside the others; or why that is unknown."""
     if not request.claims:
         return "no other jobs are known"
     for name in AMOUNTS:
@@ -153,7 +163,7 @@ def fair_share(request: BrainRequest) -> int | str:
 
 
 def _former_memory(request: BrainRequest) -> list[float]:
-    """For each worker of former jobs what it used last, with a margin where it ran out of it."""
+    """The last memory use of each worker of former jobs, with a margin if it ran out of memory."""
     found = []
     for record in request.history:
         last = {node.name: node.memory for sample in former_samples(record) for node in sample.of(WORKER)}
@@ -162,7 +172,7 @@ def _former_memory(request: BrainRequest) -> list[float]:
 
 
 def _count(window: SampleWindow, request: BrainRequest, used: float) -> tuple[int, str]:
-    """Workers and chief together, and why."""
+    """The number of workers and chief together, and the reason."""
     now = window.trainers
     cpu = {node.name: window.ps_cpu(node) for node in window.job.of(PS)}
     exhausted = [
