@@ -1,4 +1,4 @@
-# The one door: `make help`. Each target sets up what it needs, so any of them works first after a clone.
+# `make help` lists the targets. Each target installs what it needs, so any of them can be the first after a clone.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
@@ -18,7 +18,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 
 .PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints image clean
 
-help:  ## Show what there is
+help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # pip alone resolves and installs this set in minutes, uv in seconds. The constraints hold exact versions.
@@ -69,7 +69,7 @@ test-unit: $(READY)  ## Unit, property, golden and contract tests but for the sl
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract tests/argo -m 'not slow'
 	@echo "Left out: tests marked slow, Airflow's and the API server's (make test), and all that make test leaves out."
 
-lint: $(READY)  ## ruff, the layers, generated files
+lint: $(READY)  ## ruff, import contracts, generated files
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
@@ -78,7 +78,7 @@ lint: $(READY)  ## ruff, the layers, generated files
 style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
 	$(BIN)/python -m tests.style
 
-format: $(READY)  ## Let ruff format and fix
+format: $(READY)  ## Format and fix with ruff
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 

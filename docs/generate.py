@@ -274,8 +274,8 @@ def airflow_page() -> str:
     group = task_groups.checkpoint_migrate_restart
     return page(
         "Airflow operators and sensors",
-        "This page lists every operator, sensor and task group with its arguments. [Write a DAG](../how-to/write-a-dag.md) shows "
-        "how to use them.",
+        "This page lists every operator, sensor and task group with its arguments. "
+        "[Write a DAG](../how-to/write-a-dag.md) shows how to use them.",
         *common,
         *own,
         f"{head(group)}\n\n{arguments(group)}",
@@ -346,13 +346,14 @@ def lint_page() -> str:
     """All rules of `edl argo lint`."""
     rows = ((f"`{rule.name}`", str(rule.severity), rule.catches, rule.remedy) for rule in LINT_RULES)
     meaning = (
-        "*Error*: the API server or Argo refuses the manifest, or the workflow is certain to fail. *Warning*: the workflow works "
-        "until something likely happens, such as the loss of a pod or a stop."
+        "*Error*: the API server or Argo refuses the manifest, or the workflow is certain to fail. "
+        "*Warning*: the workflow works until something likely happens, such as the loss of a pod or a stop."
     )
     return page(
         "Rules of `edl argo lint`",
-        "This page lists every rule of the linter, with what to do about it. Structure and CEL rules are those of Argo Workflows "
-        f"{argo_schema.load().version}. [How to use the linter](../how-to/lint-argo-workflows.md).",
+        "This page lists every rule of the linter, with what to do about it. "
+        f"Structure and CEL rules are those of Argo Workflows {argo_schema.load().version}. "
+        "[How to use the linter](../how-to/lint-argo-workflows.md).",
         meaning,
         table(("rule", "severity", "what it catches", "what to do"), rows),
     )
@@ -368,12 +369,14 @@ def relaunch_page() -> str:
         for reason, rule in RULES.items()
     )
     budget = (
-        f"The budget of a node is its role's `restartCount`, at most {MAX_BUDGET}, or the value for its rank in `criticalNodes`. "
-        "A process that prepares the next cluster version is restarted in its pod as many times; after that its node has failed."
+        f"The budget of a node is its role's `restartCount`, at most {MAX_BUDGET}, "
+        "or the value for its rank in `criticalNodes`. A process that prepares the next cluster version "
+        "is restarted in its pod as many times; after that its node has failed."
     )
     return page(
         "Restarts",
-        "This page lists why a node can end and whether the job's master replaces it, and why the master fails a job. "
+        "This page lists why a node can end and whether the job's master replaces it, "
+        "and why the master fails a job. "
         "[Fault tolerance](../explanation/fault-tolerance.md) explains how these work together.",
         "## Nodes",
         table(("reason", "when", "exit codes", "replaced"), rows),
@@ -418,9 +421,10 @@ def policies_page() -> str:
     )
     return page(
         "Policies",
-        "A policy determines how many replicas each job gets, and on which nodes. `edl simulate --policy` accepts all of them: "
-        "[simulate a cluster](../how-to/simulate-a-cluster.md). Those marked as live size and place preemptible DIJobs, with "
-        "`edl controller run --allocator-policy`: [run DIJobs](../how-to/run-dijobs.md).",
+        "A policy determines how many replicas each job gets, and on which nodes. "
+        "`edl simulate --policy` accepts all of them: [simulate a cluster](../how-to/simulate-a-cluster.md). "
+        "Those marked as live size and place preemptible DIJobs, with `edl controller run "
+        "--allocator-policy`: [run DIJobs](../how-to/run-dijobs.md).",
         table(("policy", "what it does", "live"), rows),
     )
 

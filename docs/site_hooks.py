@@ -1,6 +1,7 @@
-"""What the built site has beside the files of docs/: API pages, pages of linked source files, and drawn diagrams.
+"""Adds to the built site what is not a file of docs/: API pages, pages of linked source files, diagrams.
 
-MkDocs calls the functions ``on_...``; `mkdocs.yml` names this file. The Markdown files stay as a code host shows them.
+MkDocs calls the functions ``on_...``, since `mkdocs.yml` names this file. The Markdown files stay readable
+on a code host.
 """
 
 import hashlib
@@ -121,7 +122,7 @@ def with_site_links(source: str, text: str) -> str:
 
 
 def source_page(path: str) -> str:
-    """The page of a file outside docs/: its Markdown, its code, or a folder's names. Search does not find the code."""
+    """The page of a file outside docs/: its Markdown, its code, or a folder's names.."""
     file = ROOT / path
     if path.endswith(".md"):
         return with_site_links(path, file.read_text())

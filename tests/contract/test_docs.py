@@ -1,4 +1,4 @@
-"""The documentation tells the truth: its snippets are excerpts of tested files or run, its commands parse, its links lead somewhere."""
+"""The documentation is correct: snippets are tested code, commands parse, links lead to files."""
 
 import importlib.util
 import re
@@ -41,7 +41,7 @@ def _sources() -> str:
 
 @pytest.mark.parametrize("snippet", list(_snippets("python")))
 def test_python_is_tested_code(snippet: str) -> None:
-    """A Python snippet is an excerpt of a file that tests run, block by block."""
+    """Each block of a Python snippet is an excerpt of a file that tests run."""
     sources = re.sub(r"\s+", " ", _sources())
     blocks = [re.sub(r"\s+", " ", block).strip() for block in re.split(r"\n\s*\.\.\.\n|\n\n+", snippet)]
 
@@ -57,7 +57,7 @@ def _manifests() -> Iterator[Any]:
 
 @pytest.mark.parametrize("text", list(_manifests()))
 def test_manifests_are_valid(text: str) -> None:
-    """A manifest of one of our kinds in the documentation is a valid one."""
+    """Manifests of our kinds in the documentation are valid."""
     for document in yaml.safe_load_all(text):
         if isinstance(document, dict) and str(document.get("apiVersion", "")).startswith(
             "elastic.iml.github.io"
@@ -78,7 +78,7 @@ def _commands() -> Iterator[Any]:
 
 @pytest.mark.parametrize("line", list(_commands()))
 def test_commands_parse(line: str) -> None:
-    """Every `edl` command in the documentation is one that the command line accepts."""
+    """The command line accepts every `edl` command in the documentation."""
     words = shlex.split(line)[1:]
     if words[0] == "agent":
         assert words[1] == "run"
@@ -100,7 +100,7 @@ def test_commands_parse(line: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """A relative link in the documentation names a file that exists."""
+    """Every relative link in the documentation leads to a file that exists."""
     broken = [target for target in LINK.findall(page.read_text()) if not (page.parent / target).exists()]
 
     assert not broken
@@ -132,7 +132,7 @@ def test_every_metric_is_listed() -> None:
 
 
 def test_every_environment_variable_is_listed() -> None:
-    """The page of environment variables lists those that the package names."""
+    """The page of environment variables lists each variable that the package names."""
     page = (ROOT / "docs" / "reference" / "environment.md").read_text()
     named = [value for name, value in vars(names).items() if name.startswith("ENV_")]
     named += [value for name, value in vars(addresses).items() if name.endswith("_VARIABLE")]
@@ -142,7 +142,7 @@ def test_every_environment_variable_is_listed() -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    """The index leads to each page."""
+    """The index has a link to each page."""
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
 

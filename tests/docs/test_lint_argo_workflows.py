@@ -1,4 +1,4 @@
-"""The Python of docs/how-to/lint-argo-workflows.md runs."""
+"""The Python snippet of docs/how-to/lint-argo-workflows.md runs."""
 
 import pytest
 import yaml
@@ -8,7 +8,7 @@ from tests.argo.lint.cases import SHOW, steps, templates
 
 
 def test_the_library_says_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing argument of a template in another manifest is told."""
+    """The linter reports a missing argument of a template in another manifest."""
     manifest = yaml.safe_load(steps("name: a\ntemplateRef: {name: tools, template: show}"))
     template = yaml.safe_load(templates(SHOW).replace("generateName: train-", "name: tools"))
     template["kind"] = "WorkflowTemplate"

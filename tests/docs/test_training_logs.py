@@ -1,4 +1,4 @@
-"""The snippet about logs in the how-to of training programs."""
+"""The snippet about logs in docs/how-to/write-a-training-program.md runs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from edl_workflows.jobs import names
 
 
 def test_a_programs_lines_say_whose_they_are() -> None:
-    """JSON with the event, job, pod, node, rank and cluster version."""
+    """A log line is JSON with the event, job, pod, node, rank and cluster version."""
     pod = {
         names.ENV_MASTER_ADDR: "127.0.0.1:1",
         names.ENV_JOB_TOKEN: "t",

@@ -1,4 +1,4 @@
-"""A training program's log lines, as the how-to has them; run by `test_training_logs`."""
+"""A training program that logs as the how-to page shows; `test_training_logs` runs it."""
 
 import logging
 from types import SimpleNamespace
