@@ -18,12 +18,12 @@ import tensorflow as tf
 from digits import CLASSES, HIDDEN, PIXELS, load  # type: ignore[import-not-found]  # beside this script
 
 from edl_workflows.agent import connect
-from edl_workflows.agent.mwms import Dataset, Model, TrainingOptions, training
+from edl_workflows.agent.tensorflow_collective import Dataset, MirroredModel, TrainingOptions, training
 
 LEARNING_RATE = 2e-3
 
 
-def build() -> Model:
+def build() -> MirroredModel:
     """The network of `digits`, and its optimizer."""
     initial = tf.keras.initializers.GlorotUniform(seed=0)
     weights = {
@@ -38,7 +38,7 @@ def build() -> Model:
         logits = hidden @ weights["digits/logits/weights"] + weights["digits/logits/biases"]
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
 
-    return Model(
+    return MirroredModel(
         weights=weights,
         losses=losses,
         optimizer=tf.keras.optimizers.Adam(LEARNING_RATE),

@@ -7,8 +7,9 @@
         ...
         job.report_step(step, loss)
 
-Imports the base install only. Apart stand TensorFlow's adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
-`edl_workflows.agent.mwms` (collective jobs), and the loop of collective jobs of any framework, `edl_workflows.agent.world`.
+Needs the base install only. The TensorFlow adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
+`edl_workflows.agent.tensorflow_collective` (collective jobs), and the framework-independent loop of
+collective jobs, `edl_workflows.agent.world`, are imported separately.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore

@@ -1,4 +1,4 @@
-"""``edl agent run -- CMD…``: the process that a training pod starts with. Needs the base install only."""
+"""``edl agent run -- CMD…``: the entry point of a training pod. Needs the base install only."""
 
 import argparse
 import logging
@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command line.
 
     Args:
-        argv: what follows ``edl agent``.
+        argv: arguments after ``edl agent``.
 
     Returns:
         The exit code.
@@ -31,17 +31,17 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(asctime)s edl-agent %(levelname)s %(message)s"
     )
-    for noisy in ("httpx", "httpcore"):  # a line for each request would bury the training's own output
+    for noisy in ("httpx", "httpcore"):  # one line per request would bury the output of the training
         logging.getLogger(noisy).setLevel(logging.WARNING)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        _parser().error("no command: write the training program after --")
+        _parser().error("no command given: write the training program after --")
     try:
         environment = NodeEnvironment.read()
         settings = AgentSettings(command=command, checkpoint_grace=arguments.checkpoint_grace)
         return _supervise(environment, settings, as_json=_as_json(arguments.log_format))
     except EdlError as error:
-        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message says it; no trace for a user's mistake
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - a user's mistake needs no traceback
         return INVALID
 
 
@@ -64,25 +64,29 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
-        help="run the training program as the job's master says",
-        description="Runs the training program as the job's master says: one process for the active cluster version, "
-        "one prepared for the next. The pod's environment names the master. Where a shell script is the command, let it "
-        "`exec` the program: SIGTERM ends the script, and its end ends all that it started.",
+        help="run the training program under the control of the job's master",
+        description="Runs the training program under the control of the job's master: one process for the "
+        "active "
+        "cluster version, and one prepared for the next. The pod's environment gives the master's address. "
+        "If the "
+        "command is a shell script, let it `exec` the program: SIGTERM ends the script, and when the script "
+        "ends, so "
+        "do all processes that it started.",
     )
     run.add_argument(
         "--checkpoint-grace",
         type=_seconds,
         default=AgentSettings.checkpoint_grace,
         metavar="SECONDS",
-        help="time from SIGTERM to SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
+        help="time between SIGTERM and SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
     )
     run.add_argument(
         "--log-format",
         choices=("auto", "console", "json"),
         default="auto",
-        help="form of the agent's own log lines; auto: for people where stderr is a terminal, else JSON",
+        help="format of the agent's own log; auto: console on a terminal, else JSON",
     )
-    run.add_argument("--verbose", action="store_true", help="say more on stderr")
+    run.add_argument("--verbose", action="store_true", help="log more on stderr")
     run.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the training program")
     return parser
 

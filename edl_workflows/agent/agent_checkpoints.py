@@ -1,7 +1,8 @@
-"""What an agent does for the checkpoints of its node: it persists what the training process has copied into shared memory,
-also when that process is gone, and shares it with another node if the training program asks for that.
+"""An agent's part in the checkpoints of its node: it persists the copies that the training process made in
+shared memory, even after that process has died, and replicates them to another node if the training program
+asks for it.
 
-Where there is no shared memory it does nothing: the training process then saves to storage itself.
+Without shared memory it does nothing: the training process then saves to storage itself.
 """
 
 import logging
@@ -11,32 +12,33 @@ from collections.abc import Callable, Mapping
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment, snapshot_folder
-from edl_workflows.agent.peers import Peers
+from edl_workflows.agent.peers import PeerCopies
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import SnapshotFolder, Stage, take_folder
+from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage, take_folder
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
 
 CLOSE_SECONDS = 4.0
-"""How long an ending agent waits for what it is persisting, beyond the time that it had for it: a master that was away is
-asked again every 3 s."""
+"""Extra time for an exiting agent to finish persisting. A master that was unreachable is retried every 3
+s."""
 LOST_SECONDS = 60.0
-"""How long the next process waits until the copies of a lost version are persisted: they are what it goes on from."""
+"""Time that the next process waits until the copies of a lost version, from which it continues, are
+persisted."""
 LOOK_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
 
 class AgentCheckpoints:
-    """One agent's.
+    """Persists and replicates the copies of one node.
 
     Args:
-        environment: of the pod.
-        client: to the master.
-        directive: gives the newest directive.
+        environment: the pod's environment.
+        client: connection to the master.
+        directive: returns the newest directive.
         wake: called in another thread when something was persisted.
-        environ: says where shared memory is.
+        environ: environment variables, which give the folder of shared memory.
     """
 
     def __init__(
@@ -48,37 +50,37 @@ class AgentCheckpoints:
         environ: Mapping[str, str],
     ) -> None:
         self.environment: dict[str, str] = {}
-        """For the training process."""
+        """Variables for the training process."""
         self._node = environment
         self._client = client
         self._directive = directive
         self._wake = wake
         self._folder: SnapshotFolder | None = None
         self._persister: Persister | None = None
-        self._peers: Peers | None = None
+        self._peers: PeerCopies | None = None
         self._lost = 0
         self.waits_until = 0.0
-        """When `settled` becomes true at the latest (monotonic seconds)."""
+        """Deadline after which `settled` is true in any case (monotonic seconds)."""
         try:
             self._folder = take_folder(snapshot_folder(environ, environment.node))
             self._persister = Persister(self._folder, client, environment.node, self._look)
         except (CheckpointError, OSError) as error:
-            log.warning("%s; checkpoints are saved without it", error)
+            log.warning("%s; checkpoints are saved directly to storage", error)
             return
         self.environment = {names.ENV_SNAPSHOT_DIR: str(self._folder.folder)}
 
     def start(self) -> None:
-        """Begin; what an agent before left in memory comes first."""
+        """Start, first with the copies that a previous agent left in memory."""
         if self._persister is not None:
             self._persister.start()
             self._persister.save_newest()
 
     def save_newest(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Persist what the training process, which is gone, had copied last. Waits for it.
+        """Persist the last copy of the training process, which has exited, and wait for it.
 
         Args:
-            timeout: seconds, at most.
-            stopped: ends the waiting.
+            timeout: maximum seconds to wait.
+            stopped: ends the waiting when true.
         """
         if self._persister is None:
             return
@@ -89,12 +91,12 @@ class AgentCheckpoints:
         ):
             pass
         newest = self._folder.newest if self._folder is not None else None
-        if not done and newest is not None and newest.stage is Stage.MEMORY:
-            log.warning("step %d is not yet persisted after %.0f s", newest.step, max(0.0, timeout))
+        if not done and newest is not None and newest.stage is SnapshotStage.MEMORY:
+            log.warning("step %d is still not persisted after %.0f s", newest.step, max(0.0, timeout))
 
     def settled(self, lost: int) -> bool:
-        """Whether the copies of a lost cluster version are persisted; begins that when it is asked first. True also where it
-        takes too long: the next version then goes on from an older checkpoint.
+        """Whether the copies of a lost cluster version are persisted. The first call starts that. True after
+        a time-out, too: the next version then continues from an older checkpoint.
 
         Args:
             lost: the version.
@@ -111,7 +113,7 @@ class AgentCheckpoints:
         return done or now >= self.waits_until
 
     def close(self) -> None:
-        """Stop, and give the memory back."""
+        """Stop, and free the memory."""
         if self._persister is not None and self._folder is not None:
             self._persister.close(CLOSE_SECONDS)
             if self._peers is not None:
@@ -119,9 +121,9 @@ class AgentCheckpoints:
             shutil.rmtree(self._folder.folder, ignore_errors=True)
 
     def _look(self) -> None:
-        """The persister is idle; or the training program has asked for peers."""
+        """Called by the idle persister: start replication if the training program has asked for it."""
         assert self._folder is not None
         if self._peers is None and self._folder.shared:
-            self._peers = Peers(self._folder, self._node, self._client, self._directive, self._wake)
+            self._peers = PeerCopies(self._folder, self._node, self._client, self._directive, self._wake)
             self._peers.start()
         self._wake()

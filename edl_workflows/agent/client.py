@@ -1,10 +1,13 @@
 """The master's HTTP API as typed calls. The only place in the agent that touches httpx.
 
-One attempt a call: who calls decides about patience (`edl_workflows.agent.patience`).
+Each method makes one attempt; `call_until_answered` retries.
 """
 
 import contextlib
+import logging
+import random
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -57,7 +60,15 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
 """An acknowledgement waits for the master's grouped write, which takes about a second."""
 
+FIRST_DELAY = 0.1
+"""Seconds: a brief failure should cost little, even during a switch of versions."""
+LONGEST_DELAY = 3.0
+"""Seconds: bounds the load of a job's thousands of nodes on a master that comes back."""
+
+Result = TypeVar("Result")
 Answer = TypeVar("Answer", bound=Message)
+
+log = logging.getLogger(__name__)
 
 _ERRORS: dict[int, type[EdlError]] = {
     400: InvalidError,
@@ -71,11 +82,12 @@ _ERRORS: dict[int, type[EdlError]] = {
 
 
 class MasterClient:
-    """Calls of one node. Thread-safe; threads share a connection pool.
+    """HTTP calls of one node. Thread-safe; threads share a connection pool.
 
     Every method raises:
-        UnavailableError: no answer, or the master is in trouble: the same call may succeed later.
-        ForbiddenError, NotFoundError, ConflictError, InvalidError: the master refused; the message is its own.
+        UnavailableError: no answer, or the master failed: the same call may succeed later.
+        ForbiddenError, NotFoundError, ConflictError, InvalidError: the master rejected the call, with its own
+            message.
 
     Args:
         url: base URL.
@@ -92,7 +104,7 @@ class MasterClient:
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=False,  # a proxy for the outside world has no business between a pod and its master
+            trust_env=False,  # no proxy between a pod and its master
             transport=transport,
         )
 
@@ -105,28 +117,28 @@ class MasterClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; calls of other threads that are under way go on to their end, new ones are refused."""
+        """Close the connections. Running calls of other threads finish; new calls are rejected."""
         with self._lock:
             self._closed = True
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
-        # httpx forgets a connection that another thread is just opening, and leaves its socket to the garbage collector.
+        # httpx would leak a connection that another thread is just opening.
         with self._lock:
             idle = self._closed and not self._under_way
         if idle:
             self._http.close()
 
     def register(self, registration: Registration) -> Directive:
-        """Say that the agent has started."""
+        """Register the node when the agent has started."""
         return self._post("/v1/nodes", registration, Directive)
 
     def heartbeat(self, heartbeat: Heartbeat) -> Directive:
-        """Say that the node lives."""
+        """Report that the node is alive."""
         return self._post("/v1/nodes/heartbeat", heartbeat, Directive)
 
     def directive(self, node: NodeRef, after: int, wait: float) -> Directive:
-        """What the master wants; waits up to `wait` seconds for something newer than revision `after`."""
+        """The node's directive; waits up to `wait` seconds for one that is newer than revision `after`."""
         params: dict[str, str | int | float] = {
             "type": node.type,
             "id": node.id,
@@ -136,27 +148,27 @@ class MasterClient:
         return self._get("/v1/directive", params, Directive, wait)
 
     def process(self, report: ProcessReport) -> Directive:
-        """A training process reached a state."""
+        """Report that a training process reached a state."""
         return self._post("/v1/processes", report, Directive)
 
     def crash(self, report: CrashReport) -> Directive:
-        """A training process ended while it prepared."""
+        """Report that a training process exited while preparing."""
         return self._post("/v1/processes/crashes", report, Directive)
 
     def node_check(self, report: CheckReport) -> Directive:
-        """What the node measured."""
+        """Report the measurement of a node check."""
         return self._post("/v1/nodes/check", report, Directive)
 
     def exit(self, report: ExitReport) -> ExitVerdict:
-        """The training process ended; what now?"""
+        """Report the exit of the training process; the answer says whether to wait for the next version."""
         return self._post("/v1/nodes/exit", report, ExitVerdict)
 
     def step(self, report: StepReport) -> Directive:
-        """Report progress."""
+        """Report the newest training step."""
         return self._post("/v1/steps", report, Directive)
 
     def begin_checkpoint(self, begin: CheckpointBegin) -> CheckpointTicket:
-        """Announce a checkpoint: the master remembers the data position."""
+        """Announce a checkpoint; the master records the data position."""
         return self._post("/v1/checkpoints", begin, CheckpointTicket)
 
     def end_checkpoint(self, ticket: str, end: CheckpointEnd) -> CheckpointRef:
@@ -164,11 +176,11 @@ class MasterClient:
         return self._post(f"/v1/checkpoints/{ticket}", end, CheckpointRef)
 
     def restored_checkpoint(self, restore: CheckpointRestore) -> Directive:
-        """Report what the chief found to start from."""
+        """Report the checkpoint that the chief starts from."""
         return self._post("/v1/checkpoints/restored", restore, Directive)
 
     def report_model(self, report: ModelReport) -> ModelVerdict:
-        """Report what the restored model says; may the version train?"""
+        """Report the evaluation of the restored model; the answer says whether the version may train."""
         return self._post("/v1/checkpoints/model", report, ModelVerdict)
 
     def damaged_checkpoint(self, damage: CheckpointDamage) -> Directive:
@@ -180,19 +192,19 @@ class MasterClient:
         return self._post("/v1/datasets", params, DatasetProgress)
 
     def progress(self, dataset: str) -> DatasetProgress:
-        """How far a data set is."""
+        """Get the progress of a data set."""
         return self._get(f"/v1/datasets/{dataset}", {}, DatasetProgress)
 
     def offsets(self, dataset: str, update: StreamUpdate) -> DatasetProgress:
-        """Say how far the partitions of a stream reach now."""
+        """Report the current end offsets of a stream's partitions."""
         return self._post(f"/v1/datasets/{dataset}/offsets", update, DatasetProgress)
 
     def lease(self, dataset: str, request: LeaseRequest) -> LeaseReply:
-        """Take shards."""
+        """Lease shards."""
         return self._post(f"/v1/datasets/{dataset}/lease", request, LeaseReply)
 
     def acknowledge(self, dataset: str, request: AckRequest) -> AckReply:
-        """Say what became of shards."""
+        """Acknowledge or return shards."""
         return self._post(f"/v1/datasets/{dataset}/ack", request, AckReply)
 
     def join_sync(self, name: str, join: SyncJoin) -> SyncState:
@@ -204,7 +216,7 @@ class MasterClient:
         return self._get(f"/v1/sync/{name}", {"wait": wait}, SyncState, wait)
 
     def open_barrier(self, name: str, join: SyncJoin) -> BarrierState:
-        """Open a barrier."""
+        """Open a barrier, now and for later callers."""
         return self._post(f"/v1/barriers/{name}", join, BarrierState)
 
     def barrier(self, name: str, wait: float) -> BarrierState:
@@ -254,3 +266,52 @@ def _detail(response: httpx.Response) -> str:
         if isinstance(body, dict) and "error" in body:
             return str(body["error"])[:1000]
     return response.text[:1000]
+
+
+class BackOff:
+    """Exponential back-off with jitter; `wait` returns early when `stop` is set."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._delay = FIRST_DELAY
+
+    def reset(self) -> None:
+        """Start over after a success."""
+        self._delay = FIRST_DELAY
+
+    def next_delay(self) -> float:
+        """Seconds until the next attempt, for callers that don't block."""
+        delay = self._delay * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        self._delay = min(LONGEST_DELAY, self._delay * 2)
+        return delay
+
+    def wait(self) -> bool:
+        """Wait for the next attempt; True when stopped instead."""
+        return self._stop.wait(self.next_delay())
+
+
+def call_until_answered(call: Callable[[], Result], stop: threading.Event) -> Result | None:
+    """Repeat a call until the master, which may be restarting, answers.
+
+    Args:
+        call: one attempt; must be repeatable.
+        stop: ends the retries when set.
+
+    Returns:
+        The answer; None when stopped before there was one.
+
+    Raises:
+        EdlError: the master rejected the call.
+    """
+    back_off = BackOff(stop)
+    complained = False
+    while not stop.is_set():
+        try:
+            return call()
+        except UnavailableError as error:
+            if not complained:
+                log.warning("%s; retrying", error)
+                complained = True
+        if back_off.wait():
+            break
+    return None

@@ -4,8 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from edl_workflows.agent.client import MasterClient
-from edl_workflows.agent.patience import BackOff
+from edl_workflows.agent.client import BackOff, MasterClient
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
@@ -19,10 +18,11 @@ class DirectiveWatch:
     """Follows a node's directive until closed.
 
     Args:
-        client: to the master.
+        client: connection to the master.
         node: whose directive.
         on_change: called in the watching thread after each change.
-        register: called in the watching thread before the first poll and when the master does not know the node.
+        register: called in the watching thread before the first poll and when the master does not know the
+            node.
     """
 
     def __init__(
@@ -47,31 +47,32 @@ class DirectiveWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following; waiters return."""
+        """Stop following; blocked `wait_for` calls return."""
         self._stop.set()
         with self._changed:
             self._changed.notify_all()
 
     def offer(self, directive: Directive) -> None:
-        """Take a directive that came as the answer of another call, if it is newer."""
+        """Accept a directive that came with the response to another call, if it is newer."""
         if directive.revision > self.latest.revision:
             self._take(directive)
 
     def refresh(self) -> None:
-        """Ask the master now, and take its answer.
+        """Fetch the directive now.
 
         Raises:
-            EdlError: there was none.
+            EdlError: the master did not answer.
         """
         before = self.latest
         answer = self._client.directive(self._node, before.revision, 0.0)
         with self._changed:
-            # A master that replaced another may count from less; but what came meanwhile is not to be undone.
+            # A restarted master may count from a lower revision; but a directive that came meanwhile must not
+            # be undone.
             if self.latest is before or answer.revision > self.latest.revision:
                 self._take(answer)
 
     def wait_for(self, predicate: Callable[[Directive], bool], timeout: float | None = None) -> bool:
-        """Wait until the directive fulfils `predicate`; False when the time is over or the watch was closed."""
+        """Wait until the directive satisfies `predicate`; False on time-out or when the watch was closed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._stop.is_set() or (self._heard and predicate(self.latest)), timeout
@@ -79,7 +80,8 @@ class DirectiveWatch:
             return self._heard and predicate(self.latest)
 
     def nudge(self) -> None:
-        """Let waiters look again: something beside the directive changed. Not for signal handlers: it locks."""
+        """Have waiters evaluate their predicates again. Takes a lock, so don't call it in a signal
+        handler."""
         with self._changed:
             self._changed.notify_all()
 
@@ -101,9 +103,9 @@ class DirectiveWatch:
                 if not registered and self._register is not None:
                     self._take(self._register())
                     registered = True
-                # The first question is answered at once: what holds now?
+                # The first poll returns at once with the current directive.
                 wait = POLL_SECONDS if self._heard else 0.0
-                # The master's word is taken even if its revision is lower: it may have been replaced.
+                # The directive is accepted even if its revision is lower: the master may have been restarted.
                 self._take(self._client.directive(self._node, self.latest.revision, wait))
                 back_off.reset()
                 said = ""
@@ -111,6 +113,6 @@ class DirectiveWatch:
                 if isinstance(error, NotFoundError):
                     registered = self._register is None
                 if not self._stop.is_set() and said != type(error).__name__:
-                    log.warning("%s; trying on", error)
+                    log.warning("%s; retrying", error)
                     said = type(error).__name__
                 back_off.wait()

@@ -1,8 +1,10 @@
-"""What a training pod's environment says, one function a variable, each failing loudly.
+"""Environment variables: those of a training pod, which the agent and training code read, and those of a
+training process, which the agent sets.
 
-Names stand in `edl_workflows.jobs.names`; whoever makes the pod sets them.
+The names are constants of `edl_workflows.jobs.names`.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -16,81 +18,40 @@ from edl_workflows.agent.snapshots import SHARED_MEMORY, SnapshotFolder, node_fo
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
+from edl_workflows.protocol.cluster import Cluster
 from edl_workflows.protocol.nodes import NodeRef
 
 _ANY_INTERFACE = "0.0.0.0"  # noqa: S104 - what `addresses.listen` says on a real cluster
 
 
-def master_url(environ: Mapping[str, str]) -> str:
-    """Base URL of the job master's HTTP API."""
-    return "http://" + addresses.resolve(_required(environ, names.ENV_MASTER_ADDR))
-
-
-def token(environ: Mapping[str, str]) -> str:
-    """The job's bearer token."""
-    return _required(environ, names.ENV_JOB_TOKEN)
-
-
-def job_name(environ: Mapping[str, str]) -> str:
-    """Name of the ElasticJob."""
-    return _required(environ, names.ENV_JOB_NAME)
-
-
-def namespace(environ: Mapping[str, str]) -> str:
-    """Namespace of the ElasticJob."""
-    return _required(environ, names.ENV_NAMESPACE)
-
-
-def pod_name(environ: Mapping[str, str]) -> str:
-    """Name of this pod."""
-    return _required(environ, names.ENV_POD_NAME)
-
-
-def node(environ: Mapping[str, str]) -> NodeRef:
-    """This node's type and id."""
-    node_type, node_id = _required(environ, names.ENV_NODE_TYPE), _number(environ, names.ENV_NODE_ID)
-    try:
-        return NodeRef(type=node_type, id=node_id)
-    except ValidationError as error:
-        raise InvalidError(
-            f"environment variable {names.ENV_NODE_TYPE} is {node_type!r}: "
-            f"it must be one of {', '.join(sorted(names.NODE_PORTS))}"
-        ) from error
-
-
-def rank(environ: Mapping[str, str]) -> int:
-    """This node's rank among those of its type."""
-    return _number(environ, names.ENV_NODE_RANK)
-
-
 def cluster_version(environ: Mapping[str, str]) -> int:
-    """The cluster version to which this training process belongs; the agent sets it."""
+    """Cluster version of this training process, as set by the agent."""
     return _number(environ, names.ENV_CLUSTER_VERSION)
 
 
-def snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
-    """The node's copies of the model in shared memory; None where the agent keeps none."""
+def open_snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
+    """The node's copies of the model in shared memory; None if the agent keeps none."""
     folder = environ.get(names.ENV_SNAPSHOT_DIR, "")
     return SnapshotFolder(Path(folder)) if folder else None
 
 
 def snapshot_folder(environ: Mapping[str, str], node: NodeRef) -> Path:
-    """Where the agent keeps the node's copies: the same after it was started again in its pod. Without the job's uid, which
-    a pod of the controller has, another at each start: names alone come again."""
+    """Folder of the node's copies: the same when the agent restarts in its pod. Without the job's uid, which
+    the controller sets, each start has its own folder, because job names are reused."""
     base = Path(environ.get(names.ENV_SHARED_MEMORY, "") or SHARED_MEMORY)
     return node_folder(base, environ.get(names.ENV_JOB_UID, "") or secrets.token_hex(8), node.type, node.id)
 
 
 @dataclass(frozen=True)
 class NodeEnvironment:
-    """All that agent and training process must know of their node.
+    """What the agent and the training process must know about their node.
 
     Attributes:
         master: base URL of the master's API.
         token: bearer token of the job.
         job, namespace, pod: names.
         node: type and id.
-        rank: among the nodes of the type.
+        rank: among the nodes of its type.
     """
 
     master: str
@@ -106,34 +67,46 @@ class NodeEnvironment:
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Read it all.
+        """Read all variables.
 
         Raises:
             InvalidError: a variable is missing or malformed; the message names it.
         """
         return cls(
-            master=master_url(environ),
-            token=token(environ),
-            job=job_name(environ),
-            namespace=namespace(environ),
-            pod=pod_name(environ),
-            node=node(environ),
-            rank=rank(environ),
+            master="http://" + addresses.resolve(_required(environ, names.ENV_MASTER_ADDR)),
+            token=_required(environ, names.ENV_JOB_TOKEN),
+            job=_required(environ, names.ENV_JOB_NAME),
+            namespace=_required(environ, names.ENV_NAMESPACE),
+            pod=_required(environ, names.ENV_POD_NAME),
+            node=_node(environ),
+            rank=_number(environ, names.ENV_NODE_RANK),
         )
 
     def listen_address(self, version: int) -> str:
-        """Where others reach this node's process of a cluster version."""
+        """Address at which others reach this node's process of a cluster version."""
         host, port = addresses.listen(names.NODE_PORTS[self.node.type][version % 2])
         if host == _ANY_INTERFACE:
             return names.node_address(self.job, self.namespace, self.node.type, self.node.id, version)
-        return f"{host}:{port}"  # without a pod network the process's own port is the address
+        return f"{host}:{port}"  # without a pod network others use the process's own port
+
+
+def _node(environ: Mapping[str, str]) -> NodeRef:
+    node_type, node_id = _required(environ, names.ENV_NODE_TYPE), _number(environ, names.ENV_NODE_ID)
+    try:
+        return NodeRef(type=node_type, id=node_id)
+    except ValidationError as error:
+        raise InvalidError(
+            f"environment variable {names.ENV_NODE_TYPE} is {node_type!r}: "
+            f"it must be one of {', '.join(sorted(names.NODE_PORTS))}"
+        ) from error
 
 
 def _required(environ: Mapping[str, str], name: str) -> str:
     value = environ.get(name, "")
     if not value:
         raise InvalidError(
-            f"environment variable {name} is not set: the agent and training code run in a pod of an ElasticJob, "
+            f"environment variable {name} is not set: the agent and training code run in a pod of an "
+            "ElasticJob, "
             "whose controller sets it"
         )
     return value
@@ -144,3 +117,80 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     if not value.isascii() or not value.isdigit():
         raise InvalidError(f"environment variable {name} is {value!r}: it must be a whole number >= 0")
     return int(value)
+
+
+def process_environment(
+    environment: NodeEnvironment, cluster: Cluster, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Environment of the node's training process of a cluster version.
+
+    Args:
+        environment: the pod's environment.
+        cluster: the cluster version.
+        base: variables to extend; its PET_NPROC_PER_NODE is kept.
+    """
+    said = {
+        names.ENV_CLUSTER_VERSION: str(cluster.version),
+        names.ENV_TF_CONFIG: tf_config(environment, cluster),
+    }
+    rank = cluster.rank_of(environment.node.type, environment.node.id)
+    if cluster.collective and rank is not None:
+        said |= _torch_style(environment, cluster, rank) | {
+            names.ENV_PET_NPROC_PER_NODE: base.get(names.ENV_PET_NPROC_PER_NODE, "1")
+        }
+    return {**base, **said}
+
+
+def _torch_style(environment: NodeEnvironment, cluster: Cluster, rank: int) -> dict[str, str]:
+    """Variables in PyTorch's style: options of ``torchrun``, and those for a program without a launcher, with
+    one process per node. The master address is that of rank 0 in this version."""
+    address = addresses.resolve(cluster.workers[0].address)
+    host, _, port = (environment.listen_address(cluster.version) if rank == 0 else address).rpartition(":")
+    size = str(len(cluster.workers))
+    return {
+        names.ENV_PET_NNODES: size,
+        names.ENV_PET_NODE_RANK: str(rank),
+        names.ENV_PET_MASTER_ADDR: host,
+        names.ENV_PET_MASTER_PORT: port,
+        names.ENV_TORCH_MASTER_ADDR: host,
+        names.ENV_TORCH_MASTER_PORT: port,
+        names.ENV_WORLD_SIZE: size,
+        names.ENV_RANK: str(rank),
+        names.ENV_LOCAL_RANK: "0",
+    }
+
+
+def task_index(environment: NodeEnvironment, cluster: Cluster) -> int:
+    """The node's TensorFlow task index: its rank in the version if it is a member, else its own rank."""
+    rank = cluster.rank_of(environment.node.type, environment.node.id)
+    return environment.rank if rank is None else rank
+
+
+def tf_config(environment: NodeEnvironment, cluster: Cluster) -> str:
+    """The value of ``TF_CONFIG`` for the node's process of a cluster version, as JSON.
+
+    The cluster is sparse, as TensorFlow allows: parameter servers by rank, and of the workers only the
+    process itself, since workers come and go within a cluster version. In a collective job all workers are
+    listed by rank. Addresses are those to dial from here; an evaluator has no task in the training cluster,
+    by TensorFlow's convention.
+    """
+    index = task_index(environment, cluster)
+    if cluster.collective:
+        return _collective(environment, cluster, index)
+    tasks: dict[str, dict[str, str]] = {
+        names.PS_TYPE: {str(member.rank): addresses.resolve(member.address) for member in cluster.ps}
+    }
+    if environment.node.type not in (names.PS_TYPE, names.EVALUATOR_TYPE):
+        tasks[environment.node.type] = {str(index): environment.listen_address(cluster.version)}
+    return _config(environment, tasks, index)
+
+
+def _collective(environment: NodeEnvironment, cluster: Cluster, index: int) -> str:
+    workers = [addresses.resolve(member.address) for member in cluster.workers]
+    if environment.node.type == names.WORKER_TYPE:
+        workers[index] = environment.listen_address(cluster.version)
+    return _config(environment, {names.WORKER_TYPE: workers}, index)
+
+
+def _config(environment: NodeEnvironment, tasks: Mapping[str, object], index: int) -> str:
+    return json.dumps({"cluster": tasks, "task": {"type": environment.node.type, "index": index}})

@@ -1,4 +1,4 @@
-"""Structured logs of a training pod: one JSON object a line, with the fields that the job's master logs, too.
+"""Structured logs of a training pod: one JSON object per line, with the same fields as the master's log.
 
 For training code::
 
@@ -17,11 +17,11 @@ from edl_workflows.agent.environment import NodeEnvironment
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as JSON: event, level, logger, timestamp, and whose it is: job, namespace, pod, node, rank and version.
+    """Formats a record as JSON: event, level, logger, timestamp, job, namespace, pod, node, rank and version.
 
     Args:
-        environment: of the pod.
-        version: the cluster version of whom it concerns; 0 for none.
+        environment: the pod's environment.
+        version: returns the cluster version; 0 for none.
     """
 
     def __init__(self, environment: NodeEnvironment, version: Callable[[], int]) -> None:
@@ -36,7 +36,7 @@ class JsonFormatter(logging.Formatter):
         self._version = version
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line, without a line break."""
         line = {
             "event": record.getMessage(),
             "level": record.levelname.lower(),
@@ -53,11 +53,11 @@ class JsonFormatter(logging.Formatter):
 def json_lines(
     environment: NodeEnvironment, version: int | Callable[[], int]
 ) -> "logging.StreamHandler[TextIO]":
-    """A handler that writes such lines to stderr. What httpx says of each request to the master is left out.
+    """A handler that writes JSON lines to stderr. httpx's lines for each request to the master are left out.
 
     Args:
-        environment: of the pod (`Job.environment`).
-        version: the cluster version (`Job.version`), or what tells it.
+        environment: the pod's environment (`Job.environment`).
+        version: the cluster version (`Job.version`), or a function that returns it.
     """
     for noisy in ("httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -1,7 +1,8 @@
-"""Measures a machine and the way to its partners, before training begins: seconds for a fixed amount of work.
+"""Checks a machine and its network before training: how many seconds a fixed amount of work and data exchange
+takes.
 
-What the numbers mean is the master's business (`edl_workflows.protocol.node_check`). Partners know each other by the job's
-token, which never crosses the wire.
+The master judges the results (`edl_workflows.protocol.node_check`). Partners authenticate each other by the
+job's token, which is never sent.
 """
 
 import hashlib
@@ -22,23 +23,23 @@ from edl_workflows.protocol.nodes import CheckReport
 WORK_BLOCKS = 128
 """Blocks that are hashed."""
 EXCHANGE_BLOCKS = 32
-"""Blocks that go to a partner and come back."""
+"""Blocks that are sent to a partner and back."""
 BLOCK = bytes(2**20)
 RETRY_SECONDS = 0.2
-"""A partner may hear of the round a little later."""
+"""Interval of connection attempts: a partner may learn of the round a little later."""
 MIN_SECONDS = 0.01
 HELLO_SECONDS = 5.0
-"""For a partner to prove that it is one."""
+"""Time for a partner to authenticate."""
 _NONCE_BYTES = 32
 _SHARE = 0.9
-"""Of the round's time: the report must arrive within it."""
+"""Share of the round's time that may be used: the report must arrive within the round."""
 
 
-def measure(check: CheckRound, environment: NodeEnvironment) -> CheckReport | None:
-    """Take part in a round.
+def run_node_check(check: CheckRound, environment: NodeEnvironment) -> CheckReport | None:
+    """Take part in a round of the node check.
 
     Returns:
-        What to report; None if the node is in no group of it.
+        The report; None if the node is in none of the round's groups.
     """
     node = environment.node
     group = next((group for group in check.groups if any(member.node == str(node) for member in group)), None)
@@ -63,7 +64,7 @@ def _work() -> float:
 def _exchange(
     group: Sequence[CheckMember], environment: NodeEnvironment, number: int, deadline: float
 ) -> float:
-    """Seconds of the slowest exchange with a partner."""
+    """Seconds that the slowest exchange with a partner took."""
     first, *others = group
     secret = hashlib.sha256(f"{environment.token} node check {number}".encode()).digest()
     if not others:
@@ -74,8 +75,9 @@ def _exchange(
 
 
 def _serve(partners: int, environment: NodeEnvironment, secret: bytes, deadline: float) -> float:
-    """Seconds of the slowest exchange. Who could exchange with one partner is sound, whatever became of another."""
-    # Each in a thread of its own: one that hangs must not cost the others their turn.
+    """Seconds of the slowest exchange. Failed exchanges don't count if another succeeded: this node then
+    works."""
+    # One thread for each, so that a partner that hangs does not block the others.
     with (
         socket.create_server(addresses.listen(names.NODE_PORTS[environment.node.type][0])) as server,
         ThreadPoolExecutor(partners) as pool,
@@ -91,7 +93,7 @@ def _serve(partners: int, environment: NodeEnvironment, secret: bytes, deadline:
 
 
 def _partners(server: socket.socket, count: int, secret: bytes, deadline: float) -> Iterator[socket.socket]:
-    """Those that come in time and prove to have the job's token."""
+    """Connections of partners that arrive in time and prove to have the job's token."""
     while count:
         server.settimeout(max(MIN_SECONDS, deadline - time.monotonic()))
         try:
@@ -161,7 +163,7 @@ def _send_blocks(connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    """Exactly so many bytes; the last part of them is returned, since only short messages are looked at."""
+    """Receive exactly `count` bytes; returns the last part, since only short messages are inspected."""
     last = b""
     while count:
         part = connection.recv(min(count, len(BLOCK)))

@@ -1,8 +1,10 @@
-"""Where an agent gives its newest copy of the model to the agent of another node; spoken to by `edl_workflows.agent.peers`.
+"""HTTP server with which an agent serves its newest copy of the model to another node's agent
+(`edl_workflows.agent.peers`).
 
-Two questions, both with the job's token: ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>`` answers with the header
-of the newest whole copy, or 204 while that has the name; ``GET /v1/snapshots/<name>`` answers with its bytes. Copies that the
-node holds of another one count like its own: a chief in place of a lost one gets its predecessor's so.
+Two requests, both with the job's token: ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>`` returns the
+header of the newest complete copy, or 204 while that is the named one; ``GET /v1/snapshots/<name>`` returns
+its bytes. Copies that the node holds for another one are served, too, so that a chief that replaces a lost
+one gets its predecessor's.
 """
 
 import contextlib
@@ -18,25 +20,25 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder
 
 MAX_QUESTIONS = 8
-"""That are answered at a time."""
+"""Requests that are answered concurrently."""
 MAX_SILENT = 32
-"""Connections that have not shown the token yet. The oldest of more gives way to a new one."""
+"""Limit for connections without a valid token. Beyond it the oldest is dropped for a new one."""
 MAX_HEAD_BYTES = 16 * 2**10
 HEAD_SECONDS = 5.0
-"""For a question to arrive."""
+"""Time for a request to arrive."""
 MAX_WAIT_SECONDS = 30.0
 IDLE_SECONDS = 10.0
-"""A partner that does not read for so long is cut off."""
+"""Time after which a client that does not read is disconnected."""
 LOOK_SECONDS = 0.1
 CHUNK_BYTES = 4 * 2**20
 _COPY = re.compile(r"^/v1/snapshots/(checkpoint-[0-9a-f-]{1,64})$")
 
 
 class PeerServer(ThreadingTCPServer):
-    """Serves a node's copies in a thread of its own until closed.
+    """Serves a node's copies in a separate thread until closed.
 
     Args:
         folder: of the copies.
@@ -44,7 +46,7 @@ class PeerServer(ThreadingTCPServer):
         token: of the job.
 
     Raises:
-        OSError: the address can't be had.
+        OSError: the address is not available.
     """
 
     daemon_threads = True
@@ -66,14 +68,14 @@ class PeerServer(ThreadingTCPServer):
         self._thread.start()
 
     @property
-    def newest(self) -> Snapshot | None:
-        """The header of the newest whole copy."""
+    def newest(self) -> ModelSnapshot | None:
+        """The header of the newest complete copy."""
         found = [copy for folder in self.folders for copy in folder.whole()]
         return max(found, key=lambda copy: (copy.version, copy.step), default=None)
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[memoryview | None]:
-        """The bytes of a copy; None when it was written over."""
+        """The bytes of a copy; None if it was overwritten."""
         for folder in self.folders:
             for copy in folder.whole():
                 if copy.name == name:
@@ -83,13 +85,13 @@ class PeerServer(ThreadingTCPServer):
         yield None
 
     def close(self) -> None:
-        """Stop; who waits for a newer copy is answered at once."""
+        """Stop; requests that wait for a newer copy are answered at once."""
         self.closing.set()
         self.shutdown()
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Each in a thread of its own; those that say nothing give way."""
+        """Handle a connection in its own thread; drop the oldest silent connections beyond the limit."""
         with self._lock:
             while len(self._silent) >= MAX_SILENT:
                 self._drop(next(iter(self._silent)))
@@ -97,7 +99,7 @@ class PeerServer(ThreadingTCPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """In that thread."""
+        """Handle a connection in its thread, and forget it afterwards."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -105,7 +107,7 @@ class PeerServer(ThreadingTCPServer):
                 self._silent.pop(request, None)
 
     def service_actions(self) -> None:
-        """Called twice a second: cuts off who did not ask in time."""
+        """Disconnect clients that sent no request in time; called twice a second."""
         now = time.monotonic()
         with self._lock:
             for request in [request for request, deadline in self._silent.items() if deadline < now]:
@@ -113,12 +115,12 @@ class PeerServer(ThreadingTCPServer):
 
     def _drop(self, request: socket.socket) -> None:
         del self._silent[request]
-        with contextlib.suppress(OSError):  # it went away by itself
+        with contextlib.suppress(OSError):  # already disconnected
             request.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def answering(self, request: socket.socket) -> Iterator[bool]:
-        """Whether a question that has shown the token is answered now: only so many are at a time."""
+        """Admit a request with a valid token; False if too many are being answered."""
         with self._lock:
             self._silent.pop(request, None)
         if not self._free.acquire(blocking=False):
@@ -130,11 +132,11 @@ class PeerServer(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A partner that goes away is no error of ours."""
+        """Ignore clients that disconnect."""
 
 
 class _BoundedHead:
-    """The lines of a question, as far as they may go."""
+    """The header lines of a request, up to a limit."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -142,7 +144,7 @@ class _BoundedHead:
         self.close = file.close
 
     def readline(self, limit: int = -1) -> bytes:
-        """The next line; empty at the end, and beyond the bound."""
+        """The next line; empty at the end and beyond the limit."""
         most = self._left if limit < 0 else min(limit, self._left)
         line: bytes = self._file.readline(most)
         self._left -= len(line)
@@ -179,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.NOT_FOUND)
 
     def end_headers(self) -> None:
-        self.send_header("Connection", "close")  # one question a connection
+        self.send_header("Connection", "close")  # one request per connection
         super().end_headers()
 
     def _newest(self, unless: str, wait: float) -> None:
@@ -201,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Length", str(len(block)))
             self.end_headers()
-            with contextlib.suppress(OSError):  # it went away
+            with contextlib.suppress(OSError):  # the client disconnected
                 for start in range(0, len(block), CHUNK_BYTES):
                     self.wfile.write(block[start : start + CHUNK_BYTES])
 
@@ -212,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        """Not worth a line each."""
+        """Requests are not logged."""
 
     def version_string(self) -> str:
         return "edl-agent"
@@ -223,4 +225,4 @@ def _seconds(text: str) -> float:
         wait = float(text)
     except ValueError:
         return 0.0
-    return min(wait, MAX_WAIT_SECONDS) if wait > 0 else 0.0  # also of what is no number
+    return min(wait, MAX_WAIT_SECONDS) if wait > 0 else 0.0  # 0 for NaN, too

@@ -1,7 +1,8 @@
-"""A second copy of the model, in the memory of another node.
+"""Replication of the newest copy of the model to the memory of another node.
 
-Two nodes hold the newest copy, if the training program asks for it: that of the chief, which makes it, and the one that
-would be the next chief. So a lost machine takes no copy with it, and the node that goes on has the model at hand.
+If the training program asks for it, two nodes hold the newest copy: the chief, which makes it, and the node
+that would be the next chief. So the loss of a machine does not lose the copy, and the node that continues
+already has the model.
 """
 
 import contextlib
@@ -17,28 +18,28 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.peer_server import PeerServer
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.nodes import Directive
 
 REACH_SECONDS = 2.0
-"""For an answer of a partner that lives."""
+"""Time-out for an answer of a live partner."""
 WAIT_SECONDS = 20.0
-"""For a newer copy, in one question."""
+"""Time that one request waits for a newer copy."""
 RETRY_SECONDS = 2.0
 MAX_HEADER_BYTES = 64 * 2**20
-"""Of a copy: a data position may be long."""
+"""Limit for a copy's header, which may hold a long data position."""
 
 log = logging.getLogger(__name__)
 
 
-def partner(directive: Directive, environment: NodeEnvironment) -> str:
-    """The host whose newest copy this node shall hold, too; "" for most nodes.
+def partner_host(directive: Directive, environment: NodeEnvironment) -> str:
+    """The host whose newest copy this node must hold, too; "" for most nodes.
 
-    The first worker that is not the chief holds the chief's. The chief itself holds that worker's: a chief that has come
-    in place of a lost one has no copy of its own.
+    The first worker that is not the chief holds the chief's copy. The chief holds that worker's, since a
+    chief that replaces a lost one has no copy of its own.
     """
     active = directive.active
     if active is None:
@@ -55,7 +56,7 @@ def partner(directive: Directive, environment: NodeEnvironment) -> str:
 
 
 @dataclass(frozen=True)
-class Peer:
+class PeerAgent:
     """Another node's agent.
 
     Attributes:
@@ -66,25 +67,26 @@ class Peer:
     host: str
     token: str
 
-    def newest(self, unless: str, wait: float) -> Snapshot | None:
-        """The header of its newest copy; None if that is the one of the name `unless`, also after so many seconds.
+    def newest(self, unless: str, wait: float) -> ModelSnapshot | None:
+        """The header of the peer's newest copy; None if that is still the one named `unless` after `wait`
+        seconds.
 
         Raises:
-            UnavailableError: it can't be reached, or talks nonsense.
+            UnavailableError: the peer can't be reached, or its answer is invalid.
         """
         with self._ask(f"/v1/snapshots/newest?unless={unless}&wait={wait}", REACH_SECONDS + wait) as answer:
             if answer.status == http.client.NO_CONTENT:
                 return None
             try:
-                return Snapshot.model_validate_json(answer.read(MAX_HEADER_BYTES))
+                return ModelSnapshot.model_validate_json(answer.read(MAX_HEADER_BYTES))
             except ValidationError as error:
-                raise UnavailableError(f"{self.host}: no header of a copy: {error}") from error
+                raise UnavailableError(f"{self.host}: not a valid header of a copy: {error}") from error
 
-    def fetch(self, snapshot: Snapshot, into: memoryview) -> None:
-        """Copy the bytes of a copy.
+    def fetch(self, snapshot: ModelSnapshot, into: memoryview) -> None:
+        """Fetch the bytes of a copy.
 
         Raises:
-            UnavailableError: it went away, or has written the copy over.
+            UnavailableError: the peer disconnected, or has overwritten the copy.
         """
         with self._ask(f"/v1/snapshots/{snapshot.name}", REACH_SECONDS) as answer:
             done = 0
@@ -104,19 +106,19 @@ class Peer:
                 raise UnavailableError(f"{address}: answered {answer.status} to {path}")
             yield answer
         except (OSError, http.client.HTTPException) as error:
-            raise UnavailableError(f"{address}: no copy from there: {error!r}") from error
+            raise UnavailableError(f"{address}: fetching a copy failed: {error!r}") from error
         finally:
             connection.close()
 
 
-class Peers:
-    """Gives this node's copies to its partner, and holds the partner's.
+class PeerCopies:
+    """Serves this node's copies to its partner, and holds the partner's.
 
     Args:
         own: this node's copies.
-        environment: of the pod.
-        client: to the master.
-        directive: says who the partner is.
+        environment: the pod's environment.
+        client: connection to the master.
+        directive: returns the newest directive, which determines the partner.
         wake: called in another thread when `settled` may have changed.
     """
 
@@ -141,14 +143,14 @@ class Peers:
         self._server: PeerServer | None = None
 
     def start(self) -> None:
-        """Begin to give and to take."""
+        """Start to serve and to fetch."""
         self._persister.start()
         try:
             listen = addresses.listen(names.AGENT_PORT)
             self._server = PeerServer(self._own, listen, self._environment.token)
             self._server.start()
         except (OSError, EdlError) as error:
-            log.warning("no other node can have this node's copies of the model: %s", error)
+            log.warning("this node can't serve its copies of the model to other nodes: %s", error)
         threading.Thread(target=self._follow, name="peer-copies", daemon=True).start()
 
     def close(self, timeout: float) -> None:
@@ -156,10 +158,10 @@ class Peers:
         self._stop.set()
         if self._server is not None:
             self._server.close()
-        self._persister.close(timeout, newest=False)  # the partner lives, for all we know
+        self._persister.close(timeout, newest=False)  # the partner is presumably alive
 
     def rescue(self) -> None:
-        """Training was lost. If the partner is, too, what it had copied last is persisted here."""
+        """After the loss of a version: if the partner is lost, too, persist its last copy here."""
         peer = self._partner()
         if peer is not None:
             self._rescued.clear()
@@ -167,22 +169,22 @@ class Peers:
 
     @property
     def settled(self) -> bool:
-        """Whether what `rescue` began is done."""
+        """Whether the work of `rescue` is done."""
         return self._rescued.is_set() and self._persister.wait(0)
 
-    def _rescue(self, peer: Peer) -> None:
+    def _rescue(self, peer: PeerAgent) -> None:
         try:
-            peer.newest("", 0)  # it lives, and persists its copies itself
+            peer.newest("", 0)  # the partner is alive, and persists its copies itself
         except UnavailableError as error:
-            log.warning("%s; its newest copy is persisted from here", error)
+            log.warning("%s; persisting its newest copy on this node", error)
             self._persister.save_newest()
         finally:
             self._rescued.set()
             self._wake()
 
-    def _partner(self) -> Peer | None:
-        host = partner(self._directive(), self._environment)
-        return Peer(host, self._environment.token) if host else None
+    def _partner(self) -> PeerAgent | None:
+        host = partner_host(self._directive(), self._environment)
+        return PeerAgent(host, self._environment.token) if host else None
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -192,23 +194,23 @@ class Peers:
                     continue
             except UnavailableError as error:
                 log.debug("%s", error)
-            except Exception as error:  # noqa: BLE001 - whatever the partner says, this thread must go on
-                log.warning("%s; no copy of another node's model is held", error)
+            except Exception as error:  # noqa: BLE001 - the thread must survive any answer
+                log.warning("%s; holding no copy of the partner's model", error)
             self._stop.wait(RETRY_SECONDS)
 
-    def _copied(self, peer: Peer) -> bool:
-        """Whether there was a newer copy, which this node has now, too."""
+    def _copied(self, peer: PeerAgent) -> bool:
+        """Fetch a newer copy if there is one; returns whether the partner may be asked again at once."""
         held = self.copies.newest
         found = peer.newest(held.name if held else "", WAIT_SECONDS)
         if found is None or any(copy.name == found.name for copy in self._own.whole()):
-            return found is None  # the partner has it from us
+            return found is None  # the partner got it from this node
         with self.copies.writing(found.size) as draft:
             if draft is None:
                 return False
             peer.fetch(found, draft.bytes)
-            # It is the partner that persists it, and this node only if the partner is lost.
+            # The partner persists it; this node does so only if the partner is lost.
             draft.commit(found.model_copy(update={"number": draft.number, "persist": False}))
-        log.info("holds a copy of step %d of %s", found.step, peer.host)
+        log.info("holding a copy of step %d of %s", found.step, peer.host)
         return True
 
 

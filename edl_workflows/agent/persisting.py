@@ -1,7 +1,8 @@
-"""The second stage of a checkpoint: the agent brings whole copies of the model from shared memory to storage.
+"""The second stage of a checkpoint: the agent writes complete copies of the model from shared memory to
+storage.
 
-It does so while training goes on, and when the training process is gone: what that had copied is not lost with it. The
-master hears of each ticket how it ended.
+It does so while training continues, and also after the training process has died, so that its last copy is
+not lost. The result of each ticket is reported to the master.
 """
 
 import contextlib
@@ -12,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
-from edl_workflows.agent.client import MasterClient
-from edl_workflows.agent.patience import patiently
+from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.remote_store import open_store
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage
 from edl_workflows.exceptions import CheckpointError, ConflictError, EdlError, NotFoundError
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointEnd
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class Persister:
-    """One thread that persists a node's copies, the oldest first.
+    """Persists a node's copies in one thread, the oldest first.
 
     Args:
         folder: of the copies.
-        client: to the master.
-        node: who reports.
-        on_idle: called in the thread when somebody has rung, and nothing is left to do.
+        client: connection to the master.
+        node: the reporting node.
+        on_idle: called in the thread when it has been woken and nothing is left to do.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Persister:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and not closed."""
+        """Whether the thread was started and not closed."""
         return self._thread.is_alive()
 
     def close(self, timeout: float, *, newest: bool = True) -> None:
-        """Stop when all is persisted and the master knows, or so many seconds are over.
+        """Stop when everything is persisted and reported, or at the time-out.
 
         Args:
             timeout: seconds.
-            newest: as by `save_newest`, before.
+            newest: whether to call `save_newest` before.
         """
         if newest:
             self.save_newest()
@@ -79,13 +79,14 @@ class Persister:
             os.close(self._bell)
 
     def save_newest(self) -> None:
-        """Persist the newest whole copy, also one that was made for the case that its process dies: it has died."""
+        """Persist the newest complete copy, even one that is only for the death of its process: the process
+        has died."""
         with self._changed:
             self._asked += 1
         self.folder.ring()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until all is done that `save_newest` asked for; False when the time is over."""
+        """Wait until all requests by `save_newest` are done; False on time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= self._asked, timeout)
 
@@ -96,7 +97,7 @@ class Persister:
                 asked = self._asked
             try:
                 self._persist_all(newest=asked > self._done)
-            except Exception:  # without this thread nothing would be persisted any more
+            except Exception:  # the thread must survive
                 log.exception("a copy of the model can't be persisted")
             with self._changed:
                 self._done = asked
@@ -104,35 +105,39 @@ class Persister:
             self._on_idle()
 
     def _persist_all(self, *, newest: bool) -> None:
-        """What is due; then the newest, if that was asked for before this began to look."""
+        """Persist the copies that are due, then the newest one if that was requested before."""
         while not self._stop.is_set() and (due := self._due()) is not None:
             self._persist(due)
         if newest and not self._stop.is_set() and (last := self._newest()) is not None:
             self._persist(last)
 
-    def _due(self) -> Snapshot | None:
-        return next((copy for copy in self.folder.whole() if copy.stage is Stage.MEMORY and copy.due), None)
+    def _due(self) -> ModelSnapshot | None:
+        return next(
+            (copy for copy in self.folder.whole() if copy.stage is SnapshotStage.MEMORY and copy.due), None
+        )
 
-    def _newest(self) -> Snapshot | None:
-        """The newest copy in memory, but not one that was made before what stands on storage."""
+    def _newest(self) -> ModelSnapshot | None:
+        """The newest copy in memory, unless a later one is already on storage."""
         copies = self.folder.whole()
-        saved = max((copy.number for copy in copies if copy.stage is Stage.SAVED), default=0)
-        later = (copy for copy in reversed(copies) if copy.stage is Stage.MEMORY and copy.number > saved)
+        saved = max((copy.number for copy in copies if copy.stage is SnapshotStage.SAVED), default=0)
+        later = (
+            copy for copy in reversed(copies) if copy.stage is SnapshotStage.MEMORY and copy.number > saved
+        )
         return next(later, None)
 
-    def _persist(self, snapshot: Snapshot) -> None:
+    def _persist(self, snapshot: ModelSnapshot) -> None:
         error, fresh = "", False
         with self.folder.reading(snapshot.number) as block:
             if block is None:
-                return  # written over in this moment
+                return  # overwritten just now
             try:
                 fresh = _store(snapshot, block, str(self._node))
-            except Exception as refused:  # noqa: BLE001 - the master must know, and the next copy is tried again
+            except Exception as refused:  # noqa: BLE001 - reported to the master; the next copy is tried again
                 error = (
                     str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
                 )
                 log.warning("step %d stays in memory: %s", snapshot.step, error)
-            self.folder.settle(snapshot.number, Stage.FAILED if error else Stage.SAVED, error)
+            self.folder.settle(snapshot.number, SnapshotStage.FAILED if error else SnapshotStage.SAVED, error)
         wanted = self._report(snapshot, error)
         if fresh:
             with contextlib.suppress(EdlError):
@@ -142,7 +147,7 @@ class Persister:
                 else:
                     store.discard(snapshot.ref)
 
-    def _report(self, snapshot: Snapshot, error: str) -> bool:
+    def _report(self, snapshot: ModelSnapshot, error: str) -> bool:
         """Tell the master; False if it does not want the checkpoint."""
         if error:
             end = CheckpointEnd(node=self._node, error=error[:4096])
@@ -150,9 +155,9 @@ class Persister:
             log.info("persisted step %d as %s", snapshot.step, snapshot.ref.uri)
             end = CheckpointEnd(node=self._node, uri=snapshot.ref.uri, step=snapshot.step)
         try:
-            patiently(lambda: self._client.end_checkpoint(snapshot.ticket, end), self._stop)
+            call_until_answered(lambda: self._client.end_checkpoint(snapshot.ticket, end), self._stop)
         except (NotFoundError, ConflictError) as refused:
-            # Another cluster version became active meanwhile: nobody goes on from this model.
+            # Another cluster version became active meanwhile: training does not continue from this model.
             log.warning("%s; the checkpoint is not kept", refused)
             return False
         except EdlError as refused:
@@ -160,12 +165,12 @@ class Persister:
         return True
 
 
-def _store(snapshot: Snapshot, block: memoryview, writer: str) -> bool:
-    """Persist a copy; False if another agent had published it: one before this one, which died before it noted so, or the
-    partner's, which may do so at the same time.
+def _store(snapshot: ModelSnapshot, block: memoryview, writer: str) -> bool:
+    """Persist a copy; False if another agent has published it: a predecessor that died before recording it,
+    or the peer, which may do so at the same time.
 
     Raises:
-        CheckpointError: the storage refused.
+        CheckpointError: the storage failed.
         InvalidError: there is no driver for its URI.
     """
     store = open_store(snapshot.place, snapshot.keep)
@@ -188,7 +193,7 @@ def _store(snapshot: Snapshot, block: memoryview, writer: str) -> bool:
     return True
 
 
-def _stands(store: CheckpointStore, snapshot: Snapshot) -> bool:
+def _stands(store: CheckpointStore, snapshot: ModelSnapshot) -> bool:
     with contextlib.suppress(CheckpointError):
         store.verify(snapshot.ref)
         return True

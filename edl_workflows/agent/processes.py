@@ -1,7 +1,7 @@
-"""One training process: started so that it can't outlive the agent, its output forwarded, its end noticed.
+"""A training process: it can't outlive the agent, its output is forwarded, its resource use is measured.
 
-Each is a process group of its own, so that it ends with all that it started. If the agent dies, even by SIGKILL, the
-kernel ends the process (PR_SET_PDEATHSIG, Linux).
+Each training process leads its own process group, so that all its children end with it. If the agent dies,
+even by SIGKILL, the kernel kills the process (PR_SET_PDEATHSIG, Linux only).
 """
 
 import collections
@@ -11,20 +11,27 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from edl_workflows.agent.signals import DUMP_STACKS
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.protocol.nodes import Usage
 
 LAST_LINES = 40
-"""Lines of output kept for the job's status."""
+"""Lines of output that are kept for the job's status."""
 LAST_CHARACTERS = 8000
 _LINE_BYTES = 64 * 1024
-"""A longer line is forwarded in pieces."""
+"""Longer lines are forwarded in pieces."""
 
-# The signal is set in the process that becomes the training process, not in a preexec_fn: the agent has threads, and
-# code between fork and exec of a threaded process may deadlock. It survives exec. The comparison of the parent closes
-# the window in which the agent died first. What is ignored stays ignored after exec, until the program says otherwise.
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
+
+# The launcher sets the signal and then becomes the training process by exec, which keeps it. A preexec_fn
+# would run between fork and exec of a threaded process, and may deadlock. Comparing the parent covers an
+# agent that died before. The signal that the launcher ignores stays ignored after exec, until the program
+# installs a handler.
 _LAUNCHER = f"""
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -41,14 +48,14 @@ except OSError as error:
 class TrainingProcess:
     """A running training process.
 
-    Start it in a thread that lives as long as the agent: the kernel takes the end of the starting thread for the end
-    of the parent.
+    Start it in a thread that lives as long as the agent: for PR_SET_PDEATHSIG the parent is the thread that
+    started it.
 
     Args:
-        version: its cluster version.
-        command: with arguments.
-        env: its whole environment.
-        on_exit: called in another thread when it has ended.
+        version: cluster version of the process.
+        command: program with arguments.
+        env: complete environment.
+        on_exit: called in another thread after the exit.
 
     Raises:
         InvalidError: the command is empty.
@@ -75,40 +82,41 @@ class TrainingProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, also that of its group."""
+        """Process id, which is also the id of the process group."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """Exit code, 128+n for signal n; None while it runs."""
+        """Exit code, 128+n for signal n; None while the process runs."""
         code = self._process.returncode if self._done.is_set() else None
         return 128 - code if code is not None and code < 0 else code
 
     @property
     def last_lines(self) -> str:
-        """The end of its output."""
+        """The last lines of the output."""
         return "".join(self._tail)[-LAST_CHARACTERS:]
 
     def terminate(self) -> None:
-        """Ask it to end: SIGTERM to the group."""
+        """Send SIGTERM to the process group."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, with all that it started."""
+        """Send SIGKILL to the process group."""
         self._signal(signal.SIGKILL)
 
     def dump_stacks(self) -> None:
-        """Have it write its stacks to its output. Not its children: what they do about the signal is not known."""
+        """Have the process write its stacks to its output. Its children, which may not handle the signal, are
+        left alone."""
         if not self._done.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, DUMP_STACKS)
 
     def wait(self, timeout: float) -> bool:
-        """Wait for its end; False when the time is over."""
+        """Wait for the exit; False on time-out."""
         return self._done.wait(timeout)
 
     def _signal(self, number: signal.Signals) -> None:
-        # It may have ended a moment ago. Its id is not used again before `_watch` reaps it.
+        # The process may have exited just now. Its id is not reused before `_watch` reaps it.
         if not self._done.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -116,13 +124,12 @@ class TrainingProcess:
     def _watch(self) -> None:
         output = threading.Thread(target=self._forward, name=f"output-v{self.version}", daemon=True)
         output.start()
-        # Wait without reaping, so that the group's id can't belong to somebody else while its rest is killed.
+        # Wait without reaping, so that the group's id can't be reused before the rest of the group is killed.
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        output.join(
-            timeout=5.0
-        )  # the pipe closes with its last writer; one that left the group must not hold us
+        # The pipe closes with its last writer; a child that left the group must not block this thread.
+        output.join(timeout=5.0)
         self._process.wait()
         self._done.set()
         self._on_exit()
@@ -132,7 +139,63 @@ class TrainingProcess:
         with self._process.stdout as pipe:
             while line := pipe.readline(_LINE_BYTES):
                 self._tail.append(line.decode(errors="replace"))
-                # Nobody may read our output any more; training goes on.
+                # The agent's own output may be closed; training continues.
                 with contextlib.suppress(OSError, ValueError):
                     sys.stdout.buffer.write(line)
                     sys.stdout.buffer.flush()
+
+
+class UsageMeter:
+    """Measures the CPU and memory use of a process and its descendants, from ``/proc``.
+
+    Args:
+        root: process id at the root of the tree.
+        proc: where procfs is mounted.
+    """
+
+    def __init__(self, root: int, proc: Path = Path("/proc")) -> None:
+        self._root = root
+        self._proc = proc
+        self._seconds: dict[int, float] = {}
+        self._at = time.monotonic()
+
+    def read(self) -> Usage:
+        """Mean CPU cores since the last call, and current memory. CPU time before a process was first seen is
+        ignored."""
+        now = time.monotonic()
+        tree = _tree(self._root, _processes(self._proc))
+        used = sum(max(0.0, seconds - self._seconds.get(pid, seconds)) for pid, (seconds, _) in tree.items())
+        cpu = used / max(now - self._at, 1e-3)
+        self._seconds = {pid: seconds for pid, (seconds, _) in tree.items()}
+        self._at = now
+        return Usage(cpu=round(cpu, 3), memory=round(sum(memory for _, memory in tree.values()), 1))
+
+
+def _processes(proc: Path) -> dict[int, tuple[int, float, float]]:
+    """Parent, CPU seconds and resident MiB of each process."""
+    found = {}
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:  # the process exited meanwhile
+            continue
+        # The command name is in parentheses and may contain any character.
+        fields = stat[stat.rindex(")") + 2 :].split()
+        seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+        found[int(entry.name)] = (int(fields[1]), seconds, int(fields[21]) * _PAGE_MIB)
+    return found
+
+
+def _tree(root: int, processes: dict[int, tuple[int, float, float]]) -> dict[int, tuple[float, float]]:
+    children: dict[int, list[int]] = {}
+    for pid, (parent, _, _) in processes.items():
+        children.setdefault(parent, []).append(pid)
+    tree, todo = {}, [root]
+    while todo:
+        pid = todo.pop()
+        if pid in processes:
+            tree[pid] = processes[pid][1:]
+        todo.extend(children.get(pid, []))
+    return tree

@@ -1,7 +1,8 @@
-"""Checkpoints in an object store, or wherever else fsspec reaches (``pip install edl-workflows[fsspec]`` and its driver).
+"""Checkpoints in an object store, or at any URI that fsspec supports (``pip install edl-workflows[fsspec]``,
+plus a driver).
 
-Such stores have no rename, so a checkpoint is published by its manifest, which is written last: without it the files
-before it are nothing. To restore, a checkpoint is copied to this machine and compared with its manifest there.
+Object stores have no rename, so a checkpoint is published by its manifest, which is written last: without it
+the other files don't count. To be restored, a checkpoint is downloaded and checked against its manifest.
 """
 
 import contextlib
@@ -18,21 +19,23 @@ from urllib.parse import unquote, urlsplit
 
 from edl_workflows.agent.checkpoints import (
     ABANDONED_SECONDS,
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
     PREFIX,
     CheckpointStore,
-    Manifest,
     OnDamage,
     checkpoint_name,
     ignore_damage,
     newest_first,
-    parse_manifest,
-    seal,
-    unwritable,
-    verify,
+    unwritable_error,
 )
-from edl_workflows.agent.layout import Layout
+from edl_workflows.agent.manifest import (
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Layout,
+    Manifest,
+    parse_manifest,
+    verify_checkpoint,
+    write_manifest,
+)
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.reported import check_checkpoint_place
@@ -42,14 +45,15 @@ _NAME = re.compile(rf"^{PREFIX}[0-9A-Za-z-]+$")
 
 
 def open_store(where: str | Path, keep: int = 3) -> CheckpointStore:
-    """The checkpoints in a folder, or at a URI as ``s3://bucket/run``.
+    """Open the checkpoints in a folder, or at a URI such as ``s3://bucket/run``.
 
     Args:
         where: a path, or a URI that fsspec understands.
-        keep: how many of the newest complete checkpoints stay; at least 1.
+        keep: number of complete checkpoints to keep, at least 1; the newest are kept.
 
     Raises:
-        InvalidError: fsspec, or its driver for the URI, is not installed; or no checkpoint's URI may be so.
+        InvalidError: fsspec or its driver for the URI is not installed, or the URI is not allowed for
+            checkpoints.
     """
     if isinstance(where, Path) or not _URI.match(where):
         store = CheckpointStore(Path(where), keep)
@@ -65,15 +69,15 @@ class RemoteStore(CheckpointStore):
     """The checkpoints of one training run at a URI.
 
     Args:
-        uri: of what holds them.
-        keep: how many of the newest complete checkpoints stay; at least 1.
+        uri: of the folder or prefix.
+        keep: number of complete checkpoints to keep, at least 1; the newest are kept.
 
     Raises:
         InvalidError: fsspec, or its driver for the URI, is not installed.
     """
 
     def __init__(self, uri: str, keep: int = 3) -> None:
-        copies = tempfile.mkdtemp(prefix="edl-checkpoints-")  # of what was verified, until this object goes
+        copies = tempfile.mkdtemp(prefix="edl-checkpoints-")  # verified downloads; removed with this object
         weakref.finalize(self, shutil.rmtree, copies, ignore_errors=True)
         super().__init__(Path(copies), keep)
         self._uri = uri.rstrip("/")
@@ -88,7 +92,7 @@ class RemoteStore(CheckpointStore):
 
     @property
     def place(self) -> str:
-        """Where it is, for a process that opens the same store."""
+        """URI, with which another process can open the same store."""
         return self._uri
 
     def publish(
@@ -99,7 +103,7 @@ class RemoteStore(CheckpointStore):
         name: str = "",
         position: Mapping[str, Any] | None = None,
         variables: Layout | None = None,
-        writer: str = "",  # noqa: ARG002 - what writers of the same name write is the same
+        writer: str = "",  # noqa: ARG002 - writers of the same name write the same content
         retire: bool = True,
     ) -> CheckpointRef:
         """Save a checkpoint; see `CheckpointStore.publish`."""
@@ -108,9 +112,9 @@ class RemoteStore(CheckpointStore):
             folder = Path(local)
             try:
                 write(folder)
-                seal(folder, step, self._after_all(), position, variables)
+                write_manifest(folder, step, self._after_all(), position, variables)
             except OSError as error:
-                raise unwritable(folder, step, error) from error
+                raise unwritable_error(folder, step, error) from error
             try:
                 with self._reaching(f"the checkpoint of step {step} can't be written"):
                     self._upload(folder, name)
@@ -122,7 +126,7 @@ class RemoteStore(CheckpointStore):
         return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
-        """Copy one of the checkpoints to this machine, and see that it is whole."""
+        """Download a checkpoint, and check that it is complete."""
         name = self._name(ref)
         local = self.folder / name
         if local.exists():
@@ -134,21 +138,21 @@ class RemoteStore(CheckpointStore):
             for file in (MANIFEST, *manifest.files):
                 (unfinished / file).parent.mkdir(parents=True, exist_ok=True)
                 self._fs.get_file(f"{self._root}/{name}/{file}", str(unfinished / file))
-        found = verify(unfinished)
+        found = verify_checkpoint(unfinished)
         unfinished.rename(local)
         return CheckpointRef(uri=ref.uri, step=found.step)
 
     def local(self, ref: CheckpointRef) -> Path:
-        """A folder of this machine with the files of a whole checkpoint; until another is verified."""
+        """A local folder with the files of a complete checkpoint; valid until another one is verified."""
         self.verify(ref)
         return self.folder / self._name(ref)
 
     def manifest(self, ref: CheckpointRef) -> Manifest:
-        """What one of the checkpoints says of itself."""
+        """The manifest of a checkpoint."""
         return self._manifest_of(self._name(ref))
 
     def discard(self, ref: CheckpointRef) -> None:
-        """Remove a checkpoint that nobody wants."""
+        """Remove a checkpoint."""
         self._remove_remote(self._name(ref))
 
     def _upload(self, folder: Path, name: str) -> None:
@@ -175,7 +179,7 @@ class RemoteStore(CheckpointStore):
             try:
                 found.append((self._manifest_of(name), f"{self._uri}/{name}"))
             except CheckpointError as error:
-                # Without a manifest it is no checkpoint: it is being written, or its writer has died.
+                # A folder without a manifest is being written, or its writer has died.
                 if self._exists(f"{self._uri}/{name}"):
                     on_damage(f"{self._uri}/{name}", error)
         return newest_first(found)
@@ -188,19 +192,19 @@ class RemoteStore(CheckpointStore):
         path = f"{self._root}/{name}/{MANIFEST}"
         with self._reaching(f"{name}/{MANIFEST}: no complete checkpoint"):
             if self._fs.size(path) > MAX_MANIFEST_BYTES:
-                raise CheckpointError(f"{path}: has more than {MAX_MANIFEST_BYTES >> 20} MiB")
+                raise CheckpointError(f"{path}: is larger than {MAX_MANIFEST_BYTES >> 20} MiB")
             content = self._fs.cat_file(path)
         return parse_manifest(content, f"{self._uri}/{name}/{MANIFEST}")
 
     def _name(self, ref: CheckpointRef) -> str:
         place, _, name = ref.uri.rpartition("/")
         if place != self._uri or not _NAME.match(name):
-            raise CheckpointError(f"{ref.uri}: lies outside of {self._uri}")
+            raise CheckpointError(f"{ref.uri}: is not in {self._uri}")
         return name
 
     def retire(self) -> None:
-        """Remove the checkpoints that are more than `keep`, and what killed writers left."""
-        # The new one is published, whatever becomes of the old ones.
+        """Remove checkpoints beyond `keep`, and leftovers of killed writers."""
+        # Failures are ignored: the new checkpoint is published already.
         with contextlib.suppress(CheckpointError):
             for _, uri in self._published()[self.keep :]:
                 self._remove_remote(uri.rpartition("/")[2])
@@ -209,10 +213,10 @@ class RemoteStore(CheckpointStore):
                     self._remove_remote(name)
 
     def _abandoned(self, name: str) -> bool:
-        """Whether a checkpoint has no manifest, and nobody has written to it for long."""
+        """Whether a checkpoint has no manifest, and was not written to for a long time."""
         if self._exists(f"{self._uri}/{name}"):
             return False
-        with contextlib.suppress(Exception):  # some stores don't know when; then it stays
+        with contextlib.suppress(Exception):  # some stores have no modification times; then it is kept
             files = self._fs.find(f"{self._root}/{name}")
             newest = max((self._fs.modified(file) for file in files), default=datetime.now(UTC))
             age = time.time() - newest.replace(tzinfo=newest.tzinfo or UTC).timestamp()
@@ -220,20 +224,21 @@ class RemoteStore(CheckpointStore):
         return False
 
     def _remove_remote(self, name: str) -> None:
-        # The manifest first: a reader sees it whole or not at all. What can't be removed now is another time.
+        # The manifest first, so that readers never see a partial checkpoint. Failures are retried next time.
         with contextlib.suppress(Exception):
             self._fs.rm_file(f"{self._root}/{name}/{MANIFEST}")
         with contextlib.suppress(Exception):
             self._fs.rm(f"{self._root}/{name}", recursive=True)
 
     def _forget_copies(self) -> None:
-        self.folder.mkdir(exist_ok=True)  # a machine may clear its temporary files now and then
+        self.folder.mkdir(exist_ok=True)  # the machine may have cleaned up its temporary files
         for copy in self.folder.iterdir():
             shutil.rmtree(copy, ignore_errors=True)
 
     @contextlib.contextmanager
     def _reaching(self, what: str) -> Iterator[None]:
-        """The errors of fsspec's many drivers have no common base."""
+        """Map any error to CheckpointError, since the exceptions of fsspec's drivers have no common base
+        class."""
         try:
             yield
         except CheckpointError:

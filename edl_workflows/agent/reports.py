@@ -1,4 +1,5 @@
-"""What a training process tells its master, sent in the background: a call in the training loop costs microseconds."""
+"""Reports of a training process to its master, sent in the background: a call in the training loop takes
+microseconds."""
 
 import logging
 import threading
@@ -6,27 +7,27 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.directives import DirectiveWatch
-from edl_workflows.agent.patience import patiently
 from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState, ServerReport
 from edl_workflows.protocol.training import CheckpointEnd, StepReport
 
 STEP_SECONDS = 0.5
-"""Between step reports; the protocol promises at most a few a second."""
+"""Interval of step reports; the protocol promises at most a few per second."""
 
 log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """One sending thread. Reports of states and checkpoints are sent in order, until the master answers; of steps only
-    the newest counts.
+    """Sends reports in one thread. Reports of states and checkpoints are sent in order and retried until the
+    master answers; of step reports only the newest counts.
 
     Args:
-        client: to the master.
-        watch: takes the directives that come as answers.
-        node, version: who reports.
+        client: connection to the master.
+        watch: accepts the directives in the responses.
+        node: the reporting node.
+        version: cluster version of the process.
     """
 
     def __init__(self, client: MasterClient, watch: DirectiveWatch, node: NodeRef, version: int) -> None:
@@ -49,21 +50,21 @@ class Reporter:
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Send what there is to send, for at most `timeout` seconds, and stop."""
+        """Send what is pending, for at most `timeout` seconds, and stop."""
         self.flush(timeout)
         self._stop.set()
         with self._lock:
             self._lock.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all is sent; False when the time is over."""
+        """Wait until everything is sent; False on time-out."""
         with self._lock:
             self._step_due = 0.0
             self._lock.notify_all()
             return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
 
     def state(self, state: ProcessState, servers: ServerReport | None = None) -> None:
-        """Report what state the process reached, and what its program says of changes of its servers."""
+        """Report the state of the process, and which changes of parameter servers its model survives."""
         report = ProcessReport(node=self._node, version=self._version, state=state, servers=servers)
         self._put(lambda: self._take(self._client.process(report)))
 
@@ -72,8 +73,8 @@ class Reporter:
         self._put(lambda: self._client.end_checkpoint(ticket, end))
 
     def step(self, step: int, loss: float | None, records: int = 0) -> None:
-        """Report the newest step, and the records that a collective job has done; the first is sent at once, the others at
-        most every half second."""
+        """Report the newest step, and the records that a collective job has processed. The first step is sent
+        at once, the others at most every half second."""
         now = time.time()
         first = self._first_step_time is None
         self._step.append((step, loss, records, now))
@@ -92,7 +93,7 @@ class Reporter:
     def _send(self) -> None:
         while not self._stop.is_set():
             with self._lock:
-                # Steps come without a notification, which would cost the training loop a switch of threads.
+                # `step` does not notify, because that would cost the training loop a thread switch.
                 self._lock.wait_for(self._anything_due, timeout=STEP_SECONDS / 2)
                 letter = self._next_letter()
                 self._busy = letter is not None
@@ -126,7 +127,7 @@ class Reporter:
 
     def _deliver(self, letter: Callable[[], object]) -> None:
         try:
-            patiently(letter, self._stop)
+            call_until_answered(letter, self._stop)
         except EdlError as error:
-            # A refusal can't be mended by repeating it, and must not end the training.
+            # Retrying a rejected report is useless, and a rejection must not end the training.
             log.warning("%s", error)

@@ -1,43 +1,53 @@
-"""From which checkpoint a training process starts, and what the master hears of one that can't be restored.
+"""Restoring: the checkpoint from which a training process starts, reports of damaged ones, and the check of
+the model.
 
-Which one is the master's word. Where its bytes are read is decided here: this node's shared memory holds the same as the
-storage, and is nearer.
+The master chooses the checkpoint. Where its bytes are read is decided here: this node's shared memory may
+hold the same as the storage, and is faster.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore
-from edl_workflows.agent.client import MasterClient
-from edl_workflows.agent.patience import patiently
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.client import MasterClient, call_until_answered
+from edl_workflows.agent.manifest import MANIFEST
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage
 from edl_workflows.exceptions import CheckpointError, EdlError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
-from edl_workflows.protocol.training import CheckpointDamage, CheckpointRestore
+from edl_workflows.protocol.training import (
+    CheckpointDamage,
+    CheckpointRestore,
+    Evaluation,
+    ModelReport,
+)
 
 if TYPE_CHECKING:
     from edl_workflows.agent.tensors import Loaded
 
 REPORTED = 3
-"""Damaged checkpoints that the master hears of: as many as it remembers."""
+"""Damaged checkpoints to report to the master, which remembers no more than these."""
 _ERROR_CHARACTERS = 4096
+_PROBLEM_CHARACTERS = 1024
 
 log = logging.getLogger(__name__)
 
 
-class Restoring:
-    """Checkpoints as one training process finds them, for its main thread.
+class CheckpointRestorer:
+    """Finds and loads the checkpoint that a training process starts from; for its main thread.
 
     Args:
-        client: to the master.
-        node, version: who starts.
-        memory: the node's copies in shared memory, its own and those of another node; None without any.
+        client: connection to the master.
+        node: this node.
+        version: cluster version of the process.
+        memory: the copies in the node's shared memory, its own and those of a peer; None without shared
+            memory.
     """
 
     def __init__(
@@ -52,15 +62,17 @@ class Restoring:
     def find(self, named: CheckpointRef | None, store: CheckpointStore) -> CheckpointRef | None:
         """The checkpoint to start from; None if there is none yet.
 
-        The master's word wins: model and data position must belong together. Where it names none, the newest whole one
-        in the folder is taken, and the master hears of those that were passed over.
+        The one that the master names wins: model and data position must belong together. If it names none,
+        the newest complete one in the store is taken, and damaged ones that were skipped are reported to the
+        master.
 
         Args:
-            named: what the master says.
-            store: of the job.
+            named: the checkpoint that the master names.
+            store: checkpoints of the job.
 
         Raises:
-            CheckpointError: the one that was named is damaged, or none in the folder is whole; the master was told.
+            CheckpointError: the named one is damaged, or the store has no complete one; this was reported to
+                the master.
         """
         passed_over: list[tuple[str, CheckpointError]] = []
         try:
@@ -79,12 +91,13 @@ class Restoring:
         return found
 
     def tell(self, found: CheckpointRef, store: CheckpointStore) -> None:
-        """Tell the master what this process starts from, where the master named nothing: the data then goes to where that model
-        is. However long it takes to reach it: who trained before might train records twice.
+        """Report the checkpoint that this process starts from, if the master named none, so that the data
+        position goes back to it. Retries until the master answers, since the previous process's records would
+        otherwise be trained twice.
 
         Raises:
-            CheckpointError: the data position in its manifest is damaged; the master was told.
-            EdlError: another version has become active; this process will be ended.
+            CheckpointError: the data position in the manifest is damaged; this was reported to the master.
+            EdlError: another version has become active; this process will be terminated.
         """
         restore = CheckpointRestore(
             node=self._node,
@@ -94,14 +107,14 @@ class Restoring:
             position=store.manifest(found).position,
         )
         try:
-            patiently(lambda: self._client.restored_checkpoint(restore), threading.Event())
+            call_until_answered(lambda: self._client.restored_checkpoint(restore), threading.Event())
         except InvalidError as refused:
             error = CheckpointError(f"{found.uri}/{MANIFEST}: {refused}")
             self.report(found.uri, error)
             raise error from refused
 
     def holds(self, checkpoint: CheckpointRef) -> bool:
-        """Whether this node's shared memory has a copy of a checkpoint."""
+        """Whether this node's shared memory holds a copy of a checkpoint."""
         return bool(self._copies_of(checkpoint))
 
     @contextlib.contextmanager
@@ -113,32 +126,32 @@ class Restoring:
             with folder.reading(copy.number) as block:
                 loaded = None
                 if block is not None:
-                    with contextlib.suppress(CheckpointError):  # then storage may have it whole
-                        loaded = tensors.read(block, checkpoint.uri)
+                    with contextlib.suppress(CheckpointError):  # storage may still have it undamaged
+                        loaded = tensors.read_state(block, checkpoint.uri)
                 if loaded is not None:
                     log.info("restoring step %d from shared memory", checkpoint.step)
                     yield loaded
                     return
-        if checkpoint.uri != self._verified:  # memory had it when it was chosen
+        if checkpoint.uri != self._verified:  # it was chosen from memory, and not verified in storage
             store.verify(checkpoint)
         yield tensors.load(store.local(checkpoint) / STATE_FILE)
 
-    def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, Snapshot]]:
+    def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, ModelSnapshot]]:
         folders = [self._memory, self._memory.of_peer] if self._memory is not None else []
         return [
             (folder, copy)
             for folder in folders
             for copy in folder.whole()
-            if copy.ref == checkpoint and copy.stage is not Stage.FAILED
+            if copy.ref == checkpoint and copy.stage is not SnapshotStage.FAILED
         ]
 
     def report(self, uri: str, error: CheckpointError, instead: CheckpointRef | None = None) -> None:
-        """Tell the master that a checkpoint can't be restored, however long it takes to reach it.
+        """Report to the master that a checkpoint can't be restored; retries until the master answers.
 
         Args:
-            uri: the checkpoint.
+            uri: of the checkpoint.
             error: what is wrong with it.
-            instead: what this process starts from; None: it can't start.
+            instead: the checkpoint that this process starts from instead; None: it can't start.
         """
         damage = CheckpointDamage(
             node=self._node,
@@ -148,6 +161,68 @@ class Restoring:
             instead=instead,
         )
         try:
-            patiently(lambda: self._client.damaged_checkpoint(damage), threading.Event())
+            call_until_answered(lambda: self._client.damaged_checkpoint(damage), threading.Event())
         except EdlError as refused:
-            log.warning("%s", refused)  # another version has become active; this process will be ended
+            log.warning("%s", refused)  # another version has become active; this process will be terminated
+
+
+class ModelCheck:
+    """Evaluates the model before and after a switch of versions, and asks the master whether the results
+    agree.
+
+    For the main thread of a training process.
+
+    Args:
+        client: connection to the master.
+        node: this node.
+        version: cluster version of the process.
+    """
+
+    def __init__(self, client: MasterClient, node: NodeRef, version: int) -> None:
+        self._client = client
+        self._node = node
+        self._version = version
+        self._evaluate: Callable[[], float] | None = None
+
+    def evaluate_with(self, evaluate: Callable[[], float]) -> None:
+        """Set how to evaluate the model before it is saved for a plan. `confirm` must evaluate the restored
+        one the same way.
+
+        Args:
+            evaluate: returns one number that the variables determine, such as the loss of fixed records; the
+                same number until the next step. Raises an error if there is none.
+        """
+        self._evaluate = evaluate
+
+    def before(self) -> Evaluation | None:
+        """Evaluate the model now; None if the program did not set `evaluate_with`."""
+        return None if self._evaluate is None else run_evaluation(self._evaluate)
+
+    def confirm(self, evaluate: Callable[[], float]) -> str:
+        """Report the evaluation of the restored model before any training in this version; called by the
+        chief. Retries until the master answers.
+
+        Args:
+            evaluate: as for `evaluate_with`.
+
+        Returns:
+            Why this version may not train, because its model differs; "" if it may.
+        """
+        report = ModelReport(node=self._node, version=self._version, evaluation=run_evaluation(evaluate))
+        try:
+            verdict = call_until_answered(lambda: self._client.report_model(report), threading.Event())
+        except EdlError as refused:
+            log.warning("%s", refused)  # another version has become active; this process will be terminated
+            return ""
+        return verdict.refused if verdict is not None else ""
+
+
+def run_evaluation(evaluate: Callable[[], float]) -> Evaluation:
+    """The number that `evaluate` returns, or why there is none."""
+    try:
+        value = float(evaluate())
+    except Exception as error:  # noqa: BLE001 - any exception of the program is the answer
+        return Evaluation(problem=(str(error) or repr(error))[:_PROBLEM_CHARACTERS])
+    if not math.isfinite(value):
+        return Evaluation(problem=f"the evaluation returned {value}")
+    return Evaluation(value=value)

@@ -1,12 +1,12 @@
-"""Which records each member of a collective job takes in each step, however many members there are.
+"""Which records each member of a collective job takes in each step, for any number of members.
 
-The global batch is fixed: N mini-batches of `Dataset.batch_size` records, N being the most workers of the job. The
-mini-batches of a step are cut from the epoch's order one after the other, and dealt out by rank as
-`mini_batch_counts` says. So where training stands is a place in the order alone; the number of
-members is no part of it. When that changes, what is left of the epoch is split among the new members by itself, and no
-record is seen twice but those of steps after the checkpoint from which training goes on.
+The global batch is fixed: N mini-batches of `Dataset.batch_size` records, where N is the maximum number of
+workers. A step's mini-batches are consecutive parts of the epoch's order, and
+`mini_batch_counts` deals them out by rank. So the position of a training is a
+place in the order alone, independent of the number of members. When that number changes, the rest of the
+epoch is split among the new members, and only records of steps after the restored checkpoint are seen twice.
 
-Pure: every member works its share out by itself.
+Pure: every member computes its share by itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,11 @@ class Dataset:
 
     Attributes:
         size: records of an epoch.
-        batch_size: records of a mini-batch: what one of the most workers computes in a step.
-        num_epochs: how often all records are seen; 0 or less: endless.
-        shuffle: each epoch in an order of its own.
-        seed: of the shuffle. Same seed, same order, whatever process or restart.
+        batch_size: records of a mini-batch, the share of one worker in a step at the maximum number of
+            workers.
+        num_epochs: passes over all records; 0 or less: endless.
+        shuffle: whether each epoch has its own random order.
+        seed: of the shuffle. The same seed gives the same order in every process and after every restart.
     """
 
     size: int
@@ -40,25 +41,26 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.size < 1 or self.batch_size < 1:
             raise InvalidError(
-                f"a data set of {self.size} records in mini-batches of {self.batch_size}: both must be at least 1"
+                f"a data set of {self.size} records in mini-batches of {self.batch_size}: "
+                "both must be at least 1"
             )
 
 
 class ElasticSampler:
-    """A place in the data set, and the records that follow it.
+    """A position in the data set, and the records that follow it.
 
     Args:
         dataset: what to sample.
-        max_workers: N, mini-batches of a global batch.
+        max_workers: N, the number of mini-batches in a global batch.
 
     Attributes:
-        epoch: from 1; the one that the next step belongs to.
+        epoch: of the next step, counted from 1.
         completed: records of this epoch that are done.
     """
 
     def __init__(self, dataset: Dataset, max_workers: int) -> None:
         if max_workers < 1:
-            raise InvalidError(f"a global batch of {max_workers} mini-batches: it takes at least 1")
+            raise InvalidError(f"a global batch of {max_workers} mini-batches: it needs at least 1")
         self._dataset = dataset
         self._max_workers = max_workers
         self.epoch = 1
@@ -67,17 +69,17 @@ class ElasticSampler:
 
     @property
     def done(self) -> bool:
-        """Whether all epochs are over."""
+        """Whether all epochs are done."""
         return 0 < self._dataset.num_epochs < self.epoch
 
     @property
     def records_done(self) -> int:
-        """Of all epochs."""
+        """Records done in all epochs."""
         return (self.epoch - 1) * self._dataset.size + self.completed
 
     @property
     def batch_records(self) -> int:
-        """Records of the next step, of all members together; fewer in the last of an epoch."""
+        """Records of all members in the next step; fewer in the last step of an epoch."""
         return min(self._max_workers * self._dataset.batch_size, self._dataset.size - self.completed)
 
     def mini_batches(self, rank: int, members: int) -> tuple[Sequence[int], ...]:
@@ -87,10 +89,10 @@ class ElasticSampler:
 
         Args:
             rank: of the member.
-            members: how many there are.
+            members: number of members.
 
         Raises:
-            InvalidError: there are more members than mini-batches, or no such rank.
+            InvalidError: there are more members than mini-batches, or there is no such rank.
         """
         counts = mini_batch_counts(self._max_workers, members)
         if not 0 <= rank < members:
@@ -99,7 +101,7 @@ class ElasticSampler:
         return tuple(self._mini_batch(number) for number in range(first, first + counts[rank]))
 
     def advance(self) -> None:
-        """The step is made: on to the next."""
+        """Move on to the next step."""
         self.completed += self.batch_records
         if self.completed == self._dataset.size:
             self.epoch += 1
@@ -107,35 +109,36 @@ class ElasticSampler:
             self._order = self._shuffled()
 
     def state_dict(self) -> State:
-        """The place, and which order it is a place in."""
+        """The position, and the parameters of the order that it refers to."""
         data = self._dataset
         return {"epoch": self.epoch, "completed": self.completed, **_order(data)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Go to the place that `state_dict` gave, also that of a job with another batch size, or of more epochs.
+        """Go to a position from `state_dict`, which may be from a job with another batch size or more epochs.
 
         Raises:
-            InvalidError: it is no such place, or one in another order of records.
+            InvalidError: it is not such a position, or it refers to another order of records.
         """
         expected = _order(self._dataset)
         found = {name: state.get(name) for name in expected}
         if found != expected:
             raise InvalidError(
-                f"the checkpoint's data are {found}, the program's {expected}: give it the same again"
+                f"the checkpoint's data are {found}, the program's {expected}: use the same size, shuffle "
+                "and seed"
             )
         epoch, completed = state.get("epoch"), state.get("completed")
         if not isinstance(epoch, int) or not isinstance(completed, int):
-            raise InvalidError(f"no place in a data set: epoch {epoch!r}, completed {completed!r}")
+            raise InvalidError(f"not a position in a data set: epoch {epoch!r}, completed {completed!r}")
         self.go_to(epoch, completed)
 
     def go_to(self, epoch: int, completed: int) -> None:
-        """Go to a place.
+        """Go to a position.
 
         Raises:
-            InvalidError: there is no such place.
+            InvalidError: there is no such position.
         """
         if epoch < 1 or not 0 <= completed < self._dataset.size:
-            raise InvalidError(f"epoch {epoch} of {self._dataset.size} records has no place {completed}")
+            raise InvalidError(f"epoch {epoch} of {self._dataset.size} records has no position {completed}")
         self.epoch, self.completed = epoch, completed
         self._order = self._shuffled()
 
@@ -151,7 +154,7 @@ class ElasticSampler:
 
 
 def _order(dataset: Dataset) -> State:
-    """What the order of records depends on."""
+    """The parameters on which the order of records depends."""
     return {"size": dataset.size, "shuffle": int(dataset.shuffle), "seed": dataset.seed}
 
 

@@ -1,4 +1,5 @@
-"""When the chief saves, and what the master hears of it. How to save is the training code's."""
+"""When the chief saves a checkpoint, and its reports to the master. How to save is set by the training
+code."""
 
 from __future__ import annotations
 
@@ -8,9 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.client import BackOff, MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
-from edl_workflows.agent.patience import BackOff
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.exceptions import EdlError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -23,25 +23,26 @@ from edl_workflows.protocol.training import (
     Evaluation,
 )
 
-if TYPE_CHECKING:  # it needs numpy, which a program that saves by itself may not have
+if TYPE_CHECKING:  # needs numpy, which a program with its own saver may not have
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
 
 RETRY_SECONDS = 1.0
-"""How often waiting for the agent's second stage, or for the master to hear of a checkpoint, looks again."""
+"""Polling interval while waiting for the agent's second stage, or for a report to reach the master."""
 
 log = logging.getLogger(__name__)
 
 
-class Saving:
-    """Checkpoints of one training process, for its main thread.
+class CheckpointSaver:
+    """Saves the checkpoints of one training process; for its main thread.
 
     Args:
-        client: to the master.
+        client: connection to the master.
         watch: of the directive.
-        reporter: brings the outcome to the master.
-        node, version: who saves.
-        consumed: what this process has trained beyond its acknowledgements.
-        evaluate: what the model says now, for a checkpoint that a plan asks for.
+        reporter: reports the result to the master.
+        node: this node.
+        version: cluster version of the process.
+        consumed: returns what this process has trained beyond its acknowledgements.
+        evaluate: evaluates the model, for a checkpoint that a plan requests.
     """
 
     def __init__(
@@ -55,16 +56,16 @@ class Saving:
         evaluate: Callable[[], Evaluation | None] = lambda: None,
     ) -> None:
         self.position: Mapping[str, Any] | None = None
-        """The data position that belongs to the newest checkpoint that was begun."""
+        """The data position of the newest checkpoint that was begun."""
         self.drained = False
-        """Whether the process has stopped for a switch. Before, what is asked for while it drains is not saved: a step made
+        """Whether the process has stopped for a switch. Requests during the drain wait for that, since a step
         after the switch checkpoint would be lost."""
         self.trained = False
-        """Whether something was trained that no checkpoint of this process has."""
+        """Whether something was trained since the last checkpoint of this process."""
         self.saved = False
         """Whether this process has saved a checkpoint."""
         self.error = ""
-        """Why the newest save failed; "" where it did not."""
+        """Why the newest save failed; "" if it succeeded."""
         self._next_stored = float("inf")
         self._next_copied = float("inf")
         self._client = client
@@ -85,12 +86,12 @@ class Saving:
 
     @property
     def configured(self) -> bool:
-        """Whether the training code has said how to save."""
+        """Whether the training code has set how to save."""
         return self._save is not None or self._first_stage is not None
 
     @property
     def next_periodic(self) -> float:
-        """When the next checkpoint is due that nobody asks for (monotonic seconds)."""
+        """When the next periodic checkpoint is due (monotonic seconds)."""
         return min(self._next_stored, self._next_copied)
 
     def configure(self, save: Callable[[], CheckpointRef], every_seconds: float | None) -> None:
@@ -109,7 +110,8 @@ class Saving:
         self._next_copied = time.monotonic() + self._copy_every
 
     def due(self, directive: Directive) -> bool:
-        """Whether the chief shall save now. While it drains only on request: a switch waits for it."""
+        """Whether the chief must save now; during a drain only on request, since a switch waits for the
+        drain."""
         now = time.monotonic()
         if not self.configured or now < self._not_before:
             return False
@@ -125,12 +127,12 @@ class Saving:
         """See `Job.checkpoint`.
 
         Args:
-            patience: seconds to wait for a master that is away.
-            stopped: ends the waiting.
-            stored: wait until it stands on storage, where that is done in two stages.
-            last: it is the last checkpoint, which is tried again and again.
+            patience: seconds to wait for an unreachable master.
+            stopped: ends the waiting when true.
+            stored: wait until the checkpoint is on storage, also in two stages.
+            last: whether it is the last checkpoint of the training, which the caller retries.
         """
-        assert self.configured, "say how to save first: save_with, or save_in_two_stages"
+        assert self.configured, "set how to save first: save_with, or save_in_two_stages"
         deadline = time.monotonic() + patience
         while True:
             request = self._request(self._watch.latest)
@@ -143,7 +145,7 @@ class Saving:
         try:
             saved = self._saved(ticket, persist, stopped, stored)
         except Exception as error:
-            # Whatever went wrong, the master must know, and training can go on without this checkpoint.
+            # Report any error to the master; training can continue without this checkpoint.
             log.exception("saving a checkpoint failed")
             reason = self.error = _reason(error)
             self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=reason))
@@ -156,7 +158,8 @@ class Saving:
     def _saved(
         self, ticket: CheckpointTicket, persist: bool, stopped: Callable[[], bool], stored: bool
     ) -> CheckpointRef | None:
-        """The checkpoint; None if stopped before it was stored. The master hears of it, here or from the agent."""
+        """Save; None if stopped before the checkpoint was stored. This process or the agent reports it to the
+        master."""
         if self._first_stage is None:
             assert self._save is not None
             saved = self._save()
@@ -167,16 +170,16 @@ class Saving:
             saved = made
         self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=saved.uri, step=saved.step))
         while stored and not (self._reporter.flush(RETRY_SECONDS) or stopped()):
-            pass  # the master is away; to end now would keep the checkpoint from it
+            pass  # exiting now would lose the report
         return saved
 
     def _only_copies(self) -> bool:
-        """Whether a copy in memory is due, and no checkpoint."""
+        """Whether only a copy in memory is due, and no checkpoint."""
         now = time.monotonic()
         return self._first_stage is not None and self._next_copied <= now < self._next_stored
 
     def _put_off_while_busy(self, first: FirstStage) -> bool:
-        """A periodic copy does not hold training up where the agent is slow."""
+        """Delay a periodic copy while the agent is busy, so that a slow agent does not stall training."""
         busy = first.busy
         if busy:
             self._not_before = time.monotonic() + RETRY_SECONDS
@@ -189,7 +192,8 @@ class Saving:
             self._next_stored = now + self._every
 
     def _begin(self, request: str, persist: bool, last: bool) -> CheckpointTicket | None:
-        """Announce it, so that the master remembers the data position; None if that can't be done now."""
+        """Announce a checkpoint, so that the master records the data position; None if the master can't take
+        it now."""
         begin = CheckpointBegin(
             node=self._node,
             version=self._version,
@@ -201,10 +205,10 @@ class Saving:
         try:
             ticket = self._client.begin_checkpoint(begin)
         except EdlError as error:
-            # Away, or another version has become active a moment ago.
+            # The master is unreachable, or another version has just become active.
             if self._said != type(error).__name__:
                 self._said = type(error).__name__
-                log.warning("%s; no checkpoint now, trying again", error)
+                log.warning("%s; no checkpoint now, retrying", error)
             self._not_before = time.monotonic() + self._refusals.next_delay()
             return None
         self._refusals.reset()
@@ -215,12 +219,12 @@ class Saving:
         return ticket
 
     def _request(self, directive: Directive) -> str:
-        """The request that has not been served yet; "" if there is none."""
+        """The id of a request that has not been served yet; "" if there is none."""
         too_early = directive.drain and not self.drained
         return directive.save if directive.save != self._served and not too_early else ""
 
 
 def _reason(error: Exception) -> str:
-    """For people: an error of ours says what and where by itself."""
+    """Message for users; an EdlError's text is complete without its type."""
     text = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
     return text[:4096]

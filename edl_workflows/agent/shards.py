@@ -1,7 +1,7 @@
-"""Shards of a data set for one training process: leased ahead and acknowledged behind the training loop's back.
+"""Shards of a data set for one training process, leased and acknowledged by background threads.
 
-At least once: a shard is acknowledged when the loop has come back for more, never before. What is held when the
-process must stop is given back, a begun shard with the number of its records that are done.
+Delivery is at least once: a shard is acknowledged when the loop asks for the next one, never before. When the
+process stops, held shards are returned, a partly processed shard with the number of its processed records.
 """
 
 import logging
@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from edl_workflows.agent.client import MasterClient
-from edl_workflows.agent.patience import BackOff
+from edl_workflows.agent.client import BackOff, MasterClient
 from edl_workflows.exceptions import EdlError, InvalidError, JobFailedError, UnavailableError
 from edl_workflows.protocol.datasets import (
     MAX_SHARDS_PER_MESSAGE,
@@ -32,21 +31,22 @@ from edl_workflows.protocol.message import problems
 from edl_workflows.protocol.training import ConsumedShards
 
 ACK_SECONDS = 0.2
-"""Acknowledgements of so long go in one message; the master's own grouped writes take longer."""
+"""Time during which acknowledgements are collected into one message; the master's grouped writes take
+longer."""
 BOUNDARY_SECONDS = 0.05
-"""How often a loop that waits for shards serves the master's wishes."""
+"""Interval at which a loop that waits for shards follows the directive."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Records of one step.
+    """The records of one step.
 
     Attributes:
-        indices: of the records within the data set, or offsets within the partition.
-        epoch: from 1.
-        partition: streaming only.
+        indices: of the records in the data set, or offsets in the partition.
+        epoch: counted from 1.
+        partition: of a streaming data set.
     """
 
     indices: Sequence[int]
@@ -55,10 +55,10 @@ class Batch:
 
 
 def dataset_params(fields: Mapping[str, Any]) -> DatasetParams:
-    """A data set's parameters as the training code says them.
+    """Parse the parameters that the training code gives for a data set.
 
     Raises:
-        InvalidError: with each wrong field.
+        InvalidError: lists the wrong fields.
     """
     try:
         return DatasetParams.model_validate(fields)
@@ -68,13 +68,14 @@ def dataset_params(fields: Mapping[str, Any]) -> DatasetParams:
 
 @dataclass
 class _Held:
-    """What the process holds, guarded by the reader's lock.
+    """The shards that the process holds, guarded by the reader's lock.
 
     Attributes:
         ahead: leased, not begun.
-        current: being processed, and how many of its records are done.
-        done, released: to be acknowledged.
-        sending: being acknowledged now.
+        current: being processed.
+        records_done: processed records of the current shard.
+        done, released: processed and returned shards, to be acknowledged.
+        sending: shards whose acknowledgement is being sent.
     """
 
     ahead: deque[Shard] = field(default_factory=deque)
@@ -85,22 +86,23 @@ class _Held:
     sending: list[ShardKey] = field(default_factory=list)
 
     def leases(self) -> list[int]:
-        """Numbers of the leases under which anything is held."""
+        """Numbers of the leases of all held shards."""
         current = [self.current] if self.current else []
         keys: list[ShardKey] = [*self.ahead, *current, *self.done, *self.released, *self.sending]
         return sorted({key.lease for key in keys})
 
 
 class ShardReader:
-    """The shards of one data set. One consumer at a time.
+    """The shards of one data set, for one consumer at a time.
 
     Args:
-        client: to the master.
-        ask: who reads, for which cluster version, and how many shards to hold beyond the one being processed (as
-            ``max_shards``). When a worker is killed others process these, that one, and what was not yet acknowledged.
+        client: connection to the master.
+        ask: the node, its cluster version, and the number of shards to hold beyond the one being processed
+            (as ``max_shards``). If the worker is killed, others process these, the current one, and
+            unacknowledged ones again.
         params: of the data set.
-        may_lease: whether the process is to take work now.
-        between: called between two batches, or two shards, and now and then while there is nothing to process; may
+        may_lease: whether the process may lease shards now.
+        between: called between two batches or shards, and regularly while there is nothing to process; may
             call `settle`.
     """
 
@@ -133,9 +135,9 @@ class ShardReader:
         """Shards until the data set is consumed by all workers together.
 
         Raises:
-            JobFailedError: a shard of it failed too often.
+            JobFailedError: a shard failed too often.
             UnavailableError: closed before the data was consumed.
-            EdlError: the master refused.
+            EdlError: the master rejected a request.
         """
         while (shard := self._next()) is not None:
             yield shard
@@ -143,7 +145,8 @@ class ShardReader:
             self._between()
 
     def batches(self) -> Iterator[Batch]:
-        """The same, cut into batches of the data set's batch size (a whole shard without one)."""
+        """Like `shards`, cut into batches of the data set's batch size; without one, each shard is a
+        batch."""
         while (shard := self._next()) is not None:
             size = self._params.batch_size or shard.end - shard.start
             records: Sequence[int] = (
@@ -155,22 +158,22 @@ class ShardReader:
                 if first + size < len(records):
                     self._held.records_done = first + len(indices)
                     self._between()
-                    if self._held.current is not shard:  # given back meanwhile
+                    if self._held.current is not shard:  # returned meanwhile
                         break
                 else:
                     self._finish(shard)
                     self._between()
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Give back what is held, and wait until the master has stored all acknowledgements.
+        """Return held shards, and wait until the master has stored all acknowledgements.
 
-        Nothing is leased afterwards until `resume`.
+        Nothing is leased until `resume`.
 
         Args:
-            timeout: seconds to wait; None: as long as it takes.
+            timeout: seconds to wait; None: without limit.
 
         Returns:
-            Whether all is settled.
+            Whether everything is settled.
         """
         with self._lock:
             self._paused = True
@@ -193,21 +196,23 @@ class ShardReader:
 
     @property
     def name(self) -> str:
-        """Of the data set."""
+        """Name of the data set."""
         return self._params.name
 
     @property
     def trains(self) -> bool:
-        """Whether the data set is one to train on."""
+        """Whether the data set is for training, not for evaluation or prediction."""
         return self._params.task_type is TaskType.TRAINING
 
     def consumed(self) -> ConsumedShards:
-        """What was trained and is not known to be acknowledged. For the loop's own thread, between two steps."""
+        """What was trained, but may not be acknowledged yet. Call it in the loop's thread, between two
+        steps."""
         with self._lock:
             held = self._held
             begun = _released(held.current, held.records_done) if held.current and held.records_done else None
             done = [key for key in (*held.sending, *held.done) if not isinstance(key, ReleasedShard)]
-            # What is beyond a message's bound stays for the acknowledgements: it may be trained again, not lost.
+            # Shards beyond the limit of a message are acknowledged normally: they may be trained again, but
+            # not lost.
             return ConsumedShards(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
 
     def close(self, timeout: float) -> None:
@@ -266,7 +271,7 @@ class ShardReader:
             try:
                 reply = self._client.lease(self._params.name, request)
             except UnavailableError:
-                reply = None  # the directive's thread complains about an absent master
+                reply = None  # DirectiveWatch logs that the master is unreachable
             except EdlError as error:
                 self._fail(error)
                 return
@@ -276,12 +281,12 @@ class ShardReader:
                 back_off.wait()
 
     def _wants_more(self) -> bool:
-        # Half: several shards a request, and no pause while the next ones come.
+        # Refill at half, so that a request gets several shards and the loop need not wait for it.
         few = len(self._held.ahead) <= self._ask.max_shards // 2
         return few and not self._paused and self._error is None and self._may_lease()
 
     def _take(self, reply: LeaseReply | None) -> bool:
-        """Take an answer in; False: ask again later."""
+        """Process an answer; False if there was nothing, so that the next request must wait."""
         with self._lock:
             self._leasing = False
             if reply is not None:
@@ -327,21 +332,21 @@ class ShardReader:
                 break
             back_off.reset()
             if reply.stale:
-                log.info("data set %s: %d acknowledgements were void", self._params.name, reply.stale)
+                log.info("data set %s: %d acknowledgements were stale", self._params.name, reply.stale)
             break
         with self._lock:
             self._held.sending = []
             self._lock.notify_all()
 
 
-def consumed(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
-    """What a process has trained beyond its acknowledgements, by data set."""
+def consumed_by_dataset(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
+    """What a process has trained beyond its acknowledgements, by data set name."""
     found = {reader.name: reader.consumed() for reader in readers}
     return {name: one for name, one in found.items() if one.done or one.begun}
 
 
 def _key(shard: ShardKey) -> ShardKey:
-    """Without the records that a shard of shuffled text lists."""
+    """The key of a shard, without its list of records."""
     return ShardKey(epoch=shard.epoch, ordinal=shard.ordinal, lease=shard.lease, partition=shard.partition)
 
 

@@ -1,4 +1,5 @@
-"""Signals as calls in a thread: a Python signal handler itself may not take locks, which the main thread may hold."""
+"""Signals handled in a thread, since a Python signal handler must not take locks that the main thread may
+hold."""
 
 import ctypes
 import faulthandler
@@ -9,15 +10,18 @@ import threading
 from collections.abc import Callable, Iterable
 
 DUMP_STACKS = signal.SIGUSR2
-"""Makes a training process that has called `dump_stacks_on_signal` write its stacks. The launcher of training processes lets
-them ignore it, so that one that never does so loses nothing."""
+"""Makes a training process that called `dump_stacks_on_signal` write its stacks. The launcher makes training
+processes ignore the signal by default, so that it does not kill other programs."""
 _PR_SET_PDEATHSIG = 1
 _STDERR = 2
 
 
 def call_on_signals(numbers: Iterable[signal.Signals], callback: Callable[[], None]) -> None:
-    """Call `callback` in a thread of its own whenever one of the signals comes. Call this in the main thread."""
-    came: queue.SimpleQueue[None] = queue.SimpleQueue()  # the one queue whose put is safe in a signal handler
+    """Call `callback` in a separate thread whenever one of the signals arrives. Call this in the main
+    thread."""
+    came: queue.SimpleQueue[None] = (
+        queue.SimpleQueue()
+    )  # the only queue whose put is safe in a signal handler
 
     def relay() -> None:
         while True:
@@ -30,20 +34,21 @@ def call_on_signals(numbers: Iterable[signal.Signals], callback: Callable[[], No
 
 
 def put_handler_back(number: signal.Signals) -> None:
-    """Install Python's handler of a signal anew: a library may have put its own over it, which Python does not notice.
+    """Reinstall Python's handler of a signal, in case a library replaced it without Python's knowledge.
 
-    In another thread than the main one, where handlers can't be installed, nothing is done.
+    Does nothing outside the main thread, where handlers can't be installed.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(number, signal.getsignal(number))
 
 
 def die_with_parent() -> None:
-    """Have the kernel end this process (SIGKILL) when the one that started it ends. Linux only; elsewhere nothing."""
+    """Have the kernel kill this process when its parent exits. Linux only; a no-op elsewhere."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def dump_stacks_on_signal() -> None:
-    """Have `DUMP_STACKS` write the stacks of all threads to stderr, also where the main thread hangs in native code."""
+    """Have `DUMP_STACKS` write the stacks of all threads to stderr, even if the main thread hangs in native
+    code."""
     faulthandler.register(DUMP_STACKS, file=_STDERR, all_threads=True, chain=False)

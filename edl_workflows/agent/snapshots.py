@@ -1,11 +1,13 @@
-"""A node's copies of the model in shared memory: made by the training process in the step, persisted by the agent.
+"""A node's copies of the model in shared memory: made by the training process between steps, persisted by the
+agent.
 
-Two slots. A slot is a file of bytes, whose pages are kept and written again, and a header beside it. The header is taken
-away before the bytes change and put in place, by a rename, when they are all there: a process that dies in between leaves
-a slot without a header, and the other slot as it was. The newest whole copy is never written over.
+There are two slots. A slot is a data file, whose pages are reused, and a header beside it. The header is
+removed before the bytes change, and put in place by a rename when they are complete: a process that dies in
+between leaves a slot without a header, and the other slot intact. The newest complete copy is never
+overwritten.
 
-Who reads a slot (the agent that persists it, a peer that copies it, a process that restores it) holds a shared lock; who
-writes it holds an exclusive one. The kernel frees the locks of a process that dies.
+Readers of a slot (the agent that persists it, a peer that copies it, a process that restores it) hold a
+shared lock, and its writer an exclusive one. The kernel releases the locks of a process that dies.
 """
 
 import contextlib
@@ -24,13 +26,13 @@ from typing import IO, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from edl_workflows.agent.layout import VariableLayout
+from edl_workflows.agent.manifest import VariableLayout
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder for this user alone is made in it
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 ABANDONED_SECONDS = 3600.0
-"""A folder whose agent is gone stays so long: its container may be started again and persist what is in it."""
+"""Time that the folder of a dead agent is kept: its container may restart and persist the copies."""
 SLOTS = 2
 LOCK_SECONDS = 0.001
 _PREFIX = "edl-"
@@ -45,33 +47,33 @@ class NoMemoryError(CheckpointError):
     """Shared memory has no room for a copy."""
 
 
-class Stage(StrEnum):
-    """How far a copy has come."""
+class SnapshotStage(StrEnum):
+    """The progress of a copy."""
 
     MEMORY = "memory"
-    """Whole, in this node's memory."""
+    """Complete, in this node's memory."""
     SAVED = "saved"
-    """It stands on storage, too."""
+    """On storage, too."""
     FAILED = "failed"
-    """It could not be persisted, or the master did not want it."""
+    """Could not be persisted, or was rejected by the master."""
 
 
-class Snapshot(BaseModel):
-    """The header of a whole copy.
+class ModelSnapshot(BaseModel):
+    """The header of a complete copy.
 
     Attributes:
-        number: 1, 2, …; a later copy of the same node has a higher one.
-        ticket: of the master, who remembers the data position that belongs to it.
+        number: 1, 2, …; increases with each copy of the node.
+        ticket: id of the master's ticket, for which the master records the data position.
         version: cluster version that made it.
-        step: global step at which it was made.
+        step: global step of the copy.
         size: bytes.
-        place: the checkpoints' folder or URI, to which it is persisted under ``name``.
+        place: folder or URI of the checkpoints, where it is persisted as ``name``.
         name: of the checkpoint.
-        keep: checkpoints that stay there.
-        persist: whether it is persisted in any case; else only if the training process is lost.
-        position: the data position as the master said it.
+        keep: number of checkpoints to keep there.
+        persist: whether it is persisted in any case, or only if the training process is lost.
+        position: the data position from the master.
         variables: of the model, for the checkpoint's manifest.
-        stage, error: what became of it.
+        stage, error: progress of the copy, and why it failed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,33 +89,33 @@ class Snapshot(BaseModel):
     persist: bool = True
     position: Mapping[str, Any] | None = None
     variables: dict[str, VariableLayout] | None = None
-    stage: Stage = Stage.MEMORY
+    stage: SnapshotStage = SnapshotStage.MEMORY
     error: str = Field(default="", max_length=4096)
 
     @property
     def due(self) -> bool:
-        """Whether it is still to be persisted, in any case."""
-        return self.persist and self.stage is Stage.MEMORY
+        """Whether it is waiting to be persisted."""
+        return self.persist and self.stage is SnapshotStage.MEMORY
 
     @property
     def ref(self) -> CheckpointRef:
-        """The checkpoint that it becomes, or has become."""
+        """The checkpoint as which it is persisted."""
         return CheckpointRef(uri=f"{self.place.rstrip('/')}/{self.name}", step=self.step)
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A copy that is being made.
+class SnapshotDraft:
+    """A copy that is being written.
 
     Attributes:
-        bytes: to write into; valid within `SnapshotFolder.writing`.
-        number: that the copy will have.
-        commit: says, by its header, that all bytes are there.
+        bytes: buffer to write into; valid within `SnapshotFolder.writing`.
+        number: of the future copy.
+        commit: writes the header, which completes the copy.
     """
 
     bytes: memoryview
     number: int
-    commit: Callable[[Snapshot], None]
+    commit: Callable[[ModelSnapshot], None]
 
 
 class SnapshotFolder:
@@ -129,35 +131,35 @@ class SnapshotFolder:
 
     @property
     def of_peer(self) -> "SnapshotFolder":
-        """What this node holds of another node's copies."""
+        """The copies that this node holds for another node."""
         return SnapshotFolder(self.folder / _PEER)
 
     @property
     def shared(self) -> bool:
-        """Whether another node shall hold the newest copy, too."""
+        """Whether another node should hold the newest copy, too."""
         return (self.folder / _SHARED).exists()
 
     def share(self) -> None:
-        """Have another node hold the newest copy, and this node that of another."""
+        """Ask for replication: another node holds the newest copy of this one, and vice versa."""
         (self.folder / _SHARED).touch()
         self.ring()
 
-    def whole(self) -> list[Snapshot]:
-        """The whole copies, oldest first."""
+    def whole(self) -> list[ModelSnapshot]:
+        """The complete copies, oldest first."""
         found = [snapshot for slot in self._slots if (snapshot := _header(slot)) is not None]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
     @property
-    def newest(self) -> Snapshot | None:
-        """The newest whole copy."""
+    def newest(self) -> ModelSnapshot | None:
+        """The newest complete copy."""
         return next(reversed(self.whole()), None)
 
-    def find(self, number: int) -> Snapshot | None:
-        """The copy of a number; None when it was written over."""
+    def find(self, number: int) -> ModelSnapshot | None:
+        """The copy with a number; None if it was overwritten."""
         return next((snapshot for snapshot in self.whole() if snapshot.number == number), None)
 
     def reserve(self, size: int) -> None:
-        """Get memory for both slots ahead of the first copy, whose pages then need not be made in the step.
+        """Allocate memory for both slots before the first copy, so that the step does not wait for it.
 
         Args:
             size: bytes of a copy.
@@ -170,15 +172,16 @@ class SnapshotFolder:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy can't be made now, because what is in its slot is being read, or still to be persisted."""
+        """Whether no copy can be made now, because the content of its slot is being read or waits to be
+        persisted."""
         slot = self._target()
         with _locked(slot, "ab", fcntl.LOCK_EX) as file:
             return file is None or _is_due(slot)
 
     @contextlib.contextmanager
-    def writing(self, size: int) -> Iterator["Draft | None"]:
-        """A slot to write a copy into; None while what is in it is being read, or still to be persisted. The copy is whole
-        with `Draft.commit`.
+    def writing(self, size: int) -> Iterator["SnapshotDraft | None"]:
+        """A slot to write a copy into; None while its content is being read or waits to be persisted.
+        `SnapshotDraft.commit` completes the copy.
 
         Args:
             size: bytes of the copy.
@@ -194,11 +197,11 @@ class SnapshotFolder:
             newest = self.newest
             _header_of(slot).unlink(missing_ok=True)
             with memoryview(self._map(slot, size))[:size] as view:
-                yield Draft(
+                yield SnapshotDraft(
                     view, newest.number + 1 if newest else 1, lambda header: self._commit(slot, header)
                 )
 
-    def _commit(self, slot: Path, header: Snapshot) -> None:
+    def _commit(self, slot: Path, header: ModelSnapshot) -> None:
         try:
             _put(slot, header)
         except OSError as error:
@@ -207,18 +210,19 @@ class SnapshotFolder:
 
     @contextlib.contextmanager
     def reading(self, number: int) -> Iterator[memoryview | None]:
-        """The bytes of a copy, which stay as they are within the context; None when it was written over."""
+        """The bytes of a copy, which don't change within the context; None if it was overwritten."""
         for slot in self._slots:
             while _holds(slot, number):
                 with _locked(slot, "ab", fcntl.LOCK_SH) as file:
                     if file is not None and _holds(slot, number):
                         yield _view(slot)
                         return
-                time.sleep(LOCK_SECONDS)  # its writer is about to release it, or to take the header away
+                time.sleep(LOCK_SECONDS)  # its writer is about to release the lock, or to remove the header
         yield None
 
-    def settle(self, number: int, stage: Stage, error: str = "") -> None:
-        """Note what became of a copy. Call it within `reading`. Where there is no room even for that the copy is given up."""
+    def settle(self, number: int, stage: SnapshotStage, error: str = "") -> None:
+        """Record the result of a copy. Call it within `reading`. If there is no room for the record, the copy
+        is given up."""
         for slot in self._slots:
             found = _header(slot)
             if found is not None and found.number == number:
@@ -226,14 +230,14 @@ class SnapshotFolder:
                 try:
                     _put(slot, noted)
                 except OSError:
-                    # The old header must not stay: it says that the copy is still to be persisted. It was the room, too.
+                    # Remove the old header: it would have the copy persisted again, and it takes the room.
                     with contextlib.suppress(OSError):
                         _header_of(slot).unlink()
                         _put(slot, noted)
 
     def ring(self) -> None:
         """Wake the agent, if there is one."""
-        with contextlib.suppress(OSError):  # nobody listens, or it has not yet heard the last thousands
+        with contextlib.suppress(OSError):  # there is no listener, or the pipe is full of unread signals
             bell = os.open(self.folder / _BELL, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 os.write(bell, b"x")
@@ -241,7 +245,7 @@ class SnapshotFolder:
                 os.close(bell)
 
     def listen(self) -> int:
-        """A descriptor that becomes readable when somebody rings; its owner closes it."""
+        """A file descriptor that becomes readable after `ring`; the caller closes it."""
         bell = self.folder / _BELL
         with contextlib.suppress(FileExistsError):
             os.mkfifo(bell, 0o600)
@@ -252,26 +256,29 @@ class SnapshotFolder:
         return [self.folder / f"slot-{index}" for index in range(SLOTS)]
 
     def _target(self) -> Path:
-        """The slot to write next: one without a whole copy, else that with the older one."""
+        """The slot to write next: one without a complete copy, else the one with the older copy."""
         headers = {slot: _header(slot) for slot in self._slots}
         return min(headers, key=lambda slot: header.number if (header := headers[slot]) else 0)
 
     def _map(self, slot: Path, size: int) -> mmap.mmap:
-        """The slot's file in memory, made large enough. Kept: pages that are there already cost no time again."""
+        """The slot's file, mapped with at least `size` bytes. The mapping is kept, since new pages take
+        time."""
         size = max(1, size)
         mapped = self._mapped.get(slot)
         if mapped is not None and len(mapped) >= size:
             return mapped
         with slot.open("ab+") as file:
             try:
-                # Reserved, not only promised: to write to a page that can't be had would end the process by SIGBUS.
+                # Allocate the pages: a write to a missing page would kill the process by SIGBUS.
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
                 raise NoMemoryError(
-                    f"{slot}: shared memory has no {size >> 20} MiB left for a copy of the model: give the pod an "
-                    f"emptyDir of medium Memory at {SHARED_MEMORY} with {SLOTS} times the model's size: {error}"
+                    f"{slot}: shared memory has no {size >> 20} MiB left for a copy of the model: give the "
+                    "pod an "
+                    f"emptyDir of medium Memory at {SHARED_MEMORY} with {SLOTS} times the model's size: "
+                    f"{error}"
                 ) from error
         with slot.open("rb+") as file:
             flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
@@ -280,30 +287,30 @@ class SnapshotFolder:
 
 
 def node_folder(base: Path, job: str, node_type: str, node_id: int) -> Path:
-    """Where a node has its slots: the same for an agent that is started again in the same pod.
+    """The folder of a node's slots: the same for an agent that restarts in the same pod.
 
     Args:
-        base: of shared memory.
-        job: its uid.
+        base: folder of shared memory.
+        job: uid of the job.
         node_type: of the node.
-        node_id: of the node; never used twice.
+        node_id: of the node; never reused.
     """
     return base / f"{_PREFIX}{job}-{node_type}-{node_id}"
 
 
 def take_folder(folder: Path) -> SnapshotFolder:
-    """Make a node's folder for its agent, for this user alone, or take over that of the agent before. Folders of other
-    nodes that are abandoned are removed.
+    """Create a private folder for a node's agent, or take over that of the previous agent. Abandoned folders
+    of other nodes are removed.
 
     Raises:
-        CheckpointError: it can't be made, or belongs to somebody else.
+        CheckpointError: it can't be created, or belongs to another user.
     """
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise CheckpointError(f"{folder}: belongs to somebody else: remove it")
+            raise CheckpointError(f"{folder}: belongs to another user: remove it")
         lock = os.open(folder / _AGENT_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(lock, fcntl.LOCK_EX):  # held until this process ends
             os.close(lock)
@@ -318,12 +325,12 @@ def take_folder(folder: Path) -> SnapshotFolder:
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # somebody else's, or just removed
+    with contextlib.suppress(OSError):  # another user's, or just removed
         found = folder.lstat()
         old = time.time() - found.st_mtime > ABANDONED_SECONDS
         if not old or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             return
-        # Of an agent: others may have named theirs likewise.
+        # Only an agent's folder has this lock; other programs may use the same prefix.
         with _locked(folder / _AGENT_LOCK, "rb+", fcntl.LOCK_EX) as lock:
             if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -333,19 +340,18 @@ def _header_of(slot: Path) -> Path:
     return slot.with_name(f"{slot.name}.json")
 
 
-def _header(slot: Path) -> Snapshot | None:
-    """The header of a slot; None without a whole copy."""
+def _header(slot: Path) -> ModelSnapshot | None:
+    """The header of a slot; None without a complete copy."""
     try:
-        found = Snapshot.model_validate_json(_header_of(slot).read_bytes())
+        found = ModelSnapshot.model_validate_json(_header_of(slot).read_bytes())
         return found if slot.stat().st_size >= found.size else None
     except (OSError, ValidationError):
         return None
 
 
-def _put(slot: Path, snapshot: Snapshot) -> None:
-    fresh = slot.with_name(
-        f"{slot.name}.new"
-    )  # only who holds the slot's lock makes one; a killed one's is written over
+def _put(slot: Path, snapshot: ModelSnapshot) -> None:
+    # Only the holder of the slot's lock writes this file; one from a killed writer is overwritten.
+    fresh = slot.with_name(f"{slot.name}.new")
     try:
         fresh.write_text(snapshot.model_dump_json())
         fresh.replace(_header_of(slot))
@@ -367,14 +373,14 @@ def _holds(slot: Path, number: int) -> bool:
 def _view(slot: Path) -> memoryview:
     found = _header(slot)
     size = found.size if found is not None else 0
-    # Of a file that is opened for it alone: the mapping keeps a descriptor, and with it the lock of the one it came from.
+    # Open the file separately: a mapping keeps a duplicate of its descriptor, and with it the lock.
     with slot.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), max(1, size), access=mmap.ACCESS_READ))[:size]
 
 
 @contextlib.contextmanager
 def _locked(path: Path, mode: str, kind: int) -> Iterator[IO[bytes] | None]:
-    """An open file whose lock is held within the context; None while others hold it."""
+    """An open file whose lock is held within the context; None if another process holds it."""
     with path.open(mode) as file:
         if not _lock(file.fileno(), kind):
             yield None
@@ -382,7 +388,7 @@ def _locked(path: Path, mode: str, kind: int) -> Iterator[IO[bytes] | None]:
         try:
             yield file
         finally:
-            # Closing would not do: a process that was forked meanwhile has the same open file.
+            # Closing is not enough: a process forked meanwhile shares the open file.
             fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 

@@ -1,6 +1,8 @@
-"""The agent's loop: keeps the training processes that the master's directive asks for, and reports how they end.
+"""The agent's loop: runs the training processes that the master's directive asks for, and reports how they
+end.
 
-What shall run is decided in `edl_workflows.agent.plan`; one process is `edl_workflows.agent.processes`.
+`edl_workflows.agent.process_plan` decides which processes run; `edl_workflows.agent.processes` handles one
+process.
 """
 
 import logging
@@ -13,15 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
-from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.directives import DirectiveWatch
-from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.launching import process_environment
-from edl_workflows.agent.node_check import measure
-from edl_workflows.agent.patience import patiently
-from edl_workflows.agent.plan import plan
-from edl_workflows.agent.processes import TrainingProcess
-from edl_workflows.agent.usage import UsageMeter
+from edl_workflows.agent.environment import NodeEnvironment, process_environment
+from edl_workflows.agent.node_check import run_node_check
+from edl_workflows.agent.process_plan import plan_processes
+from edl_workflows.agent.processes import TrainingProcess, UsageMeter
 from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import Cluster
@@ -38,11 +37,12 @@ from edl_workflows.protocol.nodes import (
 TERMINATED = 143
 REFUSED = 1
 FAREWELL_SECONDS = 2.0
-"""How long a terminated agent tries to tell the master."""
+"""Time that a terminated agent has to report its exit."""
 FORBIDDEN_SECONDS = 30.0
-"""How long an agent whose token the master refuses tries on: an address may for a moment lead to another job's master."""
+"""Time after which an agent gives up if its token is rejected: an address may briefly lead to another job's
+master."""
 MOST_DOUBLINGS = 5
-"""Of the delay before a prepared process is started again: what stood in its way may go at any time."""
+"""Limit for the back-off of a prepared process: the cause of its failure may go away at any time."""
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +53,12 @@ class AgentSettings:
 
     Attributes:
         command: the training program with its arguments.
-        checkpoint_grace: seconds from SIGTERM to SIGKILL for a process of the active version, in which the chief
-            saves. Kubernetes gives a pod 30 s (``terminationGracePeriodSeconds``); a little is left for us.
-        retire_grace: the same for processes that are not needed any more.
+        checkpoint_grace: seconds between SIGTERM and SIGKILL for a process of the active version, in which
+            the chief saves. Kubernetes gives a pod 30 s (``terminationGracePeriodSeconds``); the rest is for
+            the agent.
+        retire_grace: the same for processes that are no longer needed.
         heartbeat: seconds between heartbeats.
-        first_restart_delay: seconds before a prepared process that died is started again; doubles each time.
+        first_restart_delay: seconds before a prepared process that died is restarted; doubles each time.
     """
 
     command: Sequence[str]
@@ -97,7 +98,7 @@ class Supervisor:
         )
         self._processes: dict[int, TrainingProcess] = {}
         self._retiring: dict[int, float] = {}
-        """When a version's process that was asked to end is killed (monotonic seconds)."""
+        """Deadline by version (monotonic seconds) after which a process that was asked to exit is killed."""
         self._ended: set[int] = set()
         self._dumped = ""
         self._checked = 0
@@ -108,21 +109,21 @@ class Supervisor:
 
     @property
     def version(self) -> int:
-        """The cluster version that trains; 0 before the first."""
+        """The active cluster version; 0 before the first."""
         active = self._watch.latest.active
         return active.version if active is not None else 0
 
     def terminate(self) -> None:
-        """Ask the agent to end, as on SIGTERM. Callable from any thread, not from a signal handler."""
+        """Ask the agent to exit, as on SIGTERM. Callable from any thread, but not from a signal handler."""
         self._terminating.set()
         self._wake.set()
 
     def run(self) -> int:
-        """Supervise until the node's work is over. Call it in the main thread.
+        """Supervise until the node's work is done. Call it in the main thread.
 
         Returns:
-            The agent's exit code: that of the training process; 0 when released; 1 when the master refuses the node; 143 after
-            `terminate`.
+            The agent's exit code: that of the training process; 0 when released; 1 when the master rejects
+            the node; 143 after `terminate`.
         """
         self._watch.start()
         threading.Thread(target=self._heartbeats, name="heartbeat", daemon=True).start()
@@ -144,11 +145,11 @@ class Supervisor:
             self._checkpoints.close()
 
     def _turn(self) -> int | None:
-        """One round: look, decide, act. The exit code when it was the last."""
+        """One round of the loop; returns the exit code when the agent is done."""
         if self._terminating.is_set():
             return self._shut_down(TERMINATED)
         if self._refusal:
-            log.error("the master refuses this node: %s", self._refusal)
+            log.error("the master rejects this node: %s", self._refusal)
             return REFUSED
         for version in [v for v, process in self._processes.items() if process.code is not None]:
             code = self._process_ended(self._processes.pop(version))
@@ -163,17 +164,20 @@ class Supervisor:
         return None
 
     def _ends_with_job(self, directive: Directive) -> bool:
-        """Whether nothing else ends this node: it serves, or waits in vain for a place in a world."""
+        """Whether only the end of the job ends this node: it serves, or waits for a place in a collective
+        version."""
         serves = self._environment.node.type in (names.PS_TYPE, names.EVALUATOR_TYPE)
         return serves or (directive.active is not None and directive.active.collective)
 
     def _follow(self, directive: Directive) -> None:
         now = time.monotonic()
         waiting = {version for version, at in self._restart_at.items() if at > now}
-        decided = plan(directive, self._environment.node, self._processes.keys(), self._ended | waiting)
+        decided = plan_processes(
+            directive, self._environment.node, self._processes.keys(), self._ended | waiting
+        )
         for version in decided.end:
             if version not in self._retiring:
-                log.info("ending the process of cluster version %d", version)
+                log.info("terminating the process of cluster version %d", version)
                 self._retiring[version] = now + self._settings.retire_grace
                 self._processes[version].terminate()
         for version, kill_at in self._retiring.items():
@@ -184,8 +188,10 @@ class Supervisor:
                 self._start(cluster)
 
     def _may_go_on(self, directive: Directive) -> bool:
-        """Whether what was trained until now is safe. A world begins when its members are prepared, so one that waits a
-        moment makes the others go on from the newest copy; where there are parameter servers they are what is waited for.
+        """Whether the copies of a lost version are safe, so that the next version may start.
+
+        A collective version begins when its members are prepared, so a short wait here lets the others start
+        from the newest copy. With parameter servers, training waits for the servers anyway.
         """
         active = directive.active
         if active is None or not directive.lost:
@@ -196,9 +202,7 @@ class Supervisor:
         asked, self._dumped = directive.dump not in ("", self._dumped), directive.dump
         process = self._processes.get(directive.active.version) if directive.active is not None else None
         if asked and process is not None:
-            log.warning(
-                "training stands still: the stacks of the process of version %d follow", process.version
-            )
+            log.warning("training hangs: the stacks of the process of version %d follow", process.version)
             process.dump_stacks()
 
     def _check_node(self, directive: Directive) -> None:
@@ -208,11 +212,11 @@ class Supervisor:
             threading.Thread(target=self._measure, args=(check,), name="node-check", daemon=True).start()
 
     def _measure(self, check: CheckRound) -> None:
-        report = measure(check, self._environment)
+        report = run_node_check(check, self._environment)
         if report is not None:
             log.info("node check %d: %s", check.number, report.error or f"{report.seconds:.2f} s")
             try:
-                patiently(lambda: self._client.node_check(report), self._terminating)
+                call_until_answered(lambda: self._client.node_check(report), self._terminating)
             except EdlError as error:
                 log.warning("%s", error)
 
@@ -225,7 +229,7 @@ class Supervisor:
         )
 
     def _process_ended(self, process: TrainingProcess) -> int | None:
-        """What follows from the end of a process: None, or the agent's exit code."""
+        """Handle the end of a process; returns the agent's exit code, or None if the agent continues."""
         version, code = process.version, process.code
         assert code is not None
         directive = self._watch.latest
@@ -235,9 +239,10 @@ class Supervisor:
         if self._only_prepares(version, code, directive):
             self._put_off(process, code)
             return None
-        log.info("the process of cluster version %d ended with code %d", version, code)
-        # Before the master hears of it: it may name the checkpoint to go on from at once. Where training is through, the
-        # last one must be told before its end, however long the master is away.
+        log.info("the process of cluster version %d exited with code %d", version, code)
+        # Before the exit is reported, because the master may then name the checkpoint to continue from. When
+        # training has succeeded, the last checkpoint must be reported first, however long the master is
+        # unreachable.
         patience = self._settings.checkpoint_grace if code else math.inf
         self._checkpoints.save_newest(patience, self._terminating.is_set)
         if not self._may_wait(process, code):
@@ -247,8 +252,8 @@ class Supervisor:
         return None
 
     def _only_prepares(self, version: int, code: int, directive: Directive) -> bool:
-        """Whether it is the successor of a version that trains here, or that was lost before this node came; or its group did not
-        come together, for which the node, new as it may be, is not to blame."""
+        """Whether the process was only preparing: the successor of a version that trains here or was lost
+        before this node joined, or a member whose group did not form, which is not this node's fault."""
         active = directive.active
         if active is not None and version == active.version:
             return False
@@ -256,9 +261,9 @@ class Supervisor:
         return beside or code == CLUSTER_LOST_EXIT_CODE
 
     def _may_wait(self, process: TrainingProcess, code: int) -> bool:
-        """Report an end; whether the master wants the node to wait for the next cluster version."""
+        """Report an exit; returns whether the master wants the node to wait for the next cluster version."""
         try:
-            verdict = patiently(
+            verdict = call_until_answered(
                 lambda: self._client.exit(self._exit_report(process, code)), self._terminating
             )
         except EdlError as error:
@@ -267,13 +272,15 @@ class Supervisor:
         return verdict is not None and verdict.wait
 
     def _put_off(self, process: TrainingProcess, code: int) -> None:
-        """A process that only prepares has died: try again later, each time more so. The
-        master, which hears of it, gives up when it has seen enough."""
+        """Restart a preparing process that died later, with exponential back-off. The crash is reported, so
+        that the master can give the version up."""
         version = process.version
         crashes = self._crashes[version] = self._crashes.get(version, 0) + 1
         doublings = min(crashes - 1, MOST_DOUBLINGS)
         delay = self._settings.first_restart_delay * 2**doublings
-        log.warning("the process of version %d ended with code %d, again in %.0f s", version, code, delay)
+        log.warning(
+            "the process of version %d exited with code %d; restarting it in %.0f s", version, code, delay
+        )
         self._restart_at[version] = time.monotonic() + delay
         report = CrashReport(
             node=self._environment.node,
@@ -286,13 +293,13 @@ class Supervisor:
         try:
             self._watch.offer(self._client.crash(report))
         except EdlError as error:
-            log.warning("%s", error)  # the next crash says this one too
+            log.warning("%s", error)  # the report of the next crash includes this one
 
     def _shut_down(self, code: int) -> int:
-        """End all processes as on SIGTERM; the active one gets time for a checkpoint."""
+        """Terminate all processes; the active one gets time for a checkpoint."""
         ended = {version: process for version, process in self._processes.items() if process.code is not None}
         active = self._watch.latest.active
-        # The programs of a job in which no version is active may form their group by themselves, and train already.
+        # Without an active version the programs may have formed their own group, and already train.
         grace = {
             version: self._settings.checkpoint_grace
             if active is None or version == active.version
@@ -305,11 +312,11 @@ class Supervisor:
         for version in sorted(grace, key=grace.__getitem__):
             process = self._processes[version]
             if not process.wait(max(0.0, start + grace[version] - time.monotonic())):
-                log.warning("the process of version %d did not end within %.0f s", version, grace[version])
+                log.warning("the process of version %d did not exit within %.0f s", version, grace[version])
                 process.kill()
                 process.wait(5.0)
         self._checkpoints.save_newest(start + self._settings.checkpoint_grace - time.monotonic())
-        # A process that had ended by itself a moment before keeps its own code.
+        # A process that exited by itself a moment before keeps its own code.
         if active is not None and active.version in ended:
             code = ended[active.version].code or 0
         if code == TERMINATED and active is not None and active.version in self._processes:
@@ -321,14 +328,14 @@ class Supervisor:
         timer = threading.Timer(FAREWELL_SECONDS, over.set)
         timer.start()
         try:
-            patiently(lambda: self._client.exit(self._exit_report(process, TERMINATED)), over)
+            call_until_answered(lambda: self._client.exit(self._exit_report(process, TERMINATED)), over)
         except EdlError as error:
             log.warning("%s", error)
         finally:
             timer.cancel()
 
     def _next_due(self) -> float | None:
-        """Seconds until a put-off start or a kill is due; None if nothing is."""
+        """Seconds until a delayed restart or a kill is due; None if none is."""
         due = [*self._restart_at.values(), *self._retiring.values(), self._checkpoints.waits_until]
         now = time.monotonic()
         later = [at - now for at in due if at > now]
@@ -343,12 +350,12 @@ class Supervisor:
         )
         try:
             answer = self._client.register(registration)
-        except ConflictError as error:  # what this node says of itself is wrong, and stays so
+        except ConflictError as error:  # this node's registration is wrong, and will stay wrong
             self._refuse(error)
             raise
         except (
             ForbiddenError
-        ) as error:  # most likely the token; but another job's master may answer for a moment
+        ) as error:  # most likely a wrong token, but another job's master may answer briefly
             now = time.monotonic()
             self._forbidden_since = self._forbidden_since or now
             if now - self._forbidden_since > FORBIDDEN_SECONDS:
@@ -382,4 +389,4 @@ class Supervisor:
             try:
                 self._watch.offer(self._client.heartbeat(beat))
             except EdlError as error:
-                log.debug("%s", error)  # the directive's thread says it aloud
+                log.debug("%s", error)  # DirectiveWatch logs it as a warning

@@ -1,15 +1,16 @@
-"""TensorFlow adapter: between-graph parameter-server training with ``tf.compat.v1`` that follows the job's cluster.
+"""TensorFlow adapter for parameter servers: between-graph training with ``tf.compat.v1`` in an elastic
+cluster.
 
-A training program says how to build its model and runs steps in a ``with training(...)`` block; in a parameter server
-the same line serves until the end. Everything that can be done before a cluster version becomes active is done before:
-imports, the graph with its save and restore operations, the server, the session, the variables' first values. What is
-left for the switch is to restore and to step.
+A training program defines how to build its model, and runs steps in a ``with training(...)`` block; in a
+parameter server the same line serves until the end. Everything possible is done before a cluster version
+becomes active: imports, the graph with its save and restore operations, the server, the session, the
+variables' initial values. Only restoring and stepping remain for the switch.
 
-How the servers come together: each process runs a TensorFlow server that knows nobody, and the worker's session brings
-the cluster along (ClusterSpec propagation), listing the parameter servers and itself. So parameter servers need not
-know of workers that come later. Two facts of TensorFlow that this rests on: a server that was booted as the task which
-the propagated cluster makes of it is refused, hence the boot as job ``local``; and sessions share variables only with
-``share_session_state_in_clusterspec_propagation``.
+Each process runs a TensorFlow server that knows no other task. The worker's session brings the cluster
+(ClusterSpec propagation), which lists the parameter servers and the worker itself, so parameter servers need
+not know later workers. This rests on two facts of TensorFlow: a server that was started as the task that the
+propagated cluster assigns to it is rejected, hence the job name ``local``; and sessions share variables only
+with ``share_session_state_in_clusterspec_propagation``.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ import tensorflow as tf
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.layout import Layout, difference
+from edl_workflows.agent.manifest import Layout, describe_difference
+from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import State
 from edl_workflows.agent.tf_check import BATCH_FILE, BATCH_TENSOR, LossCheck
@@ -46,13 +48,16 @@ from edl_workflows.protocol import addresses
 from edl_workflows.protocol.cluster import CheckpointRef, Cluster
 from edl_workflows.protocol.nodes import ServerChanges
 
+__all__ = ["MODEL_FILE", "Model", "ParameterServerTraining", "TrainingOptions", "tf1", "training"]
+
 tf1 = tf.compat.v1
 
 MODEL_FILE = "model.ckpt"
-"""Prefix of TensorFlow's files within a checkpoint's folder."""
+"""Prefix of TensorFlow's files in a checkpoint's folder."""
 CONNECT_SECONDS = 0.05
 INITIALISED_SECONDS = 0.02
-"""How often a worker asks whether the chief has initialised the variables: part of the stall of a switch."""
+"""Interval at which a worker checks whether the chief has initialized the variables; part of the stall of a
+switch."""
 
 _LOST = (
     tf.errors.AbortedError,
@@ -61,26 +66,27 @@ _LOST = (
     tf.errors.NotFoundError,
     tf.errors.UnavailableError,
 )
-"""What a step raises when a parameter server is gone, or came back without its variables."""
+"""Errors of a step when a parameter server is lost, or came back without its variables."""
 
 _UNFIT = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-"""What restoring raises when the files are not those of the model's variables."""
+"""Errors of a restore when the files don't fit the model's variables."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a training program builds.
+    """The model that a training program builds.
 
     Attributes:
         train: operation that makes one step and increments the global step.
-        loss: scalar tensor of the step's loss.
+        loss: scalar tensor with the step's loss.
         inputs: placeholders by name.
-        example: values of the inputs for one step that a prepared successor makes and throws away, since TensorFlow
-            optimises and places the graph in its first step. Without it that is part of the stall of a switch.
-        check: scalar tensor that is compared before and after the servers change, of the last batch; None: the loss. For a
-            model whose loss is random, as with dropout: the loss without it.
+        example: input values for a warm-up step, which a prepared successor makes and discards, since
+            TensorFlow optimizes and places the graph in the first step. Without it that is part of the stall
+            of a switch.
+        check: scalar tensor that is compared for the last batch before and after the servers change; None:
+            the loss. If the loss is random, as with dropout: the loss without it.
     """
 
     train: Any
@@ -90,38 +96,8 @@ class Model:
     check: Any = None
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How to train.
-
-    Attributes:
-        checkpoint_dir: folder or URI (``s3://…``, by fsspec) of the checkpoints, shared by chiefs that may run on other
-            machines.
-        save_seconds: between periodic checkpoints; None: only on the master's request and at the end.
-        keep: checkpoints that stay.
-        partitions: into so many parts each variable is cut; 0: by its size, into at most 16, or as many as there are
-            parameter servers if these are more. Only for a training that begins: afterwards the checkpoints tell how each
-            variable is cut, and that stays, however many servers there are.
-        threads: of TensorFlow in each process, for operations and within them; 0: as many as there are cores.
-        async_save: save in two stages: training waits for a copy in shared memory only, which the agent brings to storage.
-            The checkpoints' format is then safetensors (`edl_workflows.agent.tensors.load`), not TensorFlow's.
-        memory_seconds: with ``async_save``: between copies that stay in memory, from which the agent saves when the chief's
-            process dies; None: only what goes to storage is copied.
-        replicate: with ``async_save``: another node's agent holds the newest copy, too.
-    """
-
-    checkpoint_dir: Path | str
-    save_seconds: float | None = 600.0
-    keep: int = 3
-    threads: int = 0
-    async_save: bool = False
-    memory_seconds: float | None = None
-    replicate: bool = False
-    partitions: int = 0
-
-
-class Training:
-    """A worker's or chief's running training. Made by `training`."""
+class ParameterServerTraining:
+    """A worker's or chief's running training. Created by `training`."""
 
     def __init__(self, job: Job, graph: "_Graph", session: Any) -> None:
         self.job = job
@@ -135,13 +111,13 @@ class Training:
         """Make one step and report it.
 
         Args:
-            values: of the model's inputs.
+            values: values of the model's inputs.
 
         Returns:
             The global step after it, and the loss.
 
         Raises:
-            SystemExit: the cluster broke, and this process with it; the next one goes on.
+            SystemExit: the cluster broke, and this process with it; the agent starts the next one.
         """
         try:
             step, loss = self._step(self.session, values)
@@ -153,25 +129,28 @@ class Training:
 
 
 @contextlib.contextmanager
-def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> Iterator[Training]:
-    """Train with the job's parameter servers. In a parameter server this serves and never enters the block.
+def training(
+    job: Job, build: Callable[[], Model], options: TrainingOptions
+) -> Iterator[ParameterServerTraining]:
+    """Train with the job's parameter servers. In a parameter server this serves, and never enters the block.
 
-    On entry the variables have their values: those of the checkpoint that the master names; else of the newest in the
-    folder; else the initial ones. When the block ends without an error the chief saves.
+    On entry the variables hold the checkpoint that the master names, else the newest one in the store, else
+    their initial values. When the block ends without an error, the chief saves.
 
     Args:
         job: from `edl_workflows.agent.connect`.
-        build: makes the model in the default graph with ``tf.compat.v1``; variables are partitioned and placed on the
-            parameter servers without its help. How they are partitioned does not depend on how many servers there are.
+        build: builds the model in the default graph with ``tf.compat.v1``. Variables are partitioned and
+            placed on the parameter servers automatically; how they are partitioned does not depend on the
+            number of servers.
         options: how to train.
 
     Raises:
         InvalidError: the job has no parameter servers, or this node is an evaluator.
-        SystemExit: told to end, or the checkpoint to start from is damaged (`Job.start_from`).
+        SystemExit: asked to exit, or the checkpoint to start from is damaged (`Job.start_from`).
     """
     if job.node.type == names.EVALUATOR_TYPE:
         raise InvalidError(
-            f"{job.node} does not train: give evaluators a program that follows a CheckpointStore"
+            f"{job.node} does not train: use a program that follows a CheckpointStore for evaluators"
         )
     tf1.disable_eager_execution()
     server = _boot(job, options)
@@ -190,7 +169,7 @@ def training(job: Job, build: Callable[[], Model], options: TrainingOptions) -> 
         job.cluster_lost(_one_line(error))
     _set_saving(job, graph, session, store, options)
     job.model_check.evaluate_with(lambda: graph.check.before(session))
-    yield Training(job, graph, session)
+    yield ParameterServerTraining(job, graph, session)
     job.save_last(always=True)
     job.close()
 
@@ -213,7 +192,8 @@ def _set_saving(
 
 
 class _Graph:
-    """The model's graph with all that saving, restoring and initialising need, built ahead of the session."""
+    """The model's graph with the operations for saving, restoring and initialization, built before the
+    session."""
 
     def __init__(
         self, job: Job, cluster: Cluster, build: Callable[[], Model], partitions: int, layout: Layout | None
@@ -236,7 +216,7 @@ class _Graph:
                 self.model = build()
             with tf1.control_dependencies([self.model.train]):
                 self._step_after = tf.identity(self.step.read_value())
-            # Neither saved nor initialised with the others: it says that this version's variables are ready.
+            # Neither saved nor initialized with the others: it marks this version's variables as ready.
             marker = tf1.get_variable(
                 "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
             )
@@ -244,7 +224,7 @@ class _Graph:
             self.mark_initialised = marker.assign(1)
             self.initialise = tf1.global_variables_initializer()
             self.initialise_local = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
-            # The chief itself reads and writes the files, so that they are published as one.
+            # The chief itself reads and writes the files, so that they are published atomically.
             with tf1.device(f"{me}/cpu:0"):
                 self._saver = tf1.train.Saver(max_to_keep=None)
             self._saved = tf1.global_variables()
@@ -254,17 +234,17 @@ class _Graph:
             self.model.loss if self.model.check is None else self.model.check, self.model.inputs
         )
         self.batch = b""
-        """That was kept with the checkpoint which was restored last."""
+        """Batch that was stored with the checkpoint restored last."""
 
     def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
-        """Make one step; the global step after it, and the loss."""
+        """Make one step; returns the global step after it, and the loss."""
         feed = {self.model.inputs[name]: value for name, value in values.items()}
         fetches = [self.model.train, self.model.loss, self._step_after]
         _, loss, step = session.run(fetches, feed_dict=feed)
         return int(step), float(loss)
 
     def state(self, session: Any) -> State:
-        """All variables as they are."""
+        """The current values of all variables."""
         return GraphVariables(self._saved).state(
             session, int(session.run(self.step)), self.layout, self.check.take()
         )
@@ -285,10 +265,10 @@ class _Graph:
         return store.publish(step, write, position=position, variables=self.layout)
 
     def restore(self, session: Any, checkpoint: CheckpointRef, job: Job, store: CheckpointStore) -> None:
-        """Set all variables from a checkpoint, whichever of the two ways it was saved.
+        """Set all variables from a checkpoint in either format.
 
         Raises:
-            CheckpointError: it is whole, but of another model, or its variables are cut in another way.
+            CheckpointError: it is complete, but of another model, or its variables are cut differently.
         """
         in_memory = job.holds(checkpoint)
         self._require_same_layout(checkpoint, store, may_be_gone=in_memory)
@@ -314,10 +294,12 @@ class _Graph:
             raise
         if saved is None and not self._said_partitions:
             raise CheckpointError(
-                f"{checkpoint.uri}: does not say how its variables are cut. The version that saved it cut each into as many "
-                "parts as there were parameter servers: say TrainingOptions(partitions=…) with their number"
+                f"{checkpoint.uri}: does not record how its variables are cut. The version that saved it "
+                "cut each into as many parts as there were parameter servers: set "
+                "TrainingOptions(partitions=…) to "
+                "their number"
             )
-        if saved is not None and (what := difference(saved, self.layout)):
+        if saved is not None and (what := describe_difference(saved, self.layout)):
             raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {what}")
 
     def _restore_files(self, session: Any, checkpoint: CheckpointRef, prefix: Path) -> None:
@@ -330,8 +312,8 @@ class _Graph:
 
 
 def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> None:
-    """Which changes of its servers the model survives. That it would not survive those of a version which is prepared is found
-    before anybody stops for it."""
+    """Report which changes of parameter servers the model survives. A prepared version whose change it would
+    not survive is rejected here, before any training stops for it."""
     if lost := unsaved_state(graph.graph, in_two_stages=options.async_save):
         job.allow_server_changes(ServerChanges.NEVER, lost)
     else:
@@ -339,7 +321,7 @@ def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> N
     if (
         job.preparing
         and graph.started_from is not None
-        and (what := difference(graph.started_from, graph.layout))
+        and (what := describe_difference(graph.started_from, graph.layout))
     ):
         job.refuse_version(f"its variables depend on the number of parameter servers: {what}")
 
@@ -347,7 +329,7 @@ def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> N
 def _layout_to_keep(store: CheckpointStore) -> Layout | None:
     try:
         return find_layout(store)
-    except CheckpointError as error:  # of the one to start from the master hears when the chief restores it
+    except CheckpointError as error:  # the chief reports a damaged checkpoint when it restores it
         log.warning("%s", error)
         return None
 
@@ -359,10 +341,10 @@ def _session_config(options: TrainingOptions) -> Any:
 
 
 def _boot(job: Job, options: TrainingOptions) -> Any:
-    """This process's TensorFlow server, listening on the port of its cluster version.
+    """Start this process's TensorFlow server on the port of its cluster version.
 
-    Its name is the address that others dial: TensorFlow listens on all interfaces of any name, but its session finds
-    itself in the cluster that it brings along by this name alone.
+    Its name is the address that others dial: TensorFlow listens on all interfaces anyway, but the session
+    finds its own task in the propagated cluster only by this name.
     """
     address = job.environment.listen_address(job.version)
     return tf1.train.Server(
@@ -371,7 +353,7 @@ def _boot(job: Job, options: TrainingOptions) -> Any:
 
 
 def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: TrainingOptions) -> Any:
-    """A session over the cluster; waits for its parameter servers."""
+    """Create a session over the cluster; waits for its parameter servers."""
     servers = {member.rank: _await_server(job, member.address) for member in cluster.ps}
     spec = tf1.train.ClusterSpec(
         {
@@ -387,7 +369,7 @@ def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: Tr
 
 
 def _await_server(job: Job, address: str) -> str:
-    """Wait until a parameter server listens; returns where. Its address may become known only meanwhile."""
+    """Wait until a parameter server listens; returns its address, which may become known only meanwhile."""
     while not job.terminated:
         reachable = addresses.resolve(address)
         host, _, port = reachable.rpartition(":")
@@ -398,7 +380,7 @@ def _await_server(job: Job, address: str) -> str:
 
 
 def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
-    """Prepare, wait until the version is active, and see to it that its variables have their values."""
+    """Prepare, wait until the version is active, and set its variables."""
     session.run(graph.initialise_local)
     rehearsed = not job.active and job.is_chief and not session.run(graph.is_initialised)
     if rehearsed:
@@ -414,7 +396,8 @@ def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -
 
 
 def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *, keep: bool) -> None:
-    """The variables' values: those of the checkpoint, else the initial ones. `keep`: the latter stand already."""
+    """Set the variables to the checkpoint, else to their initial values, which they already have if
+    `keep`."""
     checkpoint = job.start_from(store)
     if not keep or checkpoint is None:
         session.run(graph.initialise)
@@ -435,18 +418,18 @@ def _loss_of_kept_batch(job: Job, graph: _Graph, session: Any) -> float:
 
 
 def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
-    """Do once what the switch will need, while the predecessor still trains: the first time takes longest.
+    """Run once what the switch will need, since the first run is the slowest, while the predecessor still
+    trains.
 
-    Only the chief may, and only before its version is active: it sets all variables again then.
+    Only the chief may do so, and only before its version is active, since it sets all variables again then.
     """
     session.run(graph.initialise)
-    with contextlib.suppress(CheckpointError):  # of the one to start from the master hears in its time
+    with contextlib.suppress(CheckpointError):  # `Job.start_from` reports a damaged one later
         newest = store.newest()
         if newest is not None:
             graph.restore(session, newest, job, store)
-    with contextlib.suppress(
-        InvalidError, ValueError, tf.errors.InvalidArgumentError
-    ):  # no batch, or not for this model
+    # There may be no batch, or one of another model.
+    with contextlib.suppress(InvalidError, ValueError, tf.errors.InvalidArgumentError):
         graph.check.of(session, graph.batch)
     if graph.model.example:
         graph.make_step(session, graph.model.example)

@@ -1,9 +1,9 @@
-"""A model's state as one block of bytes: what a training process copies into shared memory, and what stands on storage.
+"""A model's state as one block of bytes, as copied to shared memory and written to storage.
 
-The layout is that of safetensors (https://github.com/huggingface/safetensors, "Format"): the length of a JSON header in
-8 bytes, the header with type, shape and place of each tensor, and the tensors one after another. So a saved state can be
-read by any framework's safetensors library, or by `load`. Whoever only moves it, as the agent does, needs to know nothing
-of tensors.
+The format is that of safetensors (https://github.com/huggingface/safetensors, "Format"): the length of a JSON
+header in 8 bytes, the header with type, shape and offsets of each tensor, and the tensors' data. So any
+framework's safetensors library, or `load`, can read a saved state. Code that only moves the bytes, such as
+the agent, needs no tensor library.
 """
 
 import json
@@ -18,14 +18,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_workflows.agent.checkpoints import STATE_FILE, open_regular
-from edl_workflows.agent.layout import Layout
+from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.manifest import Layout, open_regular
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
 Array = npt.NDArray[Any]
 
 MAX_HEADER_BYTES = 100 * 2**20
-"""As the format says."""
+"""Limit of the format."""
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 _NAMES = {
@@ -44,14 +44,14 @@ _NAMES = {
     "float64": "F64",
     "complex64": "C64",
 }
-"""The format's names of numpy's types. ``bfloat16`` is known once ``ml_dtypes`` was imported, as TensorFlow does."""
+"""The format's names of numpy's types. ``bfloat16`` needs ``ml_dtypes``, which TensorFlow imports."""
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Type and shape of a tensor, before it is copied anywhere. In the block its bytes stand in the format's order, little
-    endian, whatever the order in the tensor."""
+    """Type and shape of a tensor. In the block its bytes are little-endian, as the format requires, whatever
+    their order in the tensor."""
 
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
@@ -72,9 +72,9 @@ class State:
     Attributes:
         step: global step.
         specs: of its tensors, by name.
-        fill: writes the tensors' values into the arrays that it is given, one for each of ``specs``. Called once.
-        metadata: what else a restore needs to know, as text.
-        layout: how the model cuts its variables, for the checkpoint's manifest; None where that does not matter.
+        fill: writes the tensors' values into the given arrays, one for each of ``specs``. Called once.
+        metadata: further text that a restore needs.
+        layout: how the model cuts its variables, for the checkpoint's manifest; None if that does not matter.
     """
 
     step: int
@@ -85,7 +85,7 @@ class State:
 
     @classmethod
     def of(cls, step: int, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> Self:
-        """The state that consists of these arrays; they are read when it is copied."""
+        """A state made of arrays, which are read when the state is copied."""
 
         def fill(into: Mapping[str, Array]) -> None:
             for name, array in tensors.items():
@@ -97,31 +97,32 @@ class State:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A state as it was read: tensors by name, which may not be written to, and the metadata.
+    """A state that was read: read-only tensors by name, and the metadata.
 
-    The tensors are views of the memory or file that they were read from; copy what is to stay.
+    The tensors are views of the memory or file that they were read from; copy what you keep.
     """
 
     tensors: Mapping[str, Array]
     metadata: Mapping[str, str]
 
 
-class Block:
-    """Where everything of a state stands.
+class StateBlock:
+    """The layout of a state in a block of bytes.
 
     Attributes:
-        size: bytes of the whole.
+        size: bytes of the block.
 
     Args:
         state: to be copied.
 
     Raises:
-        InvalidError: a tensor's type has no name in the format, or a tensor has the name of the metadata.
+        InvalidError: the format does not support a tensor's type, or a tensor has the reserved name of the
+            metadata.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
-        # The widest types first: then each tensor begins at a multiple of its type's size, as readers want it.
+        # The widest types first, so that each tensor is aligned to its type's size, as readers require.
         self._order = sorted(state.specs, key=lambda name: (-state.specs[name].dtype.itemsize, name))
         self._header = self._make_header()
         self.size = len(self._header) + sum(spec.size for spec in state.specs.values())
@@ -130,7 +131,7 @@ class Block:
         """Copy the state.
 
         Args:
-            into: writable bytes, at least `size` of them. Not kept.
+            into: writable buffer of at least `size` bytes; no reference to it is kept.
         """
         into[: len(self._header)] = self._header
         start, views = len(self._header), {}
@@ -148,7 +149,8 @@ class Block:
             spec = self._state.specs[name]
             if spec.dtype.name not in _NAMES or name == _METADATA:
                 raise InvalidError(
-                    f"tensor {name!r} of type {spec.dtype}: can't be saved; types are {', '.join(_NAMES)}, and "
+                    f"tensor {name!r} of type {spec.dtype}: can't be saved; types are {', '.join(_NAMES)}, "
+                    "and "
                     f"the name {_METADATA} is taken"
                 )
             end = start + spec.size
@@ -170,7 +172,7 @@ def save(folder: Path, state: State) -> None:
     Raises:
         OSError: of the storage.
     """
-    block = Block(state)
+    block = StateBlock(state)
     # Not into a mapping of the file: a full disk would then end the process instead of raising an error.
     with mmap.mmap(-1, block.size) as memory:
         with memoryview(memory) as view:
@@ -191,14 +193,14 @@ def load(path: Path) -> Loaded:
             memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error}") from error
-    return read(memoryview(memory), str(path))
+    return read_state(memoryview(memory), str(path))
 
 
-def read(block: memoryview, where: str) -> Loaded:
+def read_state(block: memoryview, where: str) -> Loaded:
     """The state in a block of bytes.
 
     Args:
-        block: as `Block.write` made it. The tensors are views of it.
+        block: as `StateBlock.write` made it. The tensors are views of it.
         where: for errors.
 
     Raises:

@@ -1,6 +1,7 @@
-"""What a ``tf.compat.v1`` model says of the same inputs before and after a switch: its loss of the last batch.
+"""Compares a ``tf.compat.v1`` model before and after a switch of versions by its loss of the last batch.
 
-The batch is kept beside the variables in the checkpoint of the switch, so that whoever restores it asks the same.
+The batch is stored with the variables in the checkpoint of the switch, so that the restored model gets the
+same inputs.
 """
 
 import io
@@ -17,13 +18,13 @@ BATCH_FILE = "batch.npy"
 BATCH_TENSOR = "edl.batch"
 """The file's content as a tensor, in a checkpoint that is saved in two stages."""
 MAX_BATCH_BYTES = 16 * 2**20
-"""Of a larger batch the first records are kept."""
+"""Limit for the stored batch; of a larger batch only the first records are stored."""
 SAME = 1e-6
-"""Relative difference of two losses of the same model in the same process."""
+"""Tolerance for two losses of the same model in the same process."""
 
 
 class LossCheck:
-    """The loss of one batch, again and again.
+    """Evaluates the loss of one batch repeatedly.
 
     Args:
         loss: a scalar tensor.
@@ -38,65 +39,66 @@ class LossCheck:
         self._kept = b""
 
     def before(self, session: Any) -> float:
-        """The loss of the last batch, which is kept for the checkpoint that comes next.
+        """The loss of the last batch, which is stored with the next checkpoint.
 
         Raises:
-            InvalidError: there is nothing that could be compared.
+            InvalidError: there is nothing to compare.
         """
         self._kept = b""
         if not self.inputs:
-            raise InvalidError("the model has no inputs: which records its loss is of can't be said")
+            raise InvalidError("the model has no inputs, so the records of its loss are unknown")
         if self.last is None:
             raise InvalidError("the chief has made no step yet")
-        batch = encode(self.last)
+        batch = encode_batch(self.last)
         first, second = self.of(session, batch), self.of(session, batch)
         if not math.isclose(first, second, rel_tol=SAME, abs_tol=SAME):
             raise InvalidError(
-                f"the loss of the same records is {first:.9g} and {second:.9g}: it is random, as with dropout; give "
-                "Model.check, a scalar that is not"
+                f"the loss of the same records is {first:.9g} and {second:.9g}: it is random, as with "
+                "dropout; set "
+                "Model.check to a scalar that is not"
             )
         self._kept = batch
         return second
 
     def of(self, session: Any, batch: bytes) -> float:
-        """The loss of a batch that was kept.
+        """The loss of a stored batch.
 
         Raises:
-            InvalidError: there is none.
+            InvalidError: the batch is empty.
         """
         if not batch:
-            raise InvalidError("no batch was kept with the checkpoint")
-        values = decode(batch)
+            raise InvalidError("no batch was stored with the checkpoint")
+        values = decode_batch(batch)
         return float(session.run(self.loss, {self.inputs[name]: value for name, value in values.items()}))
 
     def take(self) -> bytes:
-        """The batch that belongs to the checkpoint that is saved now; only once."""
+        """The batch for the checkpoint that is being saved; returned only once."""
         kept, self._kept = self._kept, b""
         return kept
 
 
-def encode(values: Mapping[str, Any]) -> bytes:
-    """Inputs as bytes, without pickle.
+def encode_batch(values: Mapping[str, Any]) -> bytes:
+    """Serialize inputs without pickle.
 
     Raises:
-        InvalidError: they are no arrays, or too large to be kept.
+        InvalidError: they are not arrays, or too large to be stored.
     """
     try:
         arrays = {name: _plain(np.asarray(value)) for name, value in values.items()}
     except (TypeError, ValueError) as error:
-        raise InvalidError(f"the inputs of a step are no arrays: {error}") from error
+        raise InvalidError(f"the inputs of a step are not arrays: {error}") from error
     size = sum(array.nbytes for array in arrays.values())
     if size > MAX_BATCH_BYTES:
         arrays = _first_records(arrays, MAX_BATCH_BYTES / size)
     content = io.BytesIO()
-    # Not np.savez: an input may be called like one of its parameters, and those differ between versions of NumPy.
+    # Not np.savez: an input's name may clash with its parameters, which differ between versions of NumPy.
     for array in (np.array(list(arrays), np.str_), *arrays.values()):
         np.save(content, array, allow_pickle=False)
     return content.getvalue()
 
 
-def decode(batch: bytes) -> dict[str, Array]:
-    """What `encode` was given."""
+def decode_batch(batch: bytes) -> dict[str, Array]:
+    """The inverse of `encode_batch`."""
     content = io.BytesIO(batch)
     names = np.load(content, allow_pickle=False)
     return {str(name): np.load(content, allow_pickle=False) for name in names}

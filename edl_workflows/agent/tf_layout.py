@@ -1,16 +1,18 @@
-"""How the variables of a ``tf.compat.v1`` graph are cut into parts: by a rule when training begins, and ever after as the
-checkpoints say. The number of parameter servers decides only where the parts are.
+"""How the variables of a ``tf.compat.v1`` graph are cut into parts: by size when training begins, afterwards
+as recorded in the checkpoints. The number of parameter servers determines only the placement of the parts.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.layout import Layout, VariableLayout
-from edl_workflows.agent.tf_index import read_layout
+from edl_workflows.agent.manifest import Layout, VariableLayout
+from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
 VARIABLES = tf.compat.v1.GraphKeys.GLOBAL_VARIABLES
@@ -20,15 +22,20 @@ _TABLES = ("MutableHashTable", "MutableHashTableOfTensors", "MutableDenseHashTab
 _STATEFUL = {"VarHandleOp", "VariableV2", "Variable", *_TABLES, *(f"{name}V2" for name in _TABLES)}
 
 PARTS = 16
-"""The most parts of a variable, as long as there are no more servers than that."""
+"""Maximum number of parts of a variable, unless there are more servers."""
 PART_BYTES = 256 * 2**10
-"""A part has at least so many bytes: more parts make a step slower."""
+"""Minimum size of a part, since more parts slow a step down."""
+
+_FOOTER_BYTES = 48
+_MAGIC = 0xDB4775248B80FB57
+_VARINT_LIMIT = 10
 
 Partitioner = Callable[[Any, Any], list[int]]
 
 
 def partition_by_size(most: int) -> Partitioner:
-    """Cuts a variable along its first axis, so that no part is smaller than `PART_BYTES`, into at most so many parts."""
+    """A partitioner that cuts a variable along its first axis into at most `most` parts of at least
+    `PART_BYTES`."""
 
     def cut(shape: Any, dtype: Any) -> list[int]:
         rows = shape.as_list()[0]
@@ -39,7 +46,7 @@ def partition_by_size(most: int) -> Partitioner:
 
 
 def partition_as(layout: Layout) -> Callable[..., Any]:
-    """A custom getter of variables which cuts each as a checkpoint has it, whatever partitioner the program names."""
+    """A custom getter that cuts each variable as a checkpoint does, whatever partitioner the program sets."""
 
     def get(getter: Callable[..., Any], name: str, *args: Any, **kwargs: Any) -> Any:
         saved = layout.get(name)
@@ -51,9 +58,9 @@ def partition_as(layout: Layout) -> Callable[..., Any]:
 
 
 def find_layout(store: CheckpointStore) -> Layout | None:
-    """How the newest checkpoint cuts its variables; None if there is none, or it does not say.
+    """How the newest checkpoint cuts its variables; None if there is none, or if it does not record it.
 
-    All checkpoints in a folder say the same, since who goes on from one keeps its cut.
+    All checkpoints of a store agree, since a training that continues from one keeps its parts.
 
     Raises:
         CheckpointError: it is damaged.
@@ -68,7 +75,7 @@ def find_layout(store: CheckpointStore) -> Layout | None:
 
 
 def layout_of_checkpoint(ref: CheckpointRef, store: CheckpointStore) -> Layout | None:
-    """How a whole checkpoint cuts its variables; None if it does not say.
+    """How a complete checkpoint cuts its variables; None if it does not record it.
 
     Raises:
         CheckpointError: it is damaged.
@@ -78,18 +85,19 @@ def layout_of_checkpoint(ref: CheckpointRef, store: CheckpointStore) -> Layout |
 
 
 def _layout_in_files(ref: CheckpointRef, store: CheckpointStore) -> Layout | None:
-    """Of a checkpoint whose manifest does not say it, since an earlier version saved it: TensorFlow's own format does."""
+    """Read the layout from TensorFlow's own files, for a checkpoint of an earlier version without it in the
+    manifest."""
     index = next(store.local(ref).glob("*.index"), None)
     return None if index is None else read_layout(index)
 
 
 def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
-    """How a graph cuts what it saves."""
+    """How a graph cuts the variables that it saves."""
     shapes: dict[str, list[int]] = {}
     starts: dict[str, list[set[int]]] = {}
     layout = {spec.name: VariableLayout() for one in graph.get_collection(SAVEABLES) for spec in one.specs}
     for variable in graph.get_collection(VARIABLES):
-        part = variable._get_save_slice_info()  # noqa: SLF001 - what TensorFlow's own Saver asks
+        part = variable._get_save_slice_info()  # noqa: SLF001 - as TensorFlow's own Saver does
         if part is not None:
             shapes[part.full_name] = list(part.full_shape)
             found = starts.setdefault(part.full_name, [set() for _ in part.full_shape])
@@ -105,11 +113,12 @@ def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
 
 
 def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
-    """What of a model no checkpoint holds, so that it is lost with the servers; "" if all is saved.
+    """State of a model that checkpoints don't contain, so that it is lost with the servers; "" if all is
+    saved.
 
     Args:
         graph: of the model.
-        in_two_stages: only variables are saved, no tables.
+        in_two_stages: whether only variables are saved, but no tables.
     """
     kept = {v.op.name for collection in (VARIABLES, LOCAL, "edl") for v in graph.get_collection(collection)}
     if not in_two_stages:
@@ -118,5 +127,85 @@ def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
     for operation in graph.get_operations():
         if operation.type in _STATEFUL and operation.name not in kept:
             hint = "; with async_save only variables are saved" if "Table" in operation.type else ""
-            return f"{operation.type} {operation.name} is not saved with the checkpoints, and would be lost{hint}"
+            return (
+                f"{operation.type} {operation.name} is not saved with the checkpoints, and would be "
+                f"lost{hint}"
+            )
     return ""
+
+
+def read_layout(index: Path) -> dict[str, VariableLayout]:
+    """The variables of a TensorFlow checkpoint and how they are cut, by name.
+
+    TensorFlow's API gives types and whole shapes, but not the parts. These are in the index, a table of
+    sorted keys in LevelDB's format
+    (https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/lib/io/table_format.txt), with a
+    ``BundleEntryProto`` for each variable.
+
+    Args:
+        index: the file ``<prefix>.index``.
+
+    Raises:
+        CheckpointError: it can't be read, or is not an index.
+    """
+    try:
+        content = index.read_bytes()
+        return {
+            name.decode(): _layout(entry)
+            for name, entry in _entries(content)
+            if name and not name.startswith(b"\0")  # the header, and the slices' own entries
+        }
+    except (OSError, ValueError, IndexError) as error:
+        raise CheckpointError(f"{index}: is not the index of a TensorFlow checkpoint: {error}") from error
+
+
+def _layout(entry: bytes) -> VariableLayout:
+    message = tensor_bundle_pb2.BundleEntryProto.FromString(entry)
+    shape = [dimension.size for dimension in message.shape.dim]
+    # A slice that spans a whole dimension has an empty extent: start 0, and no length.
+    starts = [{part.extent[axis].start for part in message.slices} for axis in range(len(shape))]
+    return VariableLayout(shape=shape, parts=[max(1, len(found)) for found in starts])
+
+
+def _entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a table."""
+    footer = content[-_FOOTER_BYTES:]
+    if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
+        raise ValueError("its footer is not that of a table")
+    _, at = _handle(footer, 0)  # of the block of metadata
+    index, _ = _handle(footer, at)
+    for _, handle in _block(content, *index):
+        yield from _block(content, *_handle(handle, 0)[0])
+
+
+def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    if content[offset + size] != 0:
+        raise ValueError("it is compressed")
+    block = content[offset : offset + size]
+    restarts = int.from_bytes(block[-4:], "little")
+    end = len(block) - 4 * (restarts + 1)
+    key, at = b"", 0
+    while at < end:
+        shared, at = _varint(block, at)
+        fresh, at = _varint(block, at)
+        length, at = _varint(block, at)
+        key = key[:shared] + block[at : at + fresh]
+        at += fresh
+        yield key, block[at : at + length]
+        at += length
+
+
+def _handle(text: bytes, at: int) -> tuple[tuple[int, int], int]:
+    offset, at = _varint(text, at)
+    size, at = _varint(text, at)
+    return (offset, size), at
+
+
+def _varint(text: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(_VARINT_LIMIT):
+        byte = text[at + shift]
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, at + shift + 1
+    raise ValueError("a varint is not terminated")

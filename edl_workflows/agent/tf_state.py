@@ -1,6 +1,6 @@
 """The variables of a ``tf.compat.v1`` graph as whole tensors, however they are split over parameter servers.
 
-So a checkpoint can be restored with another number of servers, as TensorFlow's own can.
+Like TensorFlow's own checkpoints, they can be restored with another number of servers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from edl_workflows.agent.layout import Layout
+from edl_workflows.agent.manifest import Layout
 from edl_workflows.agent.tensors import Array, State, TensorSpec
 from edl_workflows.agent.tf_check import BATCH_TENSOR
 from edl_workflows.exceptions import CheckpointError, InvalidError
@@ -18,7 +18,7 @@ from edl_workflows.exceptions import CheckpointError, InvalidError
 tf1 = tf.compat.v1
 
 FETCH_BYTES = 64 * 2**20
-"""Variables of about so many bytes are fetched at a time: more would only take memory."""
+"""Size of the variables that are fetched at a time: larger groups would only take memory."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class _Part:
     """A variable, which may be a slice of a tensor.
 
     Attributes:
-        tensor: the tensor's name.
+        variable: of the graph.
+        tensor: name of the tensor.
         spec: of the whole tensor.
-        slices: where the variable stands in it.
+        slices: position of the variable in the tensor.
     """
 
     variable: Any
@@ -45,13 +46,13 @@ class _Part:
 
 
 class GraphVariables:
-    """What a graph saves and restores.
+    """Saves and restores the variables of a graph.
 
     Args:
-        variables: of the graph; partitions one by one.
+        variables: of the graph; each partition of a partitioned variable separately.
 
     Raises:
-        InvalidError: one of them can't be saved so.
+        InvalidError: one of them can't be saved.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -59,7 +60,7 @@ class GraphVariables:
         self._specs = {part.tensor: part.spec for part in self._parts}
 
     def state(self, session: Any, step: int, layout: Layout | None = None, batch: bytes = b"") -> State:
-        """The variables' values of now; they are fetched when the state is copied. `batch` is kept beside them."""
+        """The variables' values, which are fetched when the state is copied, together with `batch`."""
         specs = dict(self._specs)
         if batch:
             specs[BATCH_TENSOR] = TensorSpec(np.dtype(np.uint8), (len(batch),))
@@ -77,18 +78,20 @@ class GraphVariables:
         """Set all variables.
 
         Raises:
-            CheckpointError: the tensors are those of another model.
+            CheckpointError: the tensors belong to another model.
         """
         for part in self._parts:
             tensor = tensors.get(part.tensor)
             if tensor is None or tensor.shape != part.spec.shape or tensor.dtype != part.spec.dtype:
                 found = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
                 raise CheckpointError(
-                    f"{where}: can't be restored into this model: variable {part.tensor} is {part.spec.dtype} of shape "
+                    f"{where}: can't be restored into this model: variable {part.tensor} is "
+                    f"{part.spec.dtype} of shape "
                     f"{part.spec.shape}, in the checkpoint {found}"
                 )
         for group in _groups(self._parts):
-            # Fed in place of the initial value: the graph has no other operation to set a variable by, and is final.
+            # Feed the values in place of the initial ones, since the finalized graph has no other assign
+            # operations.
             session.run(
                 [part.variable.initializer for part in group],
                 {_initial(part.variable): tensors[part.tensor][part.slices] for part in group},
@@ -109,11 +112,11 @@ def _part(variable: Any) -> _Part:
         )
         return _Part(variable, whole.full_name, TensorSpec(dtype, tuple(whole.full_shape)), slices)
     except (TypeError, ValueError) as error:
-        raise InvalidError(f"variable {variable.name}: has no shape that is known ahead: {error}") from error
+        raise InvalidError(f"variable {variable.name}: has no statically known shape: {error}") from error
 
 
 def _initial(variable: Any) -> Any:
-    """The input of the variable's initialisation that is its value."""
+    """The input of the variable's initializer that holds the value."""
     return variable.initializer.inputs[1]
 
 

@@ -1,7 +1,7 @@
-"""The first stage of a checkpoint: the training process copies its state into shared memory and goes on.
+"""The first stage of a checkpoint: the training process copies its state to shared memory and continues.
 
-The second, to storage, is the agent's (`edl_workflows.agent.persisting`). Where there is no agent that would do it, or no
-room in shared memory, the process saves to storage itself, and training waits for it as ever.
+In the second stage the agent writes the copy to storage (`edl_workflows.agent.persisting`). Without an agent,
+or with too little shared memory, the process writes to storage itself, and training waits for it.
 """
 
 import logging
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edl_workflows.agent.checkpoints import CheckpointStore, checkpoint_name
-from edl_workflows.agent.snapshots import NoMemoryError, Snapshot, SnapshotFolder, Stage
-from edl_workflows.agent.tensors import Block, State, save
+from edl_workflows.agent.snapshots import ModelSnapshot, NoMemoryError, SnapshotFolder, SnapshotStage
+from edl_workflows.agent.tensors import State, StateBlock, save
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.training import CheckpointTicket
 
 LOOK_SECONDS = 0.02
-"""How often a process that waits for the agent looks: part of the stall of a switch."""
+"""Polling interval while waiting for the agent; part of the stall of a switch."""
 SLOT_SECONDS = 60.0
-"""How long a checkpoint that is asked for waits until the agent has persisted the one before the last."""
+"""Time that a requested checkpoint waits for a free slot, until the agent has persisted an earlier copy."""
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ class TwoStages:
     """How a training process saves in two stages.
 
     Attributes:
-        state: gives the state of now; called between two steps, on the chief only.
-        store: where the checkpoints go.
-        every_seconds: between checkpoints that go to storage; None: only on request and before the end.
-        memory_seconds: between copies in memory, from which the agent saves when the process is lost; None: only what
-            goes to storage is copied.
+        state: returns the current state; called between two steps, on the chief only.
+        store: where checkpoints go.
+        every_seconds: interval of checkpoints that go to storage; None: only on request and before the end.
+        memory_seconds: interval of copies in memory, which the agent saves if the process dies; None: only
+            what goes to storage is copied.
         replicate: whether another node holds the newest copy, too; the same in all workers.
     """
 
@@ -46,11 +46,11 @@ class TwoStages:
 
 
 class FirstStage:
-    """Copies of one training process, for its main thread.
+    """Copies the state of one training process; for its main thread.
 
     Args:
-        options: what to copy, and where it goes.
-        folder: the node's slots; None where no agent looks after them.
+        options: what to copy, and where to store it.
+        folder: the node's slots in shared memory; None without an agent that persists them.
         version: cluster version of the process.
     """
 
@@ -63,83 +63,92 @@ class FirstStage:
 
     @property
     def busy(self) -> bool:
-        """Whether a copy would have to wait for the agent, which still persists the one before the last."""
+        """Whether a copy would have to wait for a slot, because the agent is still persisting an earlier
+        copy."""
         return self._folder is not None and self._folder.busy
 
     def reserve(self) -> None:
-        """Get the shared memory ahead of the first copy, in a thread: it takes as long as the copy."""
+        """Allocate the shared memory before the first copy, in a thread, since that takes as long as the
+        copy."""
 
         def work(folder: SnapshotFolder, size: int) -> None:
             try:
                 folder.reserve(size)
             except NoMemoryError as error:
-                log.warning("%s; checkpoints are saved without it, and training waits for them", error)
+                log.warning("%s; checkpoints are saved directly, and training waits for them", error)
 
         if self._folder is not None:
-            size = Block(self._options.state()).size
+            size = StateBlock(self._options.state()).size
             threading.Thread(target=work, args=(self._folder, size), name="reserve", daemon=True).start()
 
-    def save(self, ticket: CheckpointTicket, *, persist: bool) -> Snapshot | CheckpointRef:
-        """Copy the state; waits for a slot if need be.
+    def save(self, ticket: CheckpointTicket, *, persist: bool) -> ModelSnapshot | CheckpointRef:
+        """Copy the state; waits for a slot if necessary.
 
         Args:
-            ticket: of the master.
-            persist: whether it goes to storage in any case.
+            ticket: from the master.
+            persist: whether the copy goes to storage in any case.
 
         Returns:
-            The copy, of whose end the agent tells the master; or the checkpoint where the process saved it itself.
+            The copy, whose result the agent reports to the master; or the checkpoint, if the process saved it
+            itself.
 
         Raises:
-            CheckpointError: the storage refused, or a slot did not become free. What the state's ``fill`` raises goes
-                through.
+            CheckpointError: the storage failed, or no slot became free. Exceptions of the state's ``fill``
+                propagate.
         """
         state = self._options.state()
         if self._folder is None:
             return self._save_directly(state, ticket)
-        block = Block(state)
+        block = StateBlock(state)
         deadline = time.monotonic() + SLOT_SECONDS
         while time.monotonic() < deadline:
             try:
                 snapshot = self._copy(self._folder, block, state, ticket, persist=persist)
             except NoMemoryError as error:
-                log.warning("%s; saved without it", error)
+                log.warning("%s; saving directly to storage", error)
                 return self._save_directly(state, ticket)
             if snapshot is not None:
                 return snapshot
             time.sleep(LOOK_SECONDS)
         raise CheckpointError(
-            f"{self._options.store.place}: the agent still persists an earlier copy after {SLOT_SECONDS:.0f} s: "
+            f"{self._options.store.place}: the agent is still persisting an earlier copy after "
+            f"{SLOT_SECONDS:.0f} s: "
             "the storage is slow, or hangs"
         )
 
-    def until_stored(self, snapshot: Snapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:
+    def until_stored(self, snapshot: ModelSnapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:
         """Wait until the agent has persisted a copy; None if stopped before.
 
         Raises:
-            CheckpointError: it could not.
+            CheckpointError: the agent failed to persist it.
         """
-        assert self._folder is not None, "only with an agent there are copies"
+        assert self._folder is not None, "without an agent there are no copies"
         while not stopped():
             now = self._folder.find(snapshot.number)
             if now is None:
-                return self._options.store.verify(
-                    snapshot.ref
-                )  # memory is no more; storage says what became of it
-            if now.stage is Stage.SAVED:
+                # The copy was overwritten, so the agent has persisted it or failed to.
+                return self._options.store.verify(snapshot.ref)
+            if now.stage is SnapshotStage.SAVED:
                 return snapshot.ref
-            if now.stage is Stage.FAILED:
+            if now.stage is SnapshotStage.FAILED:
                 raise CheckpointError(now.error)
             time.sleep(LOOK_SECONDS)
         return None
 
     def _copy(
-        self, folder: SnapshotFolder, block: Block, state: State, ticket: CheckpointTicket, *, persist: bool
-    ) -> Snapshot | None:
+        self,
+        folder: SnapshotFolder,
+        block: StateBlock,
+        state: State,
+        ticket: CheckpointTicket,
+        *,
+        persist: bool,
+    ) -> ModelSnapshot | None:
         with folder.writing(block.size) as draft:
             if draft is None:
                 return None
             block.write(draft.bytes)
-            snapshot = Snapshot(
+            snapshot = ModelSnapshot(
                 number=draft.number,
                 ticket=ticket.id,
                 version=self._version,

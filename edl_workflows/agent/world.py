@@ -1,15 +1,16 @@
-"""Collective training: a loop that all members of a cluster version run in step, whatever framework they train with.
+"""Collective training: a loop that all members of a cluster version run in step, with any framework.
 
-The members take each step together, and may only stop together: a member that stops alone leaves the others in a collective
-operation that never ends. Each hears of the master's wishes at its own time, so two numbers ride along in the reduction of
-every step: how many members were asked to drain, and how many were told to end. All read the same sums and so act alike
-after the same step, the *step boundary*:
+The members take each step together and must stop together: a member that stops alone leaves the others
+blocked in a collective operation. Directives reach the members at different times, so two numbers are reduced
+along with every step: how many members were asked to drain, and how many to exit. All members read the same
+sums and act alike after the same step, the *step boundary*:
 
-* Somebody was asked to drain: each asks the master afresh, and if that is what it says stops, reports it, and waits for its
-  successor to take over. The chief saves when the master says so.
-* Somebody was told to end: the chief saves. Then those that were told end; the others wait for the version without them.
+* If a member was asked to drain, each member fetches its directive anew. If that asks for a drain, the member
+  stops, reports it, and waits for its successor to take over. The chief saves when the master asks for it.
+* If a member was asked to exit, the chief saves. Then those members exit; the others wait for the version
+  without them.
 
-What a framework brings is `Framework`: TensorFlow's is `edl_workflows.agent.mwms`. Another needs no more than that.
+A framework implements `Framework`; the adapter for TensorFlow is `edl_workflows.agent.tensorflow_collective`.
 """
 
 import contextlib
@@ -20,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.job import TERMINATED, Job
+from edl_workflows.agent.cluster_member import TERMINATED
+from edl_workflows.agent.job import Job
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
@@ -40,11 +42,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the master wants of a member; reduced: of how many members it wants it.
+    """What the master asks of a member; after the reduction: how many members it asks.
 
     Attributes:
         drain: asked to stop at the next step boundary.
-        leave: told to end.
+        leave: asked to exit.
     """
 
     drain: float = 0.0
@@ -53,7 +55,7 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What all members know after a step.
+    """What all members know after a step, by reduction.
 
     Attributes:
         loss: mean over the records of the global batch.
@@ -66,12 +68,13 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a member stands in its group.
+    """A member's place in its group.
 
     Attributes:
-        version: of the cluster.
+        version: cluster version.
         rank: of the member.
-        addresses: of all members by rank, as they are reached from here; the member's own is where it listens.
+        addresses: of all members by rank, as reachable from here; its own address is where the member
+            listens.
     """
 
     version: int
@@ -85,42 +88,43 @@ class Place:
 
 
 class Framework(Protocol):
-    """What an adapter brings.
+    """What an adapter for a training framework implements.
 
     `join`, `broadcast`, `step` and `meet` are collective: all members call them in the same order. They raise
     UnavailableError when the group is broken.
     """
 
     def join(self, place: Place) -> None:
-        """Build the model, form the group with the other members of the version, and rehearse: do once what comes later,
-        and undo it. All this while the version before still trains.
+        """Build the model, form the group with the other members of the version, and warm up: run once, and
+        undo, what training will run. The previous version still trains meanwhile.
         """
         ...
 
     def state(self, step: int, metadata: Mapping[str, str]) -> "State":
-        """Model and optimizer as they are, to be saved."""
+        """The current state of model and optimizer, to be saved."""
         ...
 
     def load(self, tensors: Mapping[str, "Array"]) -> None:
-        """Take over what was saved.
+        """Load a saved state.
 
         Raises:
-            CheckpointError: it is another model's.
+            CheckpointError: it belongs to another model.
         """
         ...
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Give rank 0's model and optimizer to all members, and these numbers of rank 0."""
+        """Broadcast rank 0's model and optimizer to all members; returns rank 0's `numbers`."""
         ...
 
     def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
-        """Sum the gradients of the mini-batches, which may be none, then those of all members, and update once with the sum
-        divided by the number of records of all members. So it makes no difference who computed which mini-batch.
+        """Sum the gradients of the mini-batches (possibly none), all-reduce the sums, and update once with
+        the total divided by the number of records of all members. The result does not depend on who computed
+        which mini-batch.
         """
         ...
 
     def meet(self) -> None:
-        """Return when all members have come here."""
+        """Barrier: return when all members have called it."""
         ...
 
 
@@ -129,10 +133,11 @@ class Saving:
     """How checkpoints are saved.
 
     Attributes:
-        store: where they go; shared by all members that may become rank 0.
-        every_seconds: between periodic ones; None: only on the master's request and at the end.
-        memory_seconds: between copies in the node's shared memory; None: only of what goes to storage.
-        replicate: whether another node's agent holds a copy, too.
+        store: where checkpoints go; shared by all members that may become rank 0.
+        every_seconds: interval of periodic checkpoints; None: only on the master's request and at the end.
+        memory_seconds: interval of copies in the node's shared memory; None: only what goes to storage is
+            copied.
+        replicate: whether the agent of another node holds a copy, too.
     """
 
     store: CheckpointStore
@@ -142,12 +147,12 @@ class Saving:
 
 
 class World:
-    """A member's running training. Made by `training`; iterate over it for what to compute.
+    """A member's running training. Created by `training`; iterate over it to get the records to compute.
 
     Attributes:
-        job: the member's.
-        framework: that it trains with.
-        global_step: steps that were made, over all versions.
+        job: the member's job.
+        framework: the adapter.
+        global_step: steps made so far, over all versions.
         loss: of the newest step, over the global batch.
     """
 
@@ -164,7 +169,7 @@ class World:
 
     @property
     def rank(self) -> int:
-        """Of this member."""
+        """Rank of this member."""
         return self._place.rank
 
     @property
@@ -174,38 +179,38 @@ class World:
 
     @property
     def epoch(self) -> int:
-        """That the next step belongs to, from 1."""
+        """Epoch of the next step, counted from 1."""
         return self._sampler.epoch
 
     def __iter__(self) -> Iterator[tuple[Sequence[int], ...]]:
-        """Record indices of this member's mini-batches, step by step, until all epochs are over.
+        """Record indices of this member's mini-batches, step by step, until all epochs are done.
 
-        Each must be answered by one `step`. Between two of them the master's wishes are served.
+        Answer each with one `step`. Between two steps the master's directive is followed.
 
         Raises:
-            SystemExit: told to end, or another version takes over.
+            SystemExit: asked to exit, or another version takes over.
         """
         while not self._sampler.done:
             made = self.global_step
             yield self._sampler.mini_batches(self.rank, self.size)
             if self.global_step != made + 1:
                 raise InvalidError(
-                    f"{self.global_step - made} steps with one step's mini-batches: call step once"
+                    f"{self.global_step - made} steps for the mini-batches of one step: call step once"
                 )
-            if not self._sampler.done:  # else all that is left is to save and to end, which all do
+            if not self._sampler.done:  # after the last step all members save and exit anyway
                 self._boundary()
 
     def step(self, mini_batches: Sequence[Any]) -> tuple[int, float]:
         """Make one step together with the other members, and report it.
 
         Args:
-            mini_batches: the framework's inputs for each of the mini-batches that the iteration gave.
+            mini_batches: the framework's inputs for each of the mini-batches from the iteration.
 
         Returns:
             The global step after it, and the mean loss of the global batch.
 
         Raises:
-            SystemExit: the group broke, and this process with it; the next one goes on.
+            SystemExit: the group broke, and this process with it; the agent starts the next one.
         """
         self._asked = Wishes(drain=float(self.job.drain_requested), leave=float(self.job.terminated))
         reduced = self._together(lambda: self.framework.step(mini_batches, self._asked))
@@ -217,7 +222,8 @@ class World:
         return self.global_step, self.loss
 
     def enter(self) -> None:
-        """Prepare, wait until this member's version trains, and get the state: rank 0 restores, the others hear it from it."""
+        """Prepare, wait until this member's version is active, and get the state: rank 0 restores and
+        broadcasts it."""
         self._together(lambda: self.framework.join(self._place))
         self.job.wait_until_active()
         if self.rank == 0:
@@ -236,7 +242,8 @@ class World:
         )
 
     def finish(self) -> None:
-        """Save what was trained, and end together: no member is done before the last checkpoint is."""
+        """Save what was trained, and finish together: no member finishes before the last checkpoint is
+        stored."""
         self.job.save_last(always=True)
         self._together(self.framework.meet)
         self.job.close()
@@ -250,12 +257,13 @@ class World:
             self.job.checkpoint()
 
     def _let_go(self) -> NoReturn:
-        """Members were told to end. They stay until the chief has saved: while one is gone nobody can save any more."""
+        """Handle members that were asked to exit. They stay until the chief has saved, since saving needs all
+        members."""
         if self.job.is_chief:
             self.job.checkpoint(stored=True)
         self._together(self.framework.meet)
         if not self._asked.leave:
-            self.job.cluster_lost(f"{self._agreed.leave:.0f} of {self.size} members were told to end")
+            self.job.cluster_lost(f"{self._agreed.leave:.0f} of {self.size} members were asked to exit")
         self.job.close()
         raise SystemExit(TERMINATED)
 
@@ -264,8 +272,8 @@ class World:
             return work()
         except UnavailableError as error:
             if self.job.preparing:
-                # Nothing is lost: the agent starts it again, and the group forms then.
-                log.warning("cluster version %d did not come together: %s", self.job.version, error)
+                # Nothing is lost: the agent restarts this process, and the group forms then.
+                log.warning("the group of cluster version %d did not form: %s", self.job.version, error)
                 self.job.close()
                 raise SystemExit(CLUSTER_LOST_EXIT_CODE) from error
             self.job.cluster_lost(str(error))
@@ -289,18 +297,19 @@ class World:
 def training(job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> Iterator[World]:
     """Train with the other workers of a collective job.
 
-    On entry model and optimizer are those of the checkpoint that the master names; else of the newest in the folder; else
-    the initial ones of rank 0. When the block ends without an error rank 0 saves.
+    On entry model and optimizer hold the checkpoint that the master names, else the newest one in the store,
+    else the initial values of rank 0. When the block ends without an error, rank 0 saves.
 
     Args:
         job: from `edl_workflows.agent.connect`.
         framework: an adapter.
-        dataset: what to train on; the same in all members.
+        dataset: the training data; the same in all members.
         saving: where checkpoints go, and how often.
 
     Raises:
-        InvalidError: the job is not collective, or this node is no member, or the checkpoint is of other data.
-        SystemExit: told to end, or the checkpoint to start from is damaged (`Job.start_from`).
+        InvalidError: the job is not collective, this node is not a member, or the checkpoint is of other
+            data.
+        SystemExit: asked to exit, or the checkpoint to start from is damaged (`Job.start_from`).
     """
     world = World(job, framework, dataset, saving)
     world.enter()
@@ -313,7 +322,8 @@ def _place(job: Job) -> Place:
     rank = cluster.rank_of(job.node.type, job.node.id)
     if not cluster.collective or rank is None:
         raise InvalidError(
-            f"{job.node} is no member of a collective version of job {job.name}: its distributionStrategy must be "
+            f"{job.node} is not a member of a collective version of job {job.name}: its distributionStrategy "
+            "must be "
             "AllreduceStrategy, and only workers train; an evaluator follows a CheckpointStore"
         )
     reached = [addresses.resolve(member.address) for member in cluster.workers]

@@ -2,11 +2,12 @@
 
 ``python -m tests.benchmarks.bench_checkpoint [--mib 500] [--turns 5] [--cases arrays,tensorflow] [--json]``
 
-A real master and real agents. (a) arrays: a program without a framework saves a model of so many MiB in turns directly
-(written, synced and summed by the training process) and in two stages (a copy in shared memory; the agent does the rest).
-(b) tensorflow: the same with the parameter-server adapter and one server, in a process for each way; what both ways wait
-for there is the variables' way from the server. What is measured is how long the loop stands at the step boundary, the
-master's ticket included; and how long until the checkpoint stands on storage.
+A real master and real agents. (a) arrays: a program without a framework saves a model of so many MiB in turns
+directly (written, synced and summed by the training process) and in two stages (a copy in shared memory; the
+agent does the rest). (b) tensorflow: the same with the parameter-server adapter and one server, in a process
+for each way; what both ways wait for there is the variables' way from the server. What is measured is how
+long the loop stands at the step boundary, the master's ticket included; and how long until the checkpoint
+stands on storage.
 """
 
 import argparse
@@ -69,7 +70,8 @@ def main() -> None:
 
 def _in_words(row: Row) -> str:
     return (
-        f"{row.case:12} {row.mib} MiB: direct {row.direct_s:.2f} s ({row.direct_cpu_s:.2f} s of CPU), two stages "
+        f"{row.case:12} {row.mib} MiB: direct {row.direct_s:.2f} s ({row.direct_cpu_s:.2f} s of CPU), two "
+        "stages "
         f"{row.copy_s:.3f} s ({row.copy_cpu_s:.3f} s of CPU), stored after {row.stored_after_s:.2f} s, "
         f"ratio {row.ratio:.3f} {row.goal} {'ok' if row.met else 'MISSED' if row.goal else ''}"
     )
@@ -143,11 +145,11 @@ class _Notes:
 
 def _stored(folder: Path) -> None:
     """Wait until no copy is left that is not persisted."""
-    from edl_workflows.agent.environment import snapshots
-    from edl_workflows.agent.snapshots import Stage
+    from edl_workflows.agent.environment import open_snapshots
+    from edl_workflows.agent.snapshots import SnapshotStage
 
-    memory = snapshots(os.environ)
-    while memory is not None and any(copy.stage is Stage.MEMORY for copy in memory.whole()):
+    memory = open_snapshots(os.environ)
+    while memory is not None and any(copy.stage is SnapshotStage.MEMORY for copy in memory.whole()):
         time.sleep(0.01)
 
 

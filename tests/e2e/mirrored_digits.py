@@ -1,4 +1,5 @@
-"""The example's training program for collective jobs, which also notes the records of each step that it has made."""
+"""The example's training program for collective jobs, which also notes the records of each step that it has
+made."""
 
 import argparse
 import os
@@ -12,13 +13,14 @@ import digits  # type: ignore[import-not-found]  # of the example
 import train_digits_allreduce  # type: ignore[import-not-found]  # of the example
 
 from edl_workflows.agent import connect
-from edl_workflows.agent.mwms import Dataset, TrainingOptions, training
+from edl_workflows.agent.tensorflow_collective import Dataset, TrainingOptions, training
 
 BATCH_SIZE = 16
 
 
 def main() -> None:
-    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once ``hurry`` is there."""
+    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
+    ``hurry`` is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)

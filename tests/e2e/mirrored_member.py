@@ -1,7 +1,9 @@
-"""One member of a group of TensorFlow processes without any job: prints, as JSON, the loss of each step that it made.
+"""One member of a group of TensorFlow processes without any job: prints, as JSON, the loss of each step that
+it made.
 
-``mirrored_member.py RANK STEPS FOLDER ADDRESS…``: the group goes on from the state that the group before saved in
-the folder, if there is one, and rank 0 saves its own there at the end. SIGTERM must reach the program's own handler.
+``mirrored_member.py RANK STEPS FOLDER ADDRESS…``: the group goes on from the state that the group before
+saved in the folder, if there is one, and rank 0 saves its own there at the end. SIGTERM must reach the
+program's own handler.
 """
 
 import json
@@ -16,8 +18,8 @@ import train_digits_allreduce  # type: ignore[import-not-found]  # of the exampl
 
 from edl_workflows.agent import tensors
 from edl_workflows.agent.checkpoints import STATE_FILE
-from edl_workflows.agent.mwms import MirroredTraining
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
+from edl_workflows.agent.tensorflow_collective import MirroredTraining
 from edl_workflows.agent.world import Place, Wishes
 
 MOST = 3

@@ -1,4 +1,5 @@
-"""Laws of the elastic sampler: what the members of a collective job train on, however often their number changes."""
+"""Laws of the elastic sampler: what the members of a collective job train on, however often their number
+changes."""
 
 import collections
 import itertools
@@ -50,7 +51,8 @@ def test_each_record_once_in_an_epoch(dataset: Dataset, worlds: list[int]) -> No
 @settings(max_examples=60, deadline=None)
 @given(dataset=datasets, members=st.integers(1, MOST))
 def test_batch_is_the_same_for_any_number_of_members(dataset: Dataset, members: int) -> None:
-    """Each step has the same mini-batches in the same order, whoever computes them; they differ by at most one record."""
+    """Each step has the same mini-batches in the same order, whoever computes them; they differ by at most
+    one record."""
     alone, together = ElasticSampler(dataset, MOST), ElasticSampler(dataset, MOST)
     while not alone.done:
         batches = step(alone, 1)
@@ -79,7 +81,8 @@ def test_state_round_trip(dataset: Dataset, made: int, members: int) -> None:
 
 
 def test_place_survives_another_batch_size() -> None:
-    """A job that goes on with more workers at most, so with larger batches, sees what is left of the epoch once."""
+    """A job that goes on with more workers at most, so with larger batches, sees what is left of the epoch
+    once."""
     data = Dataset(size=100, batch_size=4)
     before = ElasticSampler(data, 2)
     seen = [record for batch in step(before, 2) for record in batch]
@@ -107,19 +110,20 @@ def test_epochs_have_orders_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"size": 99}, "give it the same again"),
-        ({"seed": 1}, "give it the same again"),
-        ({"shuffle": 0}, "give it the same again"),
-        ({"epoch": 0}, "no place"),
-        ({"epoch": "2"}, "no place"),
-        ({"completed": 100}, "no place"),
-        ({"completed": -1}, "no place"),
-        ({"completed": None}, "no place"),
+        ({"size": 99}, "use the same size, shuffle and seed"),
+        ({"seed": 1}, "use the same size, shuffle and seed"),
+        ({"shuffle": 0}, "use the same size, shuffle and seed"),
+        ({"epoch": 0}, "position"),
+        ({"epoch": "2"}, "position"),
+        ({"completed": 100}, "position"),
+        ({"completed": -1}, "position"),
+        ({"completed": None}, "position"),
     ],
     ids=str,
 )
 def test_state_of_something_else_is_refused(change: dict[str, int | str], says: str) -> None:
-    """A place in another order of records, or none at all, is an error that says so, and nothing has moved."""
+    """A place in another order of records, or none at all, is an error that says so, and nothing has
+    moved."""
     sampler = ElasticSampler(Dataset(size=100, batch_size=4), 2)
     sampler.advance()
     before = sampler.state_dict()

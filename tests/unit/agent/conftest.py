@@ -18,7 +18,8 @@ def master() -> Iterator[FakeMaster]:
 
 @pytest.fixture
 def pod_env(master: FakeMaster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment of the pod of worker 0. What a killed agent keeps in memory goes with the test's folders."""
+    """Environment of the pod of worker 0. What a killed agent keeps in memory goes with the test's
+    folders."""
     return {
         names.ENV_SHARED_MEMORY: str(tmp_path_factory.mktemp("memory")),
         names.ENV_MASTER_ADDR: master.address,

@@ -1,4 +1,5 @@
-"""A master for the agent's tests: real HTTP and the real sharding core; its directive is what the test says."""
+"""A master for the agent's tests: real HTTP and the real sharding core; its directive is what the test
+says."""
 
 import asyncio
 import socket

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.checkpoints import ABANDONED_SECONDS, MANIFEST, CheckpointStore, verify
+from edl_workflows.agent.checkpoints import ABANDONED_SECONDS, CheckpointStore
+from edl_workflows.agent.manifest import MANIFEST, verify_checkpoint
 from edl_workflows.exceptions import CheckpointError
 
 
@@ -108,7 +109,7 @@ def _escape(path: Path) -> None:
         pytest.param(_remove, "missing", id="file-missing"),
         pytest.param(_damage_manifest, "manifest is damaged", id="manifest-damaged"),
         pytest.param(_no_manifest, "no complete checkpoint", id="no-manifest"),
-        pytest.param(_escape, "outside of the checkpoint", id="path-outside"),
+        pytest.param(_escape, "outside the checkpoint", id="path-outside"),
     ],
 )
 def test_broken_checkpoint_is_skipped_with_its_reason(
@@ -125,16 +126,17 @@ def test_broken_checkpoint_is_skipped_with_its_reason(
     assert str(good) == newest.uri
     assert reason in caplog.text
     with pytest.raises(CheckpointError, match=reason):
-        verify(broken)
+        verify_checkpoint(broken)
 
 
 def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
-    """To begin anew where a model was is for people to decide: the error names the folder and the newest's damage."""
+    """To begin anew where a model was is for people to decide: the error names the folder and the newest's
+    damage."""
     store = CheckpointStore(tmp_path)
     _truncate(publish(store, 1))
     newest = publish(store, 2)
     _flip(newest)
-    with pytest.raises(CheckpointError, match="of 2 checkpoints none is whole") as refused:
+    with pytest.raises(CheckpointError, match="of 2 checkpoints none is complete") as refused:
         store.newest()
     assert str(refused.value).startswith(str(tmp_path))
     assert str(newest) in str(refused.value)
@@ -165,7 +167,8 @@ def test_follow_gives_each_new_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
-    """A storage that fails for a moment must not look like one without checkpoints: training would begin anew."""
+    """A storage that fails for a moment must not look like one without checkpoints: training would begin
+    anew."""
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     with pytest.raises(CheckpointError, match="loop: the checkpoints can't be listed"):

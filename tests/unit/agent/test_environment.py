@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.agent.environment import NodeEnvironment, cluster_version
-from edl_workflows.agent.launching import process_environment
-from edl_workflows.agent.tf_config import tf_config
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version, process_environment, tf_config
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from tests.unit.agent.fake_master import cluster, world

@@ -1,4 +1,5 @@
-"""A disk, and a shared memory, without room: said in words, never half a checkpoint. The limit is the kernel's own."""
+"""A disk, and a shared memory, without room: said in words, never half a checkpoint. The limit is the
+kernel's own."""
 
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def direct():
     store.publish(7, lambda path: save(path, state()))
 
 def staged():
-    FirstStage(TwoStages(state, store), SnapshotFolder(Path(sys.argv[3])), 1).save(CheckpointTicket(id="t"), persist=True)
+    first = FirstStage(TwoStages(state, store), SnapshotFolder(Path(sys.argv[3])), 1)
+    first.save(CheckpointTicket(id="t"), persist=True)
 
 def remote():
     open_store(f"local://{folder}").publish(7, lambda path: save(path, state()))
@@ -43,7 +45,8 @@ def header():
         resource.setrlimit(resource.RLIMIT_FSIZE, (next(limits), 2**20))
 
     state = State(7, {"w": TensorSpec(np.dtype("u1"), (9,))}, fill)
-    FirstStage(TwoStages(lambda: state, store), SnapshotFolder(Path(sys.argv[3])), 1).save(CheckpointTicket(id="t"), persist=True)
+    first = FirstStage(TwoStages(lambda: state, store), SnapshotFolder(Path(sys.argv[3])), 1)
+    first.save(CheckpointTicket(id="t"), persist=True)
 
 def small():
     global size
@@ -70,8 +73,8 @@ def limited(way: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("way", ["direct", "staged", "remote"])
 def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> None:
-    """Not a signal that ends the process: the file that did not fit is named, the step too, and nothing stays behind. Without
-    room in shared memory the state goes to storage directly, whose refusal is told."""
+    """Not a signal that ends the process: the file that did not fit is named, the step too, and nothing stays
+    behind. Without room in shared memory the state goes to storage directly, whose refusal is told."""
     said = limited(way, tmp_path / "checkpoints")
     assert said.startswith("refused:"), said
     assert "the checkpoint of step 7 can't be written: [Errno 27]" in said

@@ -1,4 +1,5 @@
-"""Checkpoints that a disk, a user or an attacker has changed: one clear error, and never a file from elsewhere."""
+"""Checkpoints that a disk, a user or an attacker has changed: one clear error, and never a file from
+elsewhere."""
 
 import contextlib
 import hashlib
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.agent.checkpoints import MANIFEST, CheckpointStore, verify
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.manifest import MANIFEST, verify_checkpoint
 from edl_workflows.exceptions import CheckpointError
 
 
@@ -75,25 +77,28 @@ def emptied(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "file above": (with_file_named("../../model"), "outside of the checkpoint"),
-    "absolute file": (with_file_named("/etc/passwd"), "outside of the checkpoint"),
-    "the folder itself": (with_file_named("."), "outside of the checkpoint"),
-    "null character": (with_file_named("a\0b"), "outside of the checkpoint"),
-    "link out": (replaced("model", linked_outside), "a link that leads out of the checkpoint"),
+    "file above": (with_file_named("../../model"), "outside the checkpoint"),
+    "absolute file": (with_file_named("/etc/passwd"), "outside the checkpoint"),
+    "the folder itself": (with_file_named("."), "outside the checkpoint"),
+    "null character": (with_file_named("a\0b"), "outside the checkpoint"),
+    "link out": (replaced("model", linked_outside), "a link to a file outside the checkpoint"),
     "no files": (with_manifest(files={}), "the manifest is damaged: files: "),
     "negative step": (with_manifest(step=-1), "the manifest is damaged: step: "),
     "endless step": (with_manifest(step=10**40), "the manifest is damaged: step: "),
-    "cut off": (replaced(MANIFEST, lambda f: f.write_text('{"step": 1')), "the manifest is damaged: the document: "),
-    "too deep": (replaced(MANIFEST, lambda f: f.write_text("[" * 10**6)), "the manifest is damaged: the document: "),
-    "no UTF-8": (replaced(MANIFEST, lambda f: f.write_bytes(b"\xff")), "the manifest is damaged: the document: "),
-    "endless manifest": (replaced(MANIFEST, lambda f: f.symlink_to("/dev/zero")), "is no file"),
-    "pipe as manifest": (replaced(MANIFEST, os.mkfifo), "is no file"),
-    "pipe as file": (replaced("model", os.mkfifo), "is no file"),
-    "pipe as empty file": (emptied(os.mkfifo), "is no file"),
-    "link to another file": (replaced("model", linked_inside), "is no file"),
-    "folder that is a link": (in_linked_folder, "a link that leads out of the checkpoint"),
-    "socket as empty file": (emptied(bound_socket), "is no file"),
-    "folder as manifest": (replaced(MANIFEST, Path.mkdir), "is no file"),
+    "cut off": (replaced(MANIFEST, lambda f: f.write_text('{"step": 1')),
+        "the manifest is damaged: the document: "),
+    "too deep": (replaced(MANIFEST, lambda f: f.write_text("[" * 10**6)),
+        "the manifest is damaged: the document: "),
+    "no UTF-8": (replaced(MANIFEST, lambda f: f.write_bytes(b"\xff")),
+        "the manifest is damaged: the document: "),
+    "endless manifest": (replaced(MANIFEST, lambda f: f.symlink_to("/dev/zero")), "is not a regular file"),
+    "pipe as manifest": (replaced(MANIFEST, os.mkfifo), "is not a regular file"),
+    "pipe as file": (replaced("model", os.mkfifo), "is not a regular file"),
+    "pipe as empty file": (emptied(os.mkfifo), "is not a regular file"),
+    "link to another file": (replaced("model", linked_inside), "is not a regular file"),
+    "folder that is a link": (in_linked_folder, "a link to a file outside the checkpoint"),
+    "socket as empty file": (emptied(bound_socket), "is not a regular file"),
+    "folder as manifest": (replaced(MANIFEST, Path.mkdir), "is not a regular file"),
     "torn": (replaced("model", lambda f: f.write_bytes(b"w")), "torn: 1 bytes where the manifest says 7"),
     "changed": (replaced("model", lambda f: f.write_bytes(b"WEIGHTS")), "its SHA-256 is not the manifest's"),
     "gone": (replaced("model", lambda f: None), "a file of the checkpoint is missing"),
@@ -102,7 +107,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("row", CHANGES)
 def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_path: Path) -> None:
-    """The error is one line that names the file and what is wrong; a restore takes the newest that is whole."""
+    """The error is one line that names the file and what is wrong; a restore takes the newest that is
+    whole."""
     change, says = CHANGES[row]
     store = CheckpointStore(tmp_path / "checkpoints")
     whole = store.publish(1, lambda folder: (folder / "model").write_bytes(b"weights"))
@@ -110,7 +116,7 @@ def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_p
     change(Path(changed.uri))
 
     with pytest.raises(CheckpointError, match=says) as refused:
-        verify(Path(changed.uri))
+        verify_checkpoint(Path(changed.uri))
 
     assert changed.uri in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -126,7 +132,7 @@ def test_only_files_are_saved(make: Callable[[Path], object], tmp_path: Path) ->
         make(folder / "other")
 
     store = CheckpointStore(tmp_path / "checkpoints")
-    with pytest.raises(CheckpointError, match="other: is no file"):
+    with pytest.raises(CheckpointError, match="other: is not a regular file"):
         store.publish(1, write)
 
     assert store.newest() is None

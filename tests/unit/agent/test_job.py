@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.client import LONGEST_DELAY, MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.patience import LONGEST_DELAY
 from edl_workflows.exceptions import ConflictError, InvalidError, JobFailedError, UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
@@ -62,7 +61,8 @@ def in_background(target: Callable[[], object]) -> tuple[threading.Thread, list[
 
 
 def test_batches_cover_each_record_once(master: FakeMaster, connected: Connect) -> None:
-    """One worker without failures gets each record of each epoch exactly once, in batches of the asked size."""
+    """One worker without failures gets each record of each epoch exactly once, in batches of the asked
+    size."""
     master.say(active=cluster(1))
     seen: list[int] = []
     for batch in connected().batches("train", size=103, shard_size=20, batch_size=8, num_epochs=2):
@@ -86,7 +86,8 @@ def test_nothing_is_acknowledged_before_it_is_done(master: FakeMaster, connected
 
 
 def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, connected: Connect) -> None:
-    """A drained worker settles all, says so and waits; when the drain is called off it goes on, with no record lost or twice."""
+    """A drained worker settles all, says so and waits; when the drain is called off it goes on, with no
+    record lost or twice."""
     master.say(active=cluster(1))
     job = connected()
     seen: list[int] = []
@@ -114,7 +115,8 @@ def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, con
 
 
 def test_what_the_chief_has_trained_goes_with_its_checkpoint(master: FakeMaster, connected: Connect) -> None:
-    """Also what it has not acknowledged yet: the shards that are through, and how far it is in the one it is at."""
+    """Also what it has not acknowledged yet: the shards that are through, and how far it is in the one it is
+    at."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
@@ -175,7 +177,8 @@ def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Co
 
 @pytest.mark.parametrize("drain", [True, False], ids=["drained", "without shards"])
 def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drain: bool) -> None:
-    """A training loop in another thread ends with an error when its job is closed; it asks nobody for anything any more."""
+    """A training loop in another thread ends with an error when its job is closed; it asks nobody for
+    anything any more."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
@@ -257,7 +260,8 @@ def test_failed_save_is_reported_and_training_goes_on(master: FakeMaster, connec
 
 
 def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect) -> None:
-    """A requested checkpoint that can't be announced is not taken, and training is not held up; it is taken later."""
+    """A requested checkpoint that can't be announced is not taken, and training is not held up; it is taken
+    later."""
     master.say(active=cluster(1), save="a")
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
@@ -277,7 +281,8 @@ def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect)
 
 
 def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, connected: Connect) -> None:
-    """A master that goes away meanwhile hears of it when it is back, however long that takes: the process waits."""
+    """A master that goes away meanwhile hears of it when it is back, however long that takes: the process
+    waits."""
     master.say(active=cluster(1))
     job = connected()
     job.wait_until_active()
@@ -325,7 +330,8 @@ def test_successor_waits_until_its_version_is_active(master: FakeMaster, connect
 
 
 def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: Connect) -> None:
-    """When a later version is active without a drain (a lost parameter server), the old process just waits for its end."""
+    """When a later version is active without a drain (a lost parameter server), the old process just waits
+    for its end."""
     master.say(active=cluster(1))
     job = connected()
     batches = job.batches("train", size=100, shard_size=5, batch_size=5, ahead=1)
@@ -490,7 +496,8 @@ def test_the_last_model_is_saved_at_the_end_of_the_data(master: FakeMaster, conn
 
 
 def test_the_last_model_of_a_loop_of_another_shape_is_saved(master: FakeMaster, connected: Connect) -> None:
-    """At the end of the job's block; not after an error, whose state nobody wants, nor where nothing was trained."""
+    """At the end of the job's block; not after an error, whose state nobody wants, nor where nothing was
+    trained."""
     master.say(active=cluster(1))
     with connected() as job:
         saves = Saves(job)
@@ -522,7 +529,8 @@ def test_only_the_chief_saves_the_last_model(master: FakeMaster, connected: Conn
 def test_the_last_model_is_tried_until_the_disk_has_room(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training is not lost with one failed save: somebody may make room meanwhile. The master hears of each failure."""
+    """The training is not lost with one failed save: somebody may make room meanwhile. The master hears of
+    each failure."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_PAUSE", 0.01)
     master.say(active=cluster(1))
     job = connected()
@@ -539,7 +547,8 @@ def test_the_last_model_is_tried_until_the_disk_has_room(
 def test_a_data_set_s_end_does_not_insist_on_saving(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training may go on with another data set: a disk that is full at the end of one does not end the program."""
+    """Training may go on with another data set: a disk that is full at the end of one does not end the
+    program."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_SECONDS", 0.0)
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1))
@@ -558,8 +567,8 @@ def test_a_data_set_s_end_does_not_insist_on_saving(
 def test_a_chief_that_came_too_late_to_train_saves_what_the_servers_hold(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """The chief before it may have been lost between the last step and the last checkpoint. Without servers its model would be
-    untrained: nothing is saved."""
+    """The chief before it may have been lost between the last step and the last checkpoint. Without servers
+    its model would be untrained: nothing is saved."""
     master.say(active=cluster(1, ps=1))
     lost = connected()
     list(lost.batches("train", size=5, shard_size=5, batch_size=5))
@@ -646,8 +655,8 @@ def test_a_last_model_that_can_not_be_saved_is_the_end_s_cause(
 def test_program_says_which_changes_of_its_servers_it_survives(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """What a program says goes with its being ready; a version that it can't be is refused, and its process waits for its
-    end."""
+    """What a program says goes with its being ready; a version that it can't be is refused, and its process
+    waits for its end."""
     master.say(active=cluster(1))
     job = connected()
     job.allow_server_changes(ServerChanges.NEVER, "a table is not saved")

@@ -8,7 +8,7 @@ from edl_workflows.agent import job as job_module
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.model_check import evaluated
+from edl_workflows.agent.restoring import run_evaluation
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
@@ -27,7 +27,7 @@ def fails() -> float:
     ("evaluate", "expected"),
     [
         (lambda: 0.5, Evaluation(value=0.5)),
-        (lambda: float("nan"), Evaluation(problem="the model says nan")),
+        (lambda: float("nan"), Evaluation(problem="the evaluation returned nan")),
         (fails, Evaluation(problem="no batch was kept")),
         (lambda: 1 / 0, Evaluation(problem="division by zero")),
     ],
@@ -35,7 +35,7 @@ def fails() -> float:
 )
 def test_evaluation_is_a_number_or_says_why_not(evaluate: Callable[[], float], expected: Evaluation) -> None:
     """Whatever a program's evaluation does, the master gets a number or a reason; training goes on."""
-    assert evaluated(evaluate) == expected
+    assert run_evaluation(evaluate) == expected
 
 
 def test_model_is_asked_for_the_checkpoints_of_plans_only(

@@ -1,4 +1,5 @@
-"""The check of nodes before training: what a node measures with its partners, and what it says when it can't."""
+"""The check of nodes before training: what a node measures with its partners, and what it says when it
+can't."""
 
 import json
 import socket
@@ -11,7 +12,7 @@ import pytest
 
 from edl_workflows.agent import node_check
 from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.agent.node_check import measure
+from edl_workflows.agent.node_check import run_node_check
 from edl_workflows.jobs import names
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
 from edl_workflows.protocol.nodes import CheckReport, NodeRef
@@ -43,7 +44,7 @@ def _round(nodes: int, seconds: float = 20.0) -> CheckRound:
 def _measured(check: CheckRound, environments: list[NodeEnvironment]) -> list[CheckReport]:
     with ThreadPoolExecutor(len(environments)) as pool:
         futures: list[Future[CheckReport | None]] = [
-            pool.submit(measure, check, environment) for environment in environments
+            pool.submit(run_node_check, check, environment) for environment in environments
         ]
         reports = [future.result(timeout=240) for future in futures]
     assert all(report is not None for report in reports)
@@ -66,7 +67,7 @@ def test_all_of_a_group_measure(environment: NodeEnvironment, nodes: int) -> Non
 @pytest.mark.usefixtures("port")
 def test_who_is_in_no_group_says_nothing(environment: NodeEnvironment) -> None:
     """The round is another's."""
-    assert measure(_round(1), replace(environment, node=NodeRef(type="worker", id=9))) is None
+    assert run_node_check(_round(1), replace(environment, node=NodeRef(type="worker", id=9))) is None
 
 
 @pytest.mark.parametrize(("node", "why"), [(0, "none of its partners came"), (1, "no way to")])
@@ -78,7 +79,7 @@ def test_a_missing_partner_is_an_error_in_time(environment: NodeEnvironment, nod
 
 
 def test_a_stranger_disturbs_nobody(environment: NodeEnvironment, port: int) -> None:
-    """Who can't prove to have the job's token is sent away, and the partners measure none the less."""
+    """Who can't prove to have the job's token is sent away, and the partners run_node_check none the less."""
     first, second = _nodes(environment, 2)
     stranger = replace(second, token="another")
 
@@ -90,9 +91,9 @@ def test_a_stranger_disturbs_nobody(environment: NodeEnvironment, port: int) -> 
     intruder = threading.Thread(target=intrude)
     intruder.start()
     with ThreadPoolExecutor(2) as pool:
-        mine = pool.submit(measure, _round(2), first)
+        mine = pool.submit(run_node_check, _round(2), first)
         intruder.join(timeout=240)
-        refused = pool.submit(measure, _round(2, seconds=10.0), stranger).result(timeout=240)
+        refused = pool.submit(run_node_check, _round(2, seconds=10.0), stranger).result(timeout=240)
         (theirs,) = _measured(_round(2), [second])
     report = mine.result(timeout=240)
     assert report is not None

@@ -13,8 +13,8 @@ from edl_workflows.agent import peer_server
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.peer_server import PeerServer
-from edl_workflows.agent.peers import Peer, Peers, partner
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, take_folder
+from edl_workflows.agent.peers import PeerAgent, PeerCopies, partner_host
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, take_folder
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
@@ -43,8 +43,10 @@ def with_workers(*ids: int, **fields: object) -> Directive:
 
 PARTNERS = {
     "nobody trains yet": (Directive(revision=1), "worker-0", ""),
-    "rank 1 holds that of rank 0": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-5", host("worker", 3)),
-    "rank 0 holds that of rank 1": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-3", host("worker", 5)),
+    "rank 1 holds that of rank 0": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-5",
+        host("worker", 3)),
+    "rank 0 holds that of rank 1": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-3",
+        host("worker", 5)),
     "the others hold none": (Directive(revision=1, active=world(1, (3, 5, 4))), "worker-4", ""),
     "who is alone has no partner": (Directive(revision=1, active=world(1, (3,))), "worker-3", ""),
     "the next chief beside servers": (
@@ -65,7 +67,7 @@ def test_partner(row: str, pod_env: dict[str, str]) -> None:
     directive, node, expected = PARTNERS[row]
     node_type, _, node_id = node.rpartition("-")
     mine = NodeEnvironment.read({**pod_env, names.ENV_NODE_TYPE: node_type, names.ENV_NODE_ID: node_id})
-    assert partner(directive, mine) == expected
+    assert partner_host(directive, mine) == expected
 
 
 @pytest.fixture
@@ -94,7 +96,7 @@ def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
     """The newest copy's header and bytes are the same on the other side, and it is asked for once."""
     text = bytes(range(256)) * 40_000
     copied(source, text, step=7)
-    peer = Peer(HOST, TOKEN)
+    peer = PeerAgent(HOST, TOKEN)
 
     found = peer.newest("", 0)
     assert found == source.newest
@@ -110,10 +112,10 @@ def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: Snapshot
     copied(source, b"its own, from when it was chief", step=3)
     source.of_peer.folder.mkdir()
     copied(source.of_peer, b"of the lost chief", step=9)
-    found = Peer(HOST, TOKEN).newest("", 0)
+    found = PeerAgent(HOST, TOKEN).newest("", 0)
     assert found is not None
     into = bytearray(found.size)
-    Peer(HOST, TOKEN).fetch(found, memoryview(into))
+    PeerAgent(HOST, TOKEN).fetch(found, memoryview(into))
     assert into == b"of the lost chief"
 
 
@@ -123,14 +125,14 @@ def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
     assert first is not None
     timer = threading.Timer(0.2, lambda: copied(source, b"2", step=2))
     timer.start()
-    found = Peer(HOST, TOKEN).newest(first.name, 20)
+    found = PeerAgent(HOST, TOKEN).newest(first.name, 20)
     assert found is not None
     assert found.step == 2
 
 
 def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
-    """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot, and waits for
-    this one."""
+    """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot,
+    and waits for this one."""
     older = copied(source, bytes(64 * 2**20), persist=False)
     assert older is not None
     copied(source, b"newest", step=2)
@@ -177,14 +179,14 @@ SILENT: dict[str, bytes] = {
 
 @pytest.mark.parametrize("said", SILENT)
 def test_silent_crowd_keeps_nobody_out(said: str, source: SnapshotFolder, port: int) -> None:
-    """Connections that do not show the token hold no place of the partner's, however many they are: the oldest are closed
-    in favour of new ones."""
+    """Connections that do not show the token hold no place of the partner's, however many they are: the
+    oldest are closed in favour of new ones."""
     copied(source, b"x")
     with contextlib.ExitStack() as crowd:
         for _ in range(peer_server.MAX_SILENT + 8):
             crowd.enter_context(socket.create_connection((HOST, port))).sendall(SILENT[said])
         for _ in range(3):
-            assert Peer(HOST, TOKEN).newest("", 0) is not None
+            assert PeerAgent(HOST, TOKEN).newest("", 0) is not None
 
 
 def test_late_question_is_cut_off(source: SnapshotFolder, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +237,7 @@ def test_questions_with_the_token_are_bounded(source: SnapshotFolder, port: int)
 def served() -> bool:
     """Whether the partner is."""
     try:
-        return Peer(HOST, TOKEN).newest("", 0) is not None
+        return PeerAgent(HOST, TOKEN).newest("", 0) is not None
     except UnavailableError:
         return False
 
@@ -247,23 +249,25 @@ def backup(
     tmp_path: Path,
     port: int,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Peers]:
+) -> Iterator[PeerCopies]:
     """The agent's part in the node whose partner is the chief."""
-    monkeypatch.setattr("edl_workflows.agent.peers.partner", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment: HOST)
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
-        peers = Peers(take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1))
+        peers = PeerCopies(
+            take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
+        )
         peers.start()
         yield peers
         peers.close(10)
 
 
-def held(peers: Peers, step: int) -> bool:
+def held(peers: PeerCopies, step: int) -> bool:
     newest = peers.copies.newest
     return newest is not None and newest.step == step
 
 
-def test_backup_follows_the_chief(source: SnapshotFolder, backup: Peers, master: FakeMaster) -> None:
+def test_backup_follows_the_chief(source: SnapshotFolder, backup: PeerCopies, master: FakeMaster) -> None:
     """It has each newest copy soon after the chief; it persists none of them while the chief lives."""
     copied(source, b"one", step=1)
     eventually(lambda: held(backup, 1))
@@ -279,9 +283,10 @@ def test_backup_follows_the_chief(source: SnapshotFolder, backup: Peers, master:
 
 
 def test_backup_persists_what_a_lost_machine_had_copied(
-    tmp_path: Path, port: int, backup: Peers, master: FakeMaster
+    tmp_path: Path, port: int, backup: PeerCopies, master: FakeMaster
 ) -> None:
-    """The chief's machine is gone with its memory: its newest copy stands on storage all the same, under its ticket."""
+    """The chief's machine is gone with its memory: its newest copy stands on storage all the same, under its
+    ticket."""
     folder = take_folder(tmp_path / "chief")
     server = PeerServer(folder, (HOST, port), TOKEN)
     server.start()
@@ -300,7 +305,7 @@ def test_wrong_token_gets_no_copy(source: SnapshotFolder) -> None:
     """A partner of another job, or one with an old token, hears why."""
     copied(source, b"secret")
     with pytest.raises(UnavailableError, match="answered 401"):
-        Peer(HOST, "another").newest("", 0)
+        PeerAgent(HOST, "another").newest("", 0)
 
 
 LIES = {
@@ -312,19 +317,20 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_partner_that_lies_does_no_harm(
-    lie: str, source: SnapshotFolder, backup: Peers, monkeypatch: pytest.MonkeyPatch
+    lie: str, source: SnapshotFolder, backup: PeerCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says of a copy is not believed: no half copy counts, the one before stays, and the next true one is taken."""
+    """What it says of a copy is not believed: no half copy counts, the one before stays, and the next true
+    one is taken."""
     copied(source, b"one", step=1, persist=False)
     eventually(lambda: held(backup, 1))
-    honest: Callable[[PeerServer], Snapshot | None] = vars(PeerServer)["newest"].fget
+    honest: Callable[[PeerServer], ModelSnapshot | None] = vars(PeerServer)["newest"].fget
     asked = threading.Event()
 
-    def newest(server: PeerServer) -> Snapshot:
+    def newest(server: PeerServer) -> ModelSnapshot:
         asked.set()
         found = honest(server)
         assert found is not None
-        return Snapshot.model_construct(**{**dict(found), "size": LIES[lie]})
+        return ModelSnapshot.model_construct(**{**dict(found), "size": LIES[lie]})
 
     with monkeypatch.context() as patch:
         patch.setattr(PeerServer, "newest", property(newest))
@@ -344,10 +350,12 @@ def test_node_that_ends_leaves_its_partners_copies_to_the_partner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The partner lives and trains on: what it had copied is older than what it will save."""
-    monkeypatch.setattr("edl_workflows.agent.peers.partner", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment: HOST)
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
-        peers = Peers(take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1))
+        peers = PeerCopies(
+            take_folder(tmp_path / "backup"), environment, client, lambda: Directive(revision=1)
+        )
         peers.start()
         copied(source, b"one", step=1, persist=False)
         eventually(lambda: held(peers, 1))

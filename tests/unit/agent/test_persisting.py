@@ -10,12 +10,19 @@ import pytest
 
 from edl_workflows.agent import persisting
 from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
-from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore, Manifest
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.manifest import MANIFEST, Manifest
 from edl_workflows.agent.persisting import Persister
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, node_folder, take_folder
-from edl_workflows.agent.tensors import Block, State, load
+from edl_workflows.agent.snapshots import (
+    ModelSnapshot,
+    SnapshotFolder,
+    SnapshotStage,
+    node_folder,
+    take_folder,
+)
+from edl_workflows.agent.tensors import State, StateBlock, load
 from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import CheckpointEnd
@@ -47,10 +54,10 @@ def persister(master: FakeMaster, folder: SnapshotFolder) -> Iterator[Persister]
             made.close(10)
 
 
-def copy(folder: SnapshotFolder, store: CheckpointStore, step: int, **fields: Any) -> Snapshot:
+def copy(folder: SnapshotFolder, store: CheckpointStore, step: int, **fields: Any) -> ModelSnapshot:
     """A copy of a model that has the step as its value."""
     state = State.of(step, {"w": np.full(5, step)})
-    block = Block(state)
+    block = StateBlock(state)
     memory = bytearray(block.size)
     block.write(memoryview(memory))
     made = copied(folder, bytes(memory), step, place=store.place, keep=store.keep, **fields)
@@ -73,7 +80,7 @@ def test_copy_is_persisted_and_its_ticket_ends(
     assert Manifest.model_validate_json(Path(end.uri, MANIFEST).read_bytes()).position == position
     newest = folder.newest
     assert newest is not None
-    assert newest.stage is Stage.SAVED
+    assert newest.stage is SnapshotStage.SAVED
 
 
 def test_copy_for_memory_is_persisted_only_after_a_loss(
@@ -104,11 +111,12 @@ def test_newest_is_looked_for_after_it_was_asked_for(
     persister: Persister,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A loss while the agent looks at its copies: the one that was made since is persisted, none that it had seen before."""
+    """A loss while the agent looks at its copies: the one that was made since is persisted, none that it had
+    seen before."""
     copy(folder, store, 11, persist=False)
     look, looks = folder.whole, 0
 
-    def whole() -> list[Snapshot]:
+    def whole() -> list[ModelSnapshot]:
         nonlocal looks
         looks, seen = looks + 1, list(look())
         if looks == 1:
@@ -128,8 +136,8 @@ def test_newest_is_looked_for_after_it_was_asked_for(
 def test_what_an_agent_before_left_is_persisted(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """An agent that is started again in its pod goes on with what is in memory, also where the one before had published
-    the checkpoint and died before it said so."""
+    """An agent that is started again in its pod goes on with what is in memory, also where the one before had
+    published the checkpoint and died before it said so."""
     published = copy(folder, store, 10)
     with folder.reading(published.number) as block:
         assert block is not None
@@ -146,7 +154,8 @@ def test_what_an_agent_before_left_is_persisted(
 def test_storage_that_refuses_is_told_with_its_reason(
     master: FakeMaster, folder: SnapshotFolder, tmp_path: Path, persister: Persister
 ) -> None:
-    """The ticket ends with the storage's words, the training process can read them, and the next copy is tried again."""
+    """The ticket ends with the storage's words, the training process can read them, and the next copy is
+    tried again."""
     persister.start()
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     copy(folder, CheckpointStore(tmp_path / "checkpoints"), 10)
@@ -154,7 +163,7 @@ def test_storage_that_refuses_is_told_with_its_reason(
     assert "step 10 can't be written" in end.error
     newest = folder.newest
     assert newest is not None
-    assert newest.stage is Stage.FAILED
+    assert newest.stage is SnapshotStage.FAILED
     assert newest.error == end.error
 
     (tmp_path / "checkpoints").unlink()
@@ -165,7 +174,8 @@ def test_storage_that_refuses_is_told_with_its_reason(
 def test_checkpoint_that_the_master_does_not_want_is_removed(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """Another version became active: the model is one that nobody continues, and must not be taken for the newest."""
+    """Another version became active: the model is one that nobody continues, and must not be taken for the
+    newest."""
     master.refuses_ends = True
     persister.start()
     copy(folder, store, 10)
@@ -243,8 +253,8 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
     persister: Persister,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A partner that could not be reached for a moment is taken for lost, but lives: neither disturbs the other's writing, the
-    second finds the checkpoint published, and the master hears of no error."""
+    """A partner that could not be reached for a moment is taken for lost, but lives: neither disturbs the
+    other's writing, the second finds the checkpoint published, and the master hears of no error."""
     write = persisting._write
 
     def slowly(file: Path, block: memoryview) -> None:
@@ -267,7 +277,8 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
 def test_newest_that_was_refused_does_not_hide_the_one_before(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """After a loss the newest copy that can still be persisted is; none that is older than what stands on storage."""
+    """After a loss the newest copy that can still be persisted is; none that is older than what stands on
+    storage."""
     copy(folder, store, 10, persist=False)
     copy(folder, store, 11, stage="failed")
     persister.start()

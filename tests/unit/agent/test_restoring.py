@@ -10,9 +10,9 @@ from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.restoring import Restoring
+from edl_workflows.agent.restoring import CheckpointRestorer
 from edl_workflows.agent.snapshots import take_folder
-from edl_workflows.agent.tensors import Block, State, save
+from edl_workflows.agent.tensors import State, StateBlock, save
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
@@ -57,7 +57,8 @@ def test_masters_checkpoint_wins_over_a_newer_one(
 def test_newest_checkpoint_of_the_folder_without_the_masters_word(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """A job that is submitted again with the same folder goes on from there; with an empty one it begins anew."""
+    """A job that is submitted again with the same folder goes on from there; with an empty one it begins
+    anew."""
     master.say(active=cluster(1))
     assert job.start_from(store) is None
     newest = saved(store, 20)
@@ -65,7 +66,8 @@ def test_newest_checkpoint_of_the_folder_without_the_masters_word(
 
 
 def test_the_master_hears_what_the_chief_found(master: FakeMaster, job: Job, store: CheckpointStore) -> None:
-    """With the data position in its manifest, so that the data goes where the model is; not of what the master named."""
+    """With the data position in its manifest, so that the data goes where the model is; not of what the
+    master named."""
     position = {"datasets": {"train": {"epoch": 2}}}
     found = store.publish(7, lambda folder: (folder / "model").write_text("weights"), position=position)
     master.say(active=cluster(1, restore=found))
@@ -90,7 +92,8 @@ def test_another_worker_tells_nothing(master: FakeMaster, job: Job, store: Check
 def test_a_data_position_that_the_master_can_not_read_is_damage(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """To train with another data position than the model's is for people to decide: the process says why, and ends."""
+    """To train with another data position than the model's is for people to decide: the process says why, and
+    ends."""
     found = saved(store, 20)
     master.refuses_positions = True
     master.say(active=cluster(1))
@@ -117,7 +120,8 @@ def test_a_process_whose_version_was_left_starts_from_nothing(
 def test_damaged_ones_are_passed_over_and_the_master_hears_of_them(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """What the folder still has is taken; which file of which checkpoint is wrong is told, with what was taken."""
+    """What the folder still has is taken; which file of which checkpoint is wrong is told, with what was
+    taken."""
     whole, torn = saved(store, 10), saved(store, 20, torn=True)
     master.say(active=cluster(1))
 
@@ -146,8 +150,9 @@ def test_process_that_can_not_start_says_why_and_ends(
     store: CheckpointStore,
     make: Callable[[CheckpointStore], tuple[CheckpointRef | None, str]],
 ) -> None:
-    """Another checkpoint than the named one would belong to another data position; none at all means to begin anew, which
-    is for people to decide. The master hears what is torn, and the process ends unless it names another version."""
+    """Another checkpoint than the named one would belong to another data position; none at all means to begin
+    anew, which is for people to decide. The master hears what is torn, and the process ends unless it names
+    another version."""
     named, uri = make(store)
     master.say(active=cluster(1, restore=named))
 
@@ -184,12 +189,12 @@ def test_refused_report_does_not_hold_the_process(
 def test_nearest_copy_is_read(
     place: str, master: FakeMaster, environment: NodeEnvironment, store: CheckpointStore, tmp_path: Path
 ) -> None:
-    """The checkpoint that the master names is read from this node's memory if a copy is there, its own or another node's;
-    a copy of another checkpoint, or one that could not be persisted, is not taken for it."""
+    """The checkpoint that the master names is read from this node's memory if a copy is there, its own or
+    another node's; a copy of another checkpoint, or one that could not be persisted, is not taken for it."""
     memory = take_folder(tmp_path / "memory")
     folder = memory if place == "own" else memory.of_peer
     folder.folder.mkdir(exist_ok=True)
-    block = Block(State.of(10, {"w": np.full(3, 10)}))
+    block = StateBlock(State.of(10, {"w": np.full(3, 10)}))
     held = bytearray(block.size)
     block.write(memoryview(held))
     kept = copied(folder, bytes(held), 10, place=store.place, stage="saved")
@@ -197,7 +202,7 @@ def test_nearest_copy_is_read(
     assert kept is not None
     assert failed is not None
     with MasterClient(master.url, TOKEN) as client:
-        restoring = Restoring(client, environment.node, 1, memory)
+        restoring = CheckpointRestorer(client, environment.node, 1, memory)
 
         assert restoring.find(kept.ref, store) == kept.ref  # nothing of it stands on storage
         with restoring.state(kept.ref, store) as loaded:
@@ -210,14 +215,15 @@ def test_nearest_copy_is_read(
 def test_copy_that_is_no_state_is_passed_over_for_storage(
     master: FakeMaster, environment: NodeEnvironment, store: CheckpointStore, tmp_path: Path
 ) -> None:
-    """What another node has sent may be nonsense: storage has the checkpoint, and is compared with its sums."""
+    """What another node has sent may be nonsense: storage has the checkpoint, and is compared with its
+    sums."""
     memory = take_folder(tmp_path / "memory")
     memory.of_peer.folder.mkdir()
     ref = store.publish(10, lambda folder: save(folder, State.of(10, {"w": np.full(3, 10)})))
     place, _, name = ref.uri.rpartition("/")
     copied(memory.of_peer, b"nonsense", 10, place=place, name=name)
     with MasterClient(master.url, TOKEN) as client:
-        restoring = Restoring(client, environment.node, 1, memory)
+        restoring = CheckpointRestorer(client, environment.node, 1, memory)
         assert restoring.find(ref, store) == ref
         with restoring.state(ref, store) as loaded:
             assert loaded.tensors["w"].tolist() == [10, 10, 10]

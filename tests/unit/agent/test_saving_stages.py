@@ -12,7 +12,7 @@ from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.snapshots import Snapshot, SnapshotFolder, Stage, take_folder
+from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage, take_folder
 from edl_workflows.agent.tensors import State, TensorSpec
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import InvalidError
@@ -90,12 +90,12 @@ def test_without_an_agent_the_process_saves_itself(
 def test_copies_are_made_more_often_than_they_are_persisted(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """A copy on request, or when a checkpoint is due, goes to storage; those in between stay in memory. Each has its own
-    ticket, since each belongs to a data position of its own."""
+    """A copy on request, or when a checkpoint is due, goes to storage; those in between stay in memory. Each
+    has its own ticket, since each belongs to a data position of its own."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store, memory_seconds=0.01))
 
-    def boundary() -> Snapshot | None:
+    def boundary() -> ModelSnapshot | None:
         before = memory.newest
         step_until(job, lambda: memory.newest != before)
         return memory.newest
@@ -124,7 +124,7 @@ def test_slow_agent_does_not_hold_periodic_copies_up(
         for _ in range(5):
             job.between_steps()
         assert len(master.got(CheckpointBegin)) == begun
-        memory.settle(older.number, Stage.SAVED)
+        memory.settle(older.number, SnapshotStage.SAVED)
     step_until(job, lambda: memory.find(older.number) is None)
 
 
@@ -143,7 +143,7 @@ def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
     job.checkpoint()
     assert job.checkpoint() is None
     (end,) = eventually(lambda: master.got(CheckpointEnd))
-    assert "still persists an earlier copy after 0 s" in end.error
+    assert "still persisting an earlier copy after 0 s" in end.error
 
 
 def test_final_checkpoint_that_can_not_be_stored_is_none(
@@ -156,7 +156,7 @@ def test_final_checkpoint_that_can_not_be_stored_is_none(
     def agent() -> None:
         eventually(lambda: memory.newest)
         with memory.reading(1):
-            memory.settle(1, Stage.FAILED, "disk full")
+            memory.settle(1, SnapshotStage.FAILED, "disk full")
 
     thread = threading.Thread(target=agent)
     thread.start()
@@ -169,8 +169,8 @@ def test_final_checkpoint_that_can_not_be_stored_is_none(
 def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """A server that is lost in the middle of the copy: the ticket ends with the reason, what was half copied is no copy, and
-    the newest one stays."""
+    """A server that is lost in the middle of the copy: the ticket ends with the reason, what was half copied
+    is no copy, and the newest one stays."""
 
     def lost(_into: Mapping[str, Any]) -> None:
         raise RuntimeError("socket closed")
@@ -182,7 +182,7 @@ def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
     )  # the first one says how much memory it takes
     job.checkpoint()
     with memory.reading(1):
-        memory.settle(1, Stage.SAVED)
+        memory.settle(1, SnapshotStage.SAVED)
     job.checkpoint()
     assert job.checkpoint() is None
 

@@ -13,23 +13,23 @@ import pytest
 from edl_workflows.agent.checkpoints import checkpoint_name
 from edl_workflows.agent.snapshots import (
     ABANDONED_SECONDS,
+    ModelSnapshot,
     NoMemoryError,
-    Snapshot,
     SnapshotFolder,
-    Stage,
+    SnapshotStage,
     node_folder,
     take_folder,
 )
 from edl_workflows.exceptions import CheckpointError
 
 
-def copied(folder: SnapshotFolder, content: bytes, step: int = 1, **fields: object) -> Snapshot | None:
+def copied(folder: SnapshotFolder, content: bytes, step: int = 1, **fields: object) -> ModelSnapshot | None:
     """A copy with this content; None if its slot is being read."""
     with folder.writing(len(content)) as draft:
         if draft is None:
             return None
         draft.bytes[:] = content
-        snapshot = Snapshot.model_validate(
+        snapshot = ModelSnapshot.model_validate(
             {
                 "number": draft.number,
                 "ticket": f"ticket-{draft.number}",
@@ -100,7 +100,8 @@ def is_busy(folder: SnapshotFolder) -> bool:
 
 
 def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
-    """The older copy's reader keeps what it reads; the writer hears that it must wait, and the newest stays as well."""
+    """The older copy's reader keeps what it reads; the writer hears that it must wait, and the newest stays
+    as well."""
     copied(folder, b"older", persist=False)
     copied(folder, b"newest", persist=False)
     with folder.reading(1) as block, folder.reading(1) as again:
@@ -117,10 +118,10 @@ def test_outcome_is_noted_in_the_header(folder: SnapshotFolder) -> None:
     """The training process reads from it what became of its copy."""
     copied(folder, b"x")
     with folder.reading(1):
-        folder.settle(1, Stage.FAILED, "disk full")
+        folder.settle(1, SnapshotStage.FAILED, "disk full")
     newest = folder.newest
     assert newest is not None
-    assert (newest.stage, newest.error) == (Stage.FAILED, "disk full")
+    assert (newest.stage, newest.error) == (SnapshotStage.FAILED, "disk full")
 
 
 def _cut(header: Path) -> None:
@@ -156,11 +157,15 @@ def test_too_little_memory_is_said_before_a_byte_is_written(folder: SnapshotFold
 
 
 def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
-    """Two agents of one node would persist everything twice; one that is started again takes the copies over."""
+    """Two agents of one node would persist everything twice; one that is started again takes the copies
+    over."""
     with pytest.raises(CheckpointError, match="another agent uses it"):
         take_folder(folder.folder)
     other = node_folder(tmp_path, "uid", "worker", 3)
-    script = "import sys; from pathlib import Path; from edl_workflows.agent.snapshots import take_folder as t; t(Path(sys.argv[1]))"
+    script = (
+        "import sys; from pathlib import Path; from edl_workflows.agent.snapshots import take_folder as t; "
+        "t(Path(sys.argv[1]))"
+    )
     assert subprocess.run([sys.executable, "-c", script, str(other)]).returncode == 0
     (other / "slot-0").write_text("left behind")
     take_folder(other)
@@ -168,17 +173,19 @@ def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
 
 
 def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
-    """Others could read the model, or say what is persisted: a link or a folder that is open to all is refused."""
+    """Others could read the model, or say what is persisted: a link or a folder that is open to all is
+    refused."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path / "open")
     for name in ("open", "link"):
-        with pytest.raises(CheckpointError, match="belongs to somebody else"):
+        with pytest.raises(CheckpointError, match="belongs to another user"):
             take_folder(tmp_path / name)
 
 
 def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
-    """What a killed agent left is removed after a while; what is young, or in use, or of somebody else, stays."""
+    """What a killed agent left is removed after a while; what is young, or in use, or of somebody else,
+    stays."""
     old = time.time() - ABANDONED_SECONDS - 1
     for name in ("edl-old", "edl-young", "edl-volume"):
         (tmp_path / name).mkdir()
@@ -201,7 +208,7 @@ def test_copy_that_is_to_be_persisted_is_not_written_over(folder: SnapshotFolder
     assert is_busy(folder)
     assert copied(folder, b"next", persist=False) is None
     with folder.reading(1):
-        folder.settle(1, Stage.SAVED)
+        folder.settle(1, SnapshotStage.SAVED)
     assert not is_busy(folder)
     assert copied(folder, b"next", persist=False) is not None
 
@@ -232,17 +239,18 @@ def test_process_that_is_forked_meanwhile_does_not_keep_the_slot(folder: Snapsho
 FULL = """
 import resource, sys
 from pathlib import Path
-from edl_workflows.agent.snapshots import SnapshotFolder, Stage
+from edl_workflows.agent.snapshots import SnapshotFolder, SnapshotStage
 folder = SnapshotFolder(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (16, 2**20))
 with folder.reading(1):
-    folder.settle(1, Stage.SAVED)
+    folder.settle(1, SnapshotStage.SAVED)
 print(folder.whole())
 """
 
 
 def test_outcome_that_can_not_be_noted_gives_the_copy_up(folder: SnapshotFolder) -> None:
-    """Shared memory is full to the last page: the header must not go on saying that the copy is to be persisted."""
+    """Shared memory is full to the last page: the header must not go on saying that the copy is to be
+    persisted."""
     copied(folder, b"x")
     run = subprocess.run([sys.executable, "-c", FULL, str(folder.folder)], capture_output=True, timeout=240)
     assert run.stdout == b"[]\n", run.stderr

@@ -26,7 +26,8 @@ Start = Callable[..., Agent]
 AGENT = (sys.executable, "-m", "edl_workflows.agent", "run")
 NOTE = """
 import os, pathlib, sys, time
-pathlib.Path(sys.argv[1], os.environ["EDL_CLUSTER_VERSION"]).write_text(f"{os.getpid()} {os.environ['TF_CONFIG']}")
+note = pathlib.Path(sys.argv[1], os.environ["EDL_CLUSTER_VERSION"])
+note.write_text(f"{os.getpid()} {os.environ['TF_CONFIG']}")
 time.sleep(600)
 """
 """Leaves its process id under the name of its version."""
@@ -128,7 +129,8 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
 
 
 def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, start: Start) -> None:
-    """What a node says of itself and is wrong ends its agent with the master's reason; nothing was started."""
+    """What a node says of itself and is wrong ends its agent with the master's reason; nothing was
+    started."""
     master.rank = 5
     master.say(active=cluster(1))
     output, _ = (agent := start("print('trains')")).communicate(timeout=240)
@@ -145,12 +147,13 @@ def test_an_agent_with_a_wrong_token_ends(
     with MasterClient(environment.master, "stolen") as client:
         agent = supervisor.Supervisor(environment, client, supervisor.AgentSettings(["true"]), {})
         assert agent.run() == 1
-    assert "the master refuses this node: " in caplog.text
+    assert "the master rejects this node: " in caplog.text
     assert "wrong token" in caplog.text
 
 
 def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """They hang in a collective operation, deaf to SIGTERM: the agent ends them, and starts the next world's beside them."""
+    """They hang in a collective operation, deaf to SIGTERM: the agent ends them, and starts the next world's
+    beside them."""
     program = (
         "import os, pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -226,7 +229,8 @@ def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]
 
 
 def test_successor_beside_and_predecessor_after(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """The next version's process is prepared beside the active one, which ends only when the next one trains."""
+    """The next version's process is prepared beside the active one, which ends only when the next one
+    trains."""
     master.say(active=cluster(1, ps=1))
     start(NOTE)
     old = pid_of(tmp_path, 1)
@@ -244,7 +248,8 @@ def test_successor_beside_and_predecessor_after(master: FakeMaster, start: Start
 
 
 def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """When a parameter server was lost the agent stays, and starts the next version's process, not the broken one's."""
+    """When a parameter server was lost the agent stays, and starts the next version's process, not the broken
+    one's."""
     master.wait_on_exit = True
     master.say(active=cluster(1))
     program = "import os, sys\nif os.environ['EDL_CLUSTER_VERSION'] == '1': sys.exit(75)\n" + NOTE
@@ -261,8 +266,8 @@ def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Star
 def test_prepared_process_that_dies_is_started_again(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process; the master hears
-    how often it did, and why."""
+    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process; the
+    master hears how often it did, and why."""
     master.say(active=cluster(1), trained=1)
     agent = start(CRASHES_TWICE + NOTE)
     first = pid_of(tmp_path, 1)
@@ -278,8 +283,8 @@ def test_prepared_process_that_dies_is_started_again(
 def test_node_that_comes_to_a_lost_version_prepares_the_next_one_only(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """No process is started for servers that are gone; one that crashes while it prepares is started again, as beside
-    one that trains."""
+    """No process is started for servers that are gone; one that crashes while it prepares is started again,
+    as beside one that trains."""
     master.say(active=cluster(1), next=cluster(2), lost=True, trained=1)
     agent = start(CRASHES_TWICE + NOTE)
 
@@ -303,8 +308,8 @@ def test_node_that_comes_to_a_lost_version_prepares_the_next_one_only(
 def test_a_group_that_does_not_come_together_is_tried_again(
     master: FakeMaster, start: Start, tmp_path: Path, say: dict[str, object]
 ) -> None:
-    """A member that waited in vain for another one has not failed, even where it has nothing else to do: its process is
-    started again, its node is not given up."""
+    """A member that waited in vain for another one has not failed, even where it has nothing else to do: its
+    process is started again, its node is not given up."""
     master.say(**say)
     agent = start(CRASHES_TWICE.replace('"no such variable"', "75") + NOTE)
     assert alive(pid_of(tmp_path, 2))
@@ -329,7 +334,8 @@ def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, t
 def test_sigterm_gives_a_program_that_never_connected_time_to_save(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A program that forms its group by itself trains in a version that never becomes active; it has as much time."""
+    """A program that forms its group by itself trains in a version that never becomes active; it has as much
+    time."""
     master.say(next=world(1, (0,)))
     agent = start(SAVES_ON_SIGTERM.format(seconds=3) + NOTE)
     pid_of(tmp_path, 1)
@@ -453,14 +459,14 @@ def test_stacks_are_written_once_on_request(
     assert agent.stdout is not None
     for line in agent.stdout:
         lines.append(line)
-        if "waits_for_nobody" in line or (not stacks and "stands still" in line):
+        if "waits_for_nobody" in line or (not stacks and "training hangs" in line):
             break
     (tmp_path / "go").touch()
     rest, _ = agent.communicate(timeout=240)
     output = "".join(lines) + rest
     assert agent.returncode == 3
     assert output.count("waits_for_nobody") == stacks
-    assert output.count("stands still") == 1
+    assert output.count("training hangs") == 1
 
 
 def test_the_agent_measures_each_round_once(master: FakeMaster, start: Start) -> None:

@@ -48,7 +48,8 @@ def restored(adapter: Any, error: Exception) -> Any:
 
 
 def test_checkpoint_of_another_model_is_named(adapter: Any, tmp_path: Path) -> None:
-    """Whole files that hold other variables: the master hears that the checkpoint can't be restored, and why."""
+    """Whole files that hold other variables: the master hears that the checkpoint can't be restored, and
+    why."""
     ref = saved(CheckpointStore(tmp_path), 10)
     error = adapter.tf.errors.NotFoundError(None, None, "Key w not found in checkpoint")
     told: list[tuple[CheckpointRef, CheckpointError]] = []
@@ -94,17 +95,18 @@ def opened(adapter: Any, made: Any) -> Any:
 
 def values_of(session: Any, variables: list[Any]) -> dict[str, Any]:
     """The tensors that a state holds."""
-    from edl_workflows.agent.tensors import Block, read
+    from edl_workflows.agent.tensors import StateBlock, read_state
     from edl_workflows.agent.tf_state import GraphVariables
 
-    block = Block(GraphVariables(variables).state(session, 5))
+    block = StateBlock(GraphVariables(variables).state(session, 5))
     memory = bytearray(block.size)
     block.write(memoryview(memory))
-    return dict(read(memoryview(memory), "memory").tensors)
+    return dict(read_state(memoryview(memory), "memory").tensors)
 
 
 def test_state_is_restored_with_another_number_of_servers(adapter: Any) -> None:
-    """A variable that two servers held in parts is one tensor in the state, and three servers get it back in theirs."""
+    """A variable that two servers held in parts is one tensor in the state, and three servers get it back in
+    theirs."""
     from edl_workflows.agent.tf_state import GraphVariables
 
     before, after = graph_of(adapter, 2, 1.5), graph_of(adapter, 3, 0.0)

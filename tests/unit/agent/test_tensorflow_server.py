@@ -27,8 +27,8 @@ def free_port() -> int:
 
 
 def test_session_finds_itself_in_the_cluster_by_the_name_that_others_dial(adapter: Any) -> None:
-    """The server listens on all interfaces whatever its name is, and a session over a cluster that lists it by its
-    Service's name runs on it, without asking any name server."""
+    """The server listens on all interfaces whatever its name is, and a session over a cluster that lists it
+    by its Service's name runs on it, without asking any name server."""
     port = free_port()
     address = f"digits-edljob-worker-3.training.svc:{port}"
     worker = SimpleNamespace(version=1, environment=SimpleNamespace(listen_address=lambda _version: address))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edl_workflows.agent.checkpoints import STATE_FILE
-from edl_workflows.agent.tensors import Block, Loaded, State, load, read, save
+from edl_workflows.agent.tensors import Loaded, State, StateBlock, load, read_state, save
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
 TYPES = [
@@ -38,7 +38,7 @@ tensors = st.dictionaries(
 
 
 def block_of(state: State) -> bytes:
-    block = Block(state)
+    block = StateBlock(state)
     with mmap.mmap(-1, block.size) as memory:
         with memoryview(memory) as view:
             block.write(view)
@@ -56,7 +56,7 @@ def same(expected: dict[str, Any], loaded: Loaded) -> bool:
 @given(tensors, st.dictionaries(st.text(max_size=5), st.text(max_size=5)))
 def test_what_was_written_is_read(model: dict[str, Any], metadata: dict[str, str]) -> None:
     """Names, types, shapes and values of all tensors come back, to the bit, and the metadata with them."""
-    loaded = read(memoryview(block_of(State.of(7, model, metadata))), "here")
+    loaded = read_state(memoryview(block_of(State.of(7, model, metadata))), "here")
 
     assert same(model, loaded)
     assert metadata == loaded.metadata
@@ -66,8 +66,8 @@ def test_what_was_written_is_read(model: dict[str, Any], metadata: dict[str, str
 @settings(max_examples=40, deadline=None)
 @given(tensors)
 def test_layout_is_that_of_safetensors(model: dict[str, Any]) -> None:
-    """A header's length in 8 bytes, a header of a multiple of 8, and the tensors without a gap, each at a multiple of its
-    type's size: what other readers of the format ask for."""
+    """A header's length in 8 bytes, a header of a multiple of 8, and the tensors without a gap, each at a
+    multiple of its type's size: what other readers of the format ask for."""
     block = block_of(State.of(7, model))
     length = int.from_bytes(block[:8], "little")
     header = json.loads(block[8 : 8 + length])
@@ -89,7 +89,7 @@ def test_half_a_block_is_refused(model: dict[str, Any], data: st.DataObject) -> 
     whole = block_of(State.of(7, model))
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(CheckpointError, match="here"):
-        read(memoryview(cut), "here")
+        read_state(memoryview(cut), "here")
 
 
 def header(entries: object) -> bytes:
@@ -115,13 +115,13 @@ HOSTILE = {
 def test_hostile_block_is_refused(row: str) -> None:
     """A header that lies about its tensors is an error of the checkpoint, whatever the lie."""
     with pytest.raises(CheckpointError, match="here"):
-        read(memoryview(HOSTILE[row]), "here")
+        read_state(memoryview(HOSTILE[row]), "here")
 
 
 def test_tensor_of_text_can_not_be_saved() -> None:
     """A type without a name in the format is refused before anything is copied, with the tensor's name."""
     with pytest.raises(InvalidError, match="tensor 'words' of type"):
-        Block(State.of(1, {"words": np.array(["a"])}))
+        StateBlock(State.of(1, {"words": np.array(["a"])}))
 
 
 def test_saved_file_is_loaded_without_being_writable(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ SHAPES = {
 @pytest.mark.parametrize("row", SHAPES)
 def test_values_come_back_however_they_lie_in_memory(row: str) -> None:
     """A tensor may have its bytes in any order and at any distance; its values are what is saved."""
-    loaded = read(memoryview(block_of(State.of(1, {"w": SHAPES[row]}))), "here").tensors["w"]
+    loaded = read_state(memoryview(block_of(State.of(1, {"w": SHAPES[row]}))), "here").tensors["w"]
     assert loaded.shape == SHAPES[row].shape
     assert loaded.tolist() == SHAPES[row].tolist()
 
@@ -167,6 +167,6 @@ def test_type_of_half_precision_with_a_wide_exponent() -> None:
     """bfloat16, which numpy knows from another library."""
     types = pytest.importorskip("ml_dtypes")
     values = np.array([1.0, -3.5e38, 0.0], types.bfloat16)
-    loaded = read(memoryview(block_of(State.of(1, {"w": values}))), "here").tensors["w"]
+    loaded = read_state(memoryview(block_of(State.of(1, {"w": values}))), "here").tensors["w"]
     assert loaded.dtype == values.dtype
     assert loaded.tobytes() == values.tobytes()

@@ -66,10 +66,11 @@ def test_loss_of_the_kept_batch_is_the_same(tf: Any, words: Any) -> None:
 @pytest.mark.parametrize(
     ("build", "values", "message"),
     [
-        (with_dropout, {"numbers": np.arange(2000.0).reshape(-1, 2)}, r"it is random, as with dropout; give Model\.check"),
+        (with_dropout, {"numbers": np.arange(2000.0).reshape(-1, 2)},
+            r"it is random, as with dropout; set Model\.check"),
         (without_inputs, {}, "the model has no inputs"),
         (mean_of_words, None, "the chief has made no step yet"),
-        (with_dropout, {"numbers": [[1.0, 2.0], [3.0]]}, "the inputs of a step are no arrays"),
+        (with_dropout, {"numbers": [[1.0, 2.0], [3.0]]}, "the inputs of a step are not arrays"),
     ],
     ids=["random", "no inputs", "no step", "no arrays"],
 )  # fmt: skip
@@ -84,17 +85,18 @@ def test_inputs_may_have_any_name(name: str) -> None:
     """Names of placeholders are the model's; none of them means anything to who keeps the batch."""
     from edl_workflows.agent import tf_check
 
-    kept = tf_check.decode(tf_check.encode({name: [1.0, 2.0], "other": b"text"}))
+    kept = tf_check.decode_batch(tf_check.encode_batch({name: [1.0, 2.0], "other": b"text"}))
     assert {name: array.tolist() for name, array in kept.items()} == {name: [1.0, 2.0], "other": b"text"}
 
 
 def test_large_batch_is_cut(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a batch that is too large for a checkpoint the first records are kept; a single input of such a size is refused."""
+    """Of a batch that is too large for a checkpoint the first records are kept; a single input of such a size
+    is refused."""
     from edl_workflows.agent import tf_check
 
     monkeypatch.setattr(tf_check, "MAX_BATCH_BYTES", 100)
-    batch = tf_check.encode({"a": np.arange(100, dtype=np.int8), "b": np.arange(100, dtype=np.int8)})
-    kept = tf_check.decode(batch)
+    batch = tf_check.encode_batch({"a": np.arange(100, dtype=np.int8), "b": np.arange(100, dtype=np.int8)})
+    kept = tf_check.decode_batch(batch)
     assert {name: array.tolist() for name, array in kept.items()} == {"a": [*range(50)], "b": [*range(50)]}
     with pytest.raises(InvalidError, match="are larger than"):
-        tf_check.encode({"a": np.arange(200, dtype=np.int8), "b": np.int8(1)})
+        tf_check.encode_batch({"a": np.arange(200, dtype=np.int8), "b": np.int8(1)})

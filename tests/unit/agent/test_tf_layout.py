@@ -1,4 +1,5 @@
-"""How a graph's variables are cut: the same from the first checkpoint on, however many parameter servers there are."""
+"""How a graph's variables are cut: the same from the first checkpoint on, however many parameter servers
+there are."""
 
 import contextlib
 import json
@@ -12,7 +13,7 @@ import pytest
 
 from edl_workflows.agent import tensors
 from edl_workflows.agent.checkpoints import CheckpointStore
-from edl_workflows.agent.layout import VariableLayout, difference
+from edl_workflows.agent.manifest import VariableLayout, describe_difference
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
@@ -64,7 +65,8 @@ class Servers:
         self.graph = adapter._Graph(self.job, cluster(1, ps=count), model, partitions, layout)
 
     def __enter__(self) -> Self:
-        # The graph's devices are those of a cluster; this session has one device, and takes it for all of them.
+        # The graph's devices are those of a cluster; this session has one device, and takes it for all of
+        # them.
         for operation in self.graph.graph.get_operations():
             operation._set_device("")
         self.context = self.graph.graph.as_default()  # as in a training program, which has no eager execution
@@ -116,7 +118,8 @@ def table_a_server(adapter: Any, servers: int) -> Any:
 def test_lookups_find_the_same_rows_however_many_servers_there_are(
     adapter: Any, store: CheckpointStore, build: Callable[[Any, int], Any]
 ) -> None:
-    """Embeddings in the default strategy, restored on 1 → 2 → 3 → 2 servers: each lookup finds what it found before."""
+    """Embeddings in the default strategy, restored on 1 → 2 → 3 → 2 servers: each lookup finds what it found
+    before."""
     with Servers(adapter, store, 1, build) as first:
         expected = first.looked_up()
         ref = first.save()
@@ -143,8 +146,8 @@ def test_parts_are_spread_over_all_servers(adapter: Any, store: CheckpointStore)
 
 
 def test_checkpoint_of_an_earlier_version_keeps_its_cut(adapter: Any, store: CheckpointStore) -> None:
-    """Earlier versions cut each variable into as many parts as there were servers and recorded nothing: TensorFlow's own
-    index tells, and the lookups keep their meaning."""
+    """Earlier versions cut each variable into as many parts as there were servers and recorded nothing:
+    TensorFlow's own index tells, and the lookups keep their meaning."""
     with Servers(adapter, store, 2, partitions=2) as former:
         expected = former.looked_up()
         ref = forget_layout(former.save())
@@ -157,7 +160,8 @@ def test_checkpoint_of_an_earlier_version_keeps_its_cut(adapter: Any, store: Che
 def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
     adapter: Any, store: CheckpointStore
 ) -> None:
-    """One in safetensors' format did not say how variables were cut. It is not guessed; the message says what to do."""
+    """One in safetensors' format did not say how variables were cut. It is not guessed; the message says what
+    to do."""
     with Servers(adapter, store, 2, partitions=2) as former:
         expected = former.looked_up()
         state = former.graph.state(former.session)
@@ -175,8 +179,8 @@ def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_table_a_server_is_refused(adapter: Any, store: CheckpointStore, servers: int) -> None:
-    """A program that makes one variable for each server has another model with another number of them. It is not
-    restored, neither with more nor with fewer, and the variable is named."""
+    """A program that makes one variable for each server has another model with another number of them. It is
+    not restored, neither with more nor with fewer, and the variable is named."""
     with Servers(adapter, store, 2, table_a_server) as former:
         ref = former.save()
     with (
@@ -189,28 +193,28 @@ def test_table_a_server_is_refused(adapter: Any, store: CheckpointStore, servers
 def test_differences_are_named() -> None:
     """What differs is said of the first variable that does."""
     table = VariableLayout(shape=[10, 2], parts=[2, 1])
-    assert difference({"a": table}, {"a": table}) == ""
-    assert difference({"a": table}, {}) == "variable a: the checkpoint has it, the model does not"
-    assert difference({}, {"a": table}) == "variable a: the model has it, the checkpoint does not"
+    assert describe_difference({"a": table}, {"a": table}) == ""
+    assert describe_difference({"a": table}, {}) == "variable a: the checkpoint has it, the model does not"
+    assert describe_difference({}, {"a": table}) == "variable a: the model has it, the checkpoint does not"
     wider = VariableLayout(shape=[10, 3], parts=[2, 1])
-    assert "its shape is (10, 2) in the checkpoint and (10, 3) in the model" in difference(
+    assert "its shape is (10, 2) in the checkpoint and (10, 3) in the model" in describe_difference(
         {"a": table}, {"a": wider}
     )
     finer = VariableLayout(shape=[10, 2], parts=[3, 1])
-    assert "it is cut into 2 x 1 parts in the checkpoint and 3 x 1 in the model" in difference(
+    assert "it is cut into 2 x 1 parts in the checkpoint and 3 x 1 in the model" in describe_difference(
         {"a": table}, {"a": finer}
     )
-    assert difference({"a": VariableLayout()}, {"a": table}) == ""
+    assert describe_difference({"a": VariableLayout()}, {"a": table}) == ""
 
 
 @pytest.mark.parametrize("content", [b"", b"no table", b"\x00" * 48, bytes(range(256))])
 def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) -> None:
     """An index that is none is an error with its path, whatever stands in it."""
-    from edl_workflows.agent.tf_index import read_layout
+    from edl_workflows.agent.tf_layout import read_layout
 
     file = tmp_path / "model.ckpt.index"
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match="is no index of a TensorFlow checkpoint"):
+    with pytest.raises(CheckpointError, match="is not the index of a TensorFlow checkpoint"):
         read_layout(file)
 
 
@@ -220,7 +224,11 @@ def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) ->
         ("variable", False, ""),
         ("hidden variable", False, "VarHandleOp hidden is not saved with the checkpoints"),
         ("table", False, ""),
-        ("table", True, "MutableHashTableV2 ids is not saved with the checkpoints, and would be lost; with async_save"),
+        (
+            "table",
+            True,
+            "MutableHashTableV2 ids is not saved with the checkpoints, and would be lost; with async_save",
+        ),
         ("table that is not saved", False, "MutableHashTableV2 ids is not saved"),
     ],
 )  # fmt: skip

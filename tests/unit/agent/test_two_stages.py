@@ -1,4 +1,5 @@
-"""Checkpoints in two stages end to end: a real agent, a small training program, and a master that speaks real HTTP."""
+"""Checkpoints in two stages end to end: a real agent, a small training program, and a master that speaks real
+HTTP."""
 
 import os
 import signal
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.agent.checkpoints import MANIFEST, STATE_FILE, CheckpointStore, Manifest
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.manifest import MANIFEST, Manifest
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import load
 from edl_workflows.jobs import names
@@ -54,8 +56,8 @@ if job.checkpoint(patience=60, stored=True) is None:
     sys.exit("not saved")
 job.close()
 """
-"""Each step adds 1 to the model, so that any state shows its step. Arguments: folder, seconds between checkpoints, seconds
-between copies, steps, the model's size, where checkpoints go."""
+"""Each step adds 1 to the model, so that any state shows its step. Arguments: folder, seconds between
+checkpoints, seconds between copies, steps, the model's size, where checkpoints go."""
 
 
 @pytest.fixture
@@ -121,7 +123,8 @@ def pid(folder: Path) -> int:
 def test_periodic_checkpoints_are_persisted_while_training_goes_on(
     scheme: str, master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Each holds the model of its very step and the data position; when the program ends, the last one stands on storage."""
+    """Each holds the model of its very step and the data position; when the program ends, the last one stands
+    on storage."""
     master.position = {"datasets": {"train": {"epoch": 3}}}
     master.say(active=cluster(1))
     agent = start(every=0.2, steps=400, scheme=scheme)
@@ -142,8 +145,8 @@ def test_periodic_checkpoints_are_persisted_while_training_goes_on(
 def test_killed_process_loses_nothing_that_it_had_copied(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Copies stay in memory while all is well. The process is killed: the agent persists the newest copy, and the master
-    hears of it before it hears of the death."""
+    """Copies stay in memory while all is well. The process is killed: the agent persists the newest copy, and
+    the master hears of it before it hears of the death."""
     master.say(active=cluster(1))
     agent = start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 4, what="four copies")
@@ -160,7 +163,8 @@ def test_killed_process_loses_nothing_that_it_had_copied(
 def test_killed_agent_is_followed_by_one_that_persists(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """An agent killed with its process, and started again in the same pod, finds the copy in memory and persists it."""
+    """An agent killed with its process, and started again in the same pod, finds the copy in memory and
+    persists it."""
     master.say(active=cluster(1))
     agent = start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 3, what="three copies")
@@ -175,8 +179,8 @@ def test_killed_agent_is_followed_by_one_that_persists(
 def test_agent_killed_while_it_persists_leaves_no_half(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Killed in the middle of a checkpoint: what is there under a valid name is whole, and the agent that is started again
-    persists the copy, which is still in memory."""
+    """Killed in the middle of a checkpoint: what is there under a valid name is whole, and the agent that is
+    started again persists the copy, which is still in memory."""
     checkpoints = tmp_path / "checkpoints"
     master.say(active=cluster(1))
     agent = start(every=0.1, size=4 * 2**20)
@@ -199,7 +203,8 @@ def ref(path: Path) -> CheckpointRef:
 def test_sigterm_copies_and_the_agent_persists_in_its_grace(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """The process ends as soon as it has copied; the agent ends when the copy stands on storage and the master knows."""
+    """The process ends as soon as it has copied; the agent ends when the copy stands on storage and the
+    master knows."""
     master.say(active=cluster(1))
     agent = start()
     pid(tmp_path)
@@ -215,8 +220,8 @@ def test_sigterm_copies_and_the_agent_persists_in_its_grace(
 def test_broken_world_is_followed_when_its_copy_is_safe(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A world lost a member: the agent ends its process and persists what that had copied; only then the process of the
-    next world says that it is prepared, so that the next world begins with this checkpoint."""
+    """A world lost a member: the agent ends its process and persists what that had copied; only then the
+    process of the next world says that it is prepared, so that the next world begins with this checkpoint."""
     master.say(active=world(1, (0, 1)))
     start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 3, what="three copies")
@@ -230,7 +235,8 @@ def test_broken_world_is_followed_when_its_copy_is_safe(
 
 
 def test_switch_restores_from_memory(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """A switch: drained, saved on request, and the successor on the same node restores the very state from memory."""
+    """A switch: drained, saved on request, and the successor on the same node restores the very state from
+    memory."""
     master.say(active=cluster(1))
     start()
     eventually(lambda: master.got(StepReport), what="version 1 trains")
@@ -263,7 +269,8 @@ def test_full_storage_is_told_and_training_goes_on(master: FakeMaster, start: St
 
 
 def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, start: Start) -> None:
-    """However long the master is away, longer than all graces too: a job that ended would not know what it has trained."""
+    """However long the master is away, longer than all graces too: a job that ended would not know what it
+    has trained."""
     master.say(active=cluster(1))
     master.deaf_to_ends = True
     agent = start("--checkpoint-grace", "0.1", steps=5)

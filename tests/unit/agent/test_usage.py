@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from edl_workflows.agent.usage import UsageMeter
+from edl_workflows.agent.processes import UsageMeter
 
 
 def test_children_are_counted() -> None:

@@ -1,4 +1,5 @@
-"""The loop of a collective job: its members as threads that sum over a real ring, against a master that speaks real HTTP."""
+"""The loop of a collective job: its members as threads that sum over a real ring, against a master that
+speaks real HTTP."""
 
 import collections
 import contextlib
@@ -175,8 +176,8 @@ EACH_ONCE = {(epoch, record): 1 for epoch in (1, 2) for record in range(DATASET.
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path: Path) -> None:
-    """However many members share the global batch, each step has the same loss up to rounding, and each record of an epoch
-    is trained once; rank 0 saves at the end."""
+    """However many members share the global batch, each step has the same loss up to rounding, and each
+    record of an epoch is trained once; rank 0 saves at the end."""
     alone = members.train(world(1, (0,)))
     members.store = CheckpointStore(tmp_path / "other")
     together = members.train(world(2, tuple(range(size))))
@@ -189,8 +190,8 @@ def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path:
 
 
 def test_loss_curve_across_changes(master: FakeMaster, members: Members, tmp_path: Path) -> None:
-    """1 → 3 → 2 members by drain, switch checkpoint and successors: the loss of each step is that of the run with one, and
-    each record of an epoch is trained exactly once."""
+    """1 → 3 → 2 members by drain, switch checkpoint and successors: the loss of each step is that of the run
+    with one, and each record of an epoch is trained exactly once."""
     expected = losses(members.train(world(1, (0,))))
     members.store = CheckpointStore(tmp_path / "other")
     worlds = [world(2, (0,)), world(3, (0, 1, 2)), world(4, (1, 2))]
@@ -255,8 +256,8 @@ def test_members_stop_after_the_same_step(master: FakeMaster, members: Members) 
 
 
 def test_switch_is_not_saved_before_the_last_step(master: FakeMaster, members: Members) -> None:
-    """The master may ask a lone member for the switch checkpoint together with the drain. If both come in the middle of a step,
-    which then is not the last, what is saved is the step after it."""
+    """The master may ask a lone member for the switch checkpoint together with the drain. If both come in the
+    middle of a step, which then is not the last, what is saved is the step after it."""
     cluster = world(1, (0,))
     master.say(active=cluster)
     members.allowed = 5
@@ -279,8 +280,8 @@ def test_switch_is_not_saved_before_the_last_step(master: FakeMaster, members: M
 
 
 def test_drain_for_another_version_needs_a_step_first(master: FakeMaster, members: Members) -> None:
-    """A drain that is called off and wanted again for another version: whoever saw only the second one takes a step with
-    those that saw both, and all stop again together."""
+    """A drain that is called off and wanted again for another version: whoever saw only the second one takes
+    a step with those that saw both, and all stop again together."""
     cluster = world(1, (0, 1))
     master.say(active=cluster, next=world(2, (0, 1, 2)))
     members.allowed = 5
@@ -300,8 +301,8 @@ def test_drain_for_another_version_needs_a_step_first(master: FakeMaster, member
 
 @pytest.mark.parametrize("leaving", [0, 2], ids=["chief", "another"])
 def test_member_that_is_told_to_end_loses_no_step(leaving: int, master: FakeMaster, members: Members) -> None:
-    """SIGTERM to one member: the chief saves the step that all have made; then that member ends with 143, and the others,
-    whose group has no use without it, wait for the next version."""
+    """SIGTERM to one member: the chief saves the step that all have made; then that member ends with 143, and
+    the others, whose group has no use without it, wait for the next version."""
     cluster = world(1, (0, 1, 2))
     master.say(active=cluster)
     members.allowed = 5
@@ -324,8 +325,8 @@ def test_member_that_is_told_to_end_loses_no_step(leaving: int, master: FakeMast
 def test_lost_member_breaks_the_group(
     master: FakeMaster, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that is gone in the middle of a step ends the others' with the code that says that they are sound; the next
-    version goes on from the newest checkpoint, and only steps after it are made twice."""
+    """A member that is gone in the middle of a step ends the others' with the code that says that they are
+    sound; the next version goes on from the newest checkpoint, and only steps after it are made twice."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     cluster = world(1, (0, 1, 2))
     master.say(active=cluster)
@@ -384,7 +385,7 @@ def test_evaluator_is_no_member(master: FakeMaster, environment: NodeEnvironment
     saving = Saving(CheckpointStore(tmp_path))
     with (
         contextlib.closing(job),
-        pytest.raises(InvalidError, match="worker-0 is no member"),
+        pytest.raises(InvalidError, match="worker-0 is not a member"),
         training(job, SoftmaxRegression(), DATASET, saving),
     ):
         pytest.fail("the block was entered")

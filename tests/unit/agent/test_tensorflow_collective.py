@@ -1,4 +1,5 @@
-"""The TensorFlow adapter of collective jobs without its group; that it trains with one is shown in ``tests/e2e/test_mirrored.py``."""
+"""The TensorFlow adapter of collective jobs without its group; that it trains with one is shown in
+``tests/e2e/test_mirrored.py``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,9 +24,9 @@ EXAMPLE = {"x": np.zeros((2, 3), np.float32), "y": np.zeros(2, np.float32)}
 def adapter() -> Any:
     """The adapter's module, where TensorFlow is installed."""
     pytest.importorskip("tensorflow")
-    from edl_workflows.agent import mwms
+    from edl_workflows.agent import tensorflow_collective
 
-    return mwms
+    return tensorflow_collective
 
 
 class Alone:
@@ -44,7 +45,7 @@ class Alone:
 @pytest.fixture
 def join(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Joins a group of one with a linear model; ``more`` are its further variables."""
-    monkeypatch.setattr(adapter, "Group", Alone)
+    monkeypatch.setattr(adapter, "AllReduceGroup", Alone)
     tf = adapter.tf
 
     def joined(**more: Any) -> Any:
@@ -57,7 +58,7 @@ def join(adapter: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
             weights = {"weight": weight, "unused": unused}
             optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
-            return adapter.Model(weights, losses, optimizer, EXAMPLE, more)
+            return adapter.MirroredModel(weights, losses, optimizer, EXAMPLE, more)
 
         member = adapter.MirroredTraining(build)
         member.join(PLACE)
@@ -92,7 +93,8 @@ def test_rehearsal_leaves_no_trace(join: Any) -> None:
 
 
 def test_batch_may_be_cut_anywhere(join: Any) -> None:
-    """Mini-batches of any sizes, none among them, make the same loss and the same update as one batch of all their records."""
+    """Mini-batches of any sizes, none among them, make the same loss and the same update as one batch of all
+    their records."""
     batch = records(12)
     whole, parts = join(), join()
     for _ in range(3):

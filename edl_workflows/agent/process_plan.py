@@ -1,4 +1,4 @@
-"""Which training processes a node shall have: the pure part of `edl_workflows.agent.supervisor`."""
+"""Which training processes a node runs: the pure part of `edl_workflows.agent.supervisor`."""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -9,29 +9,31 @@ from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to do now.
+class ProcessPlan:
+    """The processes to start and to end now.
 
     Attributes:
         start: versions whose process is to be started.
-        end: versions whose process is to be ended.
+        end: versions whose process is to be terminated.
     """
 
     start: tuple[Cluster, ...] = ()
     end: tuple[int, ...] = ()
 
 
-def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: AbstractSet[int]) -> Plan:
-    """Compare what the master wants with what there is.
+def plan_processes(
+    directive: Directive, node: NodeRef, running: AbstractSet[int], ended: AbstractSet[int]
+) -> ProcessPlan:
+    """Compare the processes that the directive asks for with the running ones.
 
-    A version's process keeps its port until it has ended, so a successor of the same parity starts after that: the
-    plan ends the one now and starts the other when it is called again.
+    A process keeps its version's port until it exits, so a successor of the same parity starts only then:
+    this plan ends the one, and a later plan starts the other.
 
     Args:
-        directive: of the master.
+        directive: from the master.
         node: whose processes.
         running: versions whose process runs.
-        ended: versions whose process ended and is not to be started again.
+        ended: versions whose process exited and is not to be restarted.
     """
     wanted = {
         cluster.version: cluster
@@ -46,7 +48,7 @@ def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: 
     in_the_way = {version for version in running - set(wanted) if any(_same_port(version, c) for c in start)}
     kept = set(wanted) | {version for version in running if _still_needed(version, directive)} - in_the_way
     end = running - kept
-    return Plan(
+    return ProcessPlan(
         start=tuple(
             cluster for cluster in start if not any(_same_port(version, cluster) for version in running)
         ),
@@ -55,19 +57,21 @@ def plan(directive: Directive, node: NodeRef, running: AbstractSet[int], ended: 
 
 
 def _takes_part(node: NodeRef, cluster: Cluster) -> bool:
-    """Whether the node has a process in a version: as a member of it, or as one of those who come and go within it."""
+    """Whether the node has a process in a version: as a member, or as a worker that comes and goes within
+    it."""
     is_member = node.type == (names.WORKER_TYPE if cluster.collective else names.PS_TYPE)
     return not is_member or cluster.rank_of(node.type, node.id) is not None
 
 
 def _broken(cluster: Cluster, directive: Directive) -> bool:
-    """A world that lost a member: its processes wait for that member in a collective operation, and would for ever. Those of
-    a version with parameter servers notice by themselves, and one of them may still save."""
+    """Whether a collective version lost a member, so that its processes would block for ever in a collective
+    operation. Processes of a version with parameter servers notice the loss themselves, and one of them may
+    still save."""
     return directive.lost and cluster.collective and cluster == directive.active
 
 
 def _still_needed(version: int, directive: Directive) -> bool:
-    """An older version can be gone back to until the active one has trained."""
+    """Whether the job may still roll back to a version, which it may until the active one has trained."""
     return directive.active is not None and version < directive.active.version > directive.trained
 
 

@@ -1,0 +1,161 @@
+"""A training process as a member of its cluster version: what it knows of it, and what it reports of
+itself."""
+
+from typing import NoReturn
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.directives import DirectiveWatch
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.reports import Reporter
+from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessState, ServerChanges, ServerReport
+
+TERMINATED = 143
+"""Exit code after SIGTERM."""
+_REASON_CHARACTERS = 1024
+
+
+class ClusterMember:
+    """The part of `edl_workflows.agent.job.Job` that concerns its cluster version, without data and
+    checkpoints.
+
+    Args:
+        environment: the pod's environment.
+        version: cluster version of this process.
+        client: connection to the master.
+    """
+
+    def __init__(self, environment: NodeEnvironment, version: int, client: MasterClient) -> None:
+        self.environment = environment
+        self.version = version
+        self._client = client
+        self._watch = DirectiveWatch(client, environment.node)
+        self._reporter = Reporter(client, self._watch, environment.node, version)
+        self._servers: ServerReport | None = None
+        self._cluster: Cluster | None = None
+        self._terminated = False
+
+    @property
+    def name(self) -> str:
+        """Name of the ElasticJob."""
+        return self.environment.job
+
+    @property
+    def node(self) -> NodeRef:
+        """Type and id of this node."""
+        return self.environment.node
+
+    @property
+    def rank(self) -> int:
+        """Rank of this node: in a collective job among the workers of its version, else among the nodes of
+        its type."""
+        rank = self.cluster.rank_of(self.node.type, self.node.id) if self.cluster.collective else None
+        return self.environment.rank if rank is None else rank
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster version of this process. Blocks until the first directive that contains it."""
+        for known in self._watch.latest.clusters:
+            if known.version == self.version:
+                self._cluster = known
+        while self._cluster is None:
+            if self._terminated:
+                raise SystemExit(TERMINATED)
+            self._watch.wait_for(lambda d: self._contains_own_version(d) or self._terminated)
+            if self._contains_own_version(self._watch.latest):
+                return self.cluster
+        return self._cluster
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this node initializes, saves and restores the model. May change when a lost chief is
+        replaced."""
+        cluster = self.cluster
+        return (cluster.chief_type, cluster.chief_id) == (self.node.type, self.node.id)
+
+    @property
+    def active(self) -> bool:
+        """Whether the cluster version of this process is the one that trains."""
+        active = self._watch.latest.active
+        return active is not None and active.version == self.version
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the master wants this process to stop at the next step boundary."""
+        return self.active and self._watch.latest.drain
+
+    @property
+    def preparing(self) -> bool:
+        """Whether this process is prepared to succeed a version that still trains."""
+        active = self._watch.latest.active
+        return active is not None and active.version < self.version
+
+    @property
+    def terminated(self) -> bool:
+        """Whether this process was asked to exit."""
+        return self._terminated
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job's data is consumed and all workers have exited."""
+        return self._watch.latest.finished
+
+    def wait_until_active(self) -> Cluster:
+        """Report that this process is prepared, and wait until its cluster version is the one that trains.
+
+        Call it after the imports, when the model is built: what runs before costs no training time, what runs
+        after is the stall of the switch.
+
+        Raises:
+            SystemExit: the process was asked to exit.
+        """
+        self._reporter.state(ProcessState.READY, self._servers)
+        while not self.active:
+            if self._terminated:
+                self.close()
+                raise SystemExit(TERMINATED)
+            self._watch.wait_for(lambda _: self.active or self._terminated)
+        return self.cluster
+
+    def allow_server_changes(self, changes: ServerChanges, reason: str = "") -> None:
+        """State which changes of parameter servers the model survives. The master rejects others, and the
+        job's status gives the reason. Call it before `wait_until_active`."""
+        self._servers = ServerReport(changes=changes, reason=reason[:_REASON_CHARACTERS])
+
+    def refuse_version(self, reason: str) -> NoReturn:
+        """Reject this prepared version because the model would differ with its servers; training continues
+        with the current ones.
+
+        Raises:
+            SystemExit: the process was asked to exit.
+        """
+        self.allow_server_changes(ServerChanges.SAME_COUNT, reason)
+        self._reporter.state(ProcessState.UNFIT, self._servers)
+        self._wait_for_end()
+
+    def serve(self) -> NoReturn:
+        """Report that this process is ready, and block until it is asked to exit: the main thread of a
+        parameter server.
+
+        Raises:
+            SystemExit: the process was asked to exit.
+        """
+        self._reporter.state(ProcessState.READY)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> NoReturn:
+        while not self._terminated:
+            self._watch.wait_for(lambda _: self._terminated)
+        self.close()
+        raise SystemExit(TERMINATED)
+
+    def close(self) -> None:
+        """Send the last messages and disconnect, within seconds."""
+        raise NotImplementedError
+
+    def _contains_own_version(self, directive: Directive) -> bool:
+        return any(cluster.version == self.version for cluster in directive.clusters)
+
+    def _superseded_by(self, directive: Directive) -> bool:
+        """Whether the directive names a later version than that of this process."""
+        return any(cluster.version > self.version for cluster in directive.clusters)
