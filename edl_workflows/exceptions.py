@@ -16,9 +16,8 @@
     ├── StageTimeoutError       a stage's deadline passed
     └── CheckpointError         a checkpoint is missing, torn or does not verify
 
-Every message says what happened, where (field path, object) and what to do.
-No client library's exception crosses its adapter: `edl_workflows.kube` maps the Kubernetes client's, the agent maps
-httpx's.
+Every message says what happened, where (field path, object) and what to do. No client library's exception
+crosses its adapter: `edl_workflows.kube` maps the Kubernetes client's, the agent maps httpx's.
 """
 
 from collections.abc import Sequence
@@ -71,7 +70,8 @@ class ConflictError(EdlError):
 
 
 class AlreadyExistsError(ConflictError):
-    """An object of that name is there already; whoever creates deterministic names adopts it if it is theirs."""
+    """An object of that name is there already; whoever creates deterministic names adopts it if it is
+    theirs."""
 
 
 class NotFoundError(EdlError):

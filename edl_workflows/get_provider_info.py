@@ -10,7 +10,8 @@ def get_provider_info() -> dict[str, Any]:
         # Airflow refuses to start if this is not the distribution's canonical name.
         "package-name": "edl-workflows",
         "name": integration,
-        "description": "Elastic deep-learning jobs on Kubernetes: submit, wait, scale, checkpoint, migrate, suspend, resume.",
+        "description": "Elastic deep-learning jobs on Kubernetes: "
+        "submit, wait, scale, checkpoint, migrate, suspend, resume.",
         "integrations": [
             {
                 "integration-name": integration,

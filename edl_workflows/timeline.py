@@ -1,7 +1,8 @@
-"""What happened to one job over time, as values and as a picture: replicas, speed, and the steps of its plans.
+"""What happened to one job over time, as values and as a picture: replicas, speed, and the steps of its
+plans.
 
-The samples come from whoever watches the job (`edl timeline --follow`, the demo) or from the history that its master
-keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
+The samples come from whoever watches the job (`edl timeline --follow`, the demo) or from the history that its
+master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,7 @@ SPEED_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class TimelineSample:
     """The job at one moment.
 
     Attributes:
@@ -54,7 +55,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Span:
+class PlanStepSpan:
     """One step of a plan, from `start` to `end` in Unix seconds."""
 
     plan: str
@@ -64,7 +65,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Restart:
+class TimelineRestart:
     """A node, or all training processes, began anew at this time (Unix seconds)."""
 
     time: float
@@ -82,9 +83,9 @@ class Timeline:
     """
 
     job: str
-    samples: tuple[Sample, ...]
-    spans: tuple[Span, ...]
-    restarts: tuple[Restart, ...] = ()
+    samples: tuple[TimelineSample, ...]
+    spans: tuple[PlanStepSpan, ...]
+    restarts: tuple[TimelineRestart, ...] = ()
     goodput: float | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -92,27 +93,29 @@ class Timeline:
         return asdict(self)
 
 
-def sample(view: JobView, now: float) -> Sample:
+def sample(view: JobView, now: float) -> TimelineSample:
     """The job's view as a sample."""
     ready = {role: counts.ready for role, counts in view.replicas.items()}
     progress = view.progress
-    return Sample(now, str(view.phase), progress.step, progress.speed, ready, progress.records)
+    return TimelineSample(now, str(view.phase), progress.step, progress.speed, ready, progress.records)
 
 
 def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     """A job's life as its status has it, finished or not."""
     phase = str(job.status.phase or "")
     history, known = job.status.history, job.status.restarts
-    points = [Sample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history]
+    points = [TimelineSample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history]
     samples = tuple(replace(point, speed=speed_at(points, index)) for index, point in enumerate(points))
-    restarts = tuple(Restart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
+    restarts = (
+        tuple(TimelineRestart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
+    )
     goodput = job.status.goodput.ratio if job.status.goodput else None
     return Timeline(job.key, samples, spans(plans, now), restarts, goodput)
 
 
-def speed_at(samples: Sequence[Sample], index: int) -> float:
-    """Steps per second over the `SPEED_SECONDS` before a sample, or since the one before it where that is longer ago. Training
-    that went back to a checkpoint counts as standing still.
+def speed_at(samples: Sequence[TimelineSample], index: int) -> float:
+    """Steps per second over the `SPEED_SECONDS` before a sample, or since the one before it where that is
+    longer ago. Training that went back to a checkpoint counts as standing still.
     """
     now = samples[index]
     earlier = samples[:index]
@@ -121,12 +124,14 @@ def speed_at(samples: Sequence[Sample], index: int) -> float:
     return max(0, now.step - since.step) / elapsed if elapsed else 0.0
 
 
-def spans(plans: Iterable[ScalePlan], now: float) -> tuple[Span, ...]:
-    """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out: they are how a
-    manual plan or a replacement is carried out, not what somebody asked for.
+def spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ...]:
+    """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out: they are
+    how a manual plan or a replacement is carried out, not what somebody asked for.
     """
     found = [
-        Span(plan.metadata.name, step.phase, _seconds(step.start_time), _seconds(step.finish_time) or now)
+        PlanStepSpan(
+            plan.metadata.name, step.phase, _seconds(step.start_time), _seconds(step.finish_time) or now
+        )
         for plan in plans
         if not plan.auto
         for step in plan.status.steps
@@ -140,8 +145,8 @@ def _seconds(time: datetime | None) -> float:
 
 
 def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, data, and the plans' steps, on one
-    time axis.
+    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, data, and the
+    plans' steps, on one time axis.
 
     Raises:
         ValueError: there is no sample to draw.
@@ -171,7 +176,7 @@ def draw(timeline: Timeline, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _draw_replicas(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+def _draw_replicas(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     times = [s.time - origin for s in samples]
@@ -185,7 +190,7 @@ def _draw_replicas(axes: "Axes", samples: Sequence[Sample], origin: float) -> No
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_speed(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+def _draw_speed(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:
     points = speeds(samples)
     axes.plot([time - origin for time, _ in points], [speed for _, speed in points], color="#333333", lw=1.5)
     axes.set_ylabel("steps / s")
@@ -193,7 +198,7 @@ def _draw_speed(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_restarts(axes: "Axes", restarts: Sequence[Restart], origin: float) -> None:
+def _draw_restarts(axes: "Axes", restarts: Sequence[TimelineRestart], origin: float) -> None:
     """A line at each, in the colour of its cause."""
     causes = list(dict.fromkeys(restart.cause for restart in restarts))
     for restart in restarts:
@@ -207,18 +212,19 @@ def _draw_restarts(axes: "Axes", restarts: Sequence[Restart], origin: float) -> 
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=6, fontsize="small")
 
 
-def _draw_data(axes: "Axes", samples: Sequence[Sample], origin: float) -> None:
+def _draw_data(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:
     axes.plot([s.time - origin for s in samples], [s.records for s in samples], color="#6b8f3c", lw=1.5)
     axes.set_ylabel("records")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def speeds(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+def speeds(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
     """(time, steps per second over the `SPEED_SECONDS` before) wherever the step is news.
 
-    The reported speed is an average over minutes, and a status repeats its step until the next is written: neither would
-    show a change when it happens. Training that went back to a checkpoint counts as standing still.
+    The reported speed is an average over minutes, and a status repeats its step until the next is written:
+    neither would show a change when it happens. Training that went back to a checkpoint counts as standing
+    still.
     """
     news = [
         s
@@ -228,7 +234,7 @@ def speeds(samples: Sequence[Sample]) -> list[tuple[float, float]]:
     return [(sample.time, speed_at(news, index)) for index, sample in enumerate(news)]
 
 
-def _draw_plans(axes: "Axes", all_spans: Sequence[Span], origin: float, job: str) -> None:
+def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, job: str) -> None:
     names = list(dict.fromkeys(span.plan for span in all_spans))
     for span in all_spans:
         # A stall of under a second would be thinner than a pixel.

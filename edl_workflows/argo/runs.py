@@ -45,7 +45,7 @@ def submit_workflow(cluster: Cluster, submission: WorkflowSubmission) -> Object:
     template = client.get(cluster, resource, submission.template)
     _check(submission, (template["spec"].get("arguments") or {}).get("parameters") or [])
     body = _workflow(submission)
-    request = transport.Request(
+    request = transport.ApiRequest(
         "create",
         WORKFLOWS.plural,
         WORKFLOWS.path(cluster.namespace),

@@ -1,4 +1,5 @@
-"""`edl`, the command line: wiring only, one file a command group. Nothing is imported before it is asked for."""
+"""`edl`, the command line: wiring only, one file a command group. Nothing is imported before it is asked
+for."""
 
 import sys
 from collections.abc import Sequence

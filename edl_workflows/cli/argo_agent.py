@@ -1,36 +1,42 @@
-"""``edl argo agent``: serves our plugin steps, for all workflows from one process, or as a plugin in Argo's agent pods."""
+"""``edl argo agent``: serves our plugin steps, for all workflows from one process, or as a plugin in Argo's
+agent pods."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from edl_workflows.cli.options import (
-    Context,
-    Kubeconfig,
-    LeaderElect,
-    LeaderElectNamespace,
-    LogFormat,
-    Logs,
+    ClusterFlags,
+    LeaderFlags,
+    LogFlags,
     MetricsHost,
     MetricsPort,
-    Namespace,
-    Verbose,
-    configure_logs,
-    connect,
+    expand_options,
 )
 from edl_workflows.cli.output import print_document
 
 app = typer.Typer()
 
+
+@dataclass(frozen=True)
+class AgentMetricsFlags:
+    """As `MetricsFlags`, on another port than the controller's."""
+
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_port: MetricsPort = 8082
+
+
 DRAIN_SECONDS = 20.0
-"""Of the 30 s that Argo's agent pod has after its workflow's end: to see that end, and to cancel what is left."""
+"""Of the 30 s that Argo's agent pod has after its workflow's end: to see that end, and to cancel what is
+left."""
 
 
 @app.command()
+@expand_options
 def agent(
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Serve the workflows of all namespaces.")
     ] = False,
@@ -42,38 +48,36 @@ def agent(
         bool,
         typer.Option(
             "--cross-namespace",
-            help="Let steps name another namespace than their workflow's. The agent acts with its own rights: whoever may "
+            help="Let steps name another namespace than their workflow's. The agent acts with its own "
+            "rights: whoever may "
             "write workflows may then use them in every namespace.",
         ),
     ] = False,
     calls: Annotated[int, typer.Option(min=1, max=256, help="API calls at a time that may block.")] = 16,
-    leader_elect: LeaderElect = True,
-    leader_elect_namespace: LeaderElectNamespace = None,
-    metrics_host: MetricsHost = "127.0.0.1",
-    metrics_port: MetricsPort = 8082,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    leader: LeaderFlags,
+    metrics: AgentMetricsFlags,
+    logs: LogFlags,
 ) -> None:
-    """Serve plugin steps until SIGTERM. Argo's controller needs `disableAgentPodCreation: "true"` in its ConfigMap.
+    """Serve plugin steps until SIGTERM. Argo's controller needs `disableAgentPodCreation: "true"` in its
+    ConfigMap.
 
-    What the steps wait for goes on without the agent; the next one finds it. Ends with code 1 when it loses its leadership:
-    whoever restarts it gets a fresh candidate.
+    What the steps wait for goes on without the agent; the next one finds it. Ends with code 1 when it loses
+    its leadership: whoever restarts it gets a fresh candidate.
     """
     from edl_workflows.argo.agent.run import LEASE, ArgoAgent, ArgoAgentOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES
-    from edl_workflows.process.leader import Election
     from edl_workflows.process.signals import stop_on_signals
 
-    configure_logs(log_format, verbose=verbose)
-    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    logs.configure()
+    cluster = target.connect(log_retries=True)
     options = ArgoAgentOptions(
         namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
         instance=instance_id,
         cross_namespace=cross_namespace,
         calls=calls,
-        election=Election(leader_elect_namespace or cluster.namespace, LEASE) if leader_elect else None,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port or None,
+        election=leader.election(cluster, LEASE),
+        metrics_host=metrics.metrics_host,
+        metrics_port=metrics.metrics_port or None,
     )
     ArgoAgent(cluster, options).run(stop_on_signals())
 
@@ -83,9 +87,11 @@ def executor_plugin(
     image: Annotated[str, typer.Option(help="Image with edl in it.")],
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="The workflows' namespace.")],
 ) -> None:
-    """Print what Argo's own agent pods need to serve our steps: `edl argo executor-plugin … | kubectl apply -f -`.
+    """Print what Argo's own agent pods need to serve our steps: `edl argo executor-plugin … | kubectl apply
+    -f -`.
 
-    For clusters whose Argo controller makes agent pods (`--executor-plugins` is set, `disableAgentPodCreation` is not).
+    For clusters whose Argo controller makes agent pods (`--executor-plugins` is set,
+    `disableAgentPodCreation` is not).
     """
     import yaml
 
@@ -95,24 +101,24 @@ def executor_plugin(
 
 
 @app.command("plugin-server")
+@expand_options
 def plugin_server(
     workflow: Annotated[
         str, typer.Option(envvar="EDL_ARGO_WORKFLOW", help="The pod's workflow.", show_default=False)
     ],
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Where Argo's agent asks.")] = 4370,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    logs: LogFlags,
 ) -> None:
-    """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until SIGTERM."""
+    """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until
+    SIGTERM."""
     from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
     from edl_workflows.argo.executor_plugin import create_app, read_token, serve_plugin
     from edl_workflows.process.signals import stop_on_signals
 
-    configure_logs(log_format, verbose=verbose)
-    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    logs.configure()
+    cluster = target.connect(log_retries=True)
     stop = stop_on_signals()
     options = ArgoAgentOptions(namespace=cluster.namespace, workflow=workflow, drain_seconds=DRAIN_SECONDS)
     with serve_plugin(create_app(read_token), port):

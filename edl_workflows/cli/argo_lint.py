@@ -45,8 +45,8 @@ def lint(
 ) -> None:
     """Check Argo manifests: the structure as a strict API server does, and what is accepted but can't work.
 
-    Documents of other kinds are left alone. All files are read together: a templateRef to a workflow template among them is
-    followed, one to another is not checked. Exit code 2 if there are errors.
+    Documents of other kinds are left alone. All files are read together: a templateRef to a workflow template
+    among them is followed, one to another is not checked. Exit code 2 if there are errors.
     """
     from edl_workflows.argo.lint import check_texts, report
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_workflows.cli.argo_build import Parameters, values
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import JobFailedError, NotFoundError, StageTimeoutError
 
@@ -22,6 +22,7 @@ Timeout = Annotated[
 
 
 @app.command()
+@expand_options
 def submit(
     template: Annotated[str, typer.Argument(help="Name of the WorkflowTemplate.", show_default=False)],
     parameter: Parameters = None,
@@ -33,14 +34,13 @@ def submit(
         bool, typer.Option("--cluster-scope", help="The template is a ClusterWorkflowTemplate.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")] = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
 ) -> None:
     """Start a workflow from a template; prints its name."""
     from edl_workflows.argo import runs
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     made = runs.submit_workflow(
         cluster, runs.WorkflowSubmission(template, values(parameter), name, cluster_scope)
     )
@@ -50,12 +50,12 @@ def submit(
 
 
 @app.command()
+@expand_options
 def watch(
     name: Annotated[str, typer.Argument(help="The workflow's name.", show_default=False)],
     timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Print a line for each change of a step until the workflow has ended, then its outputs.
@@ -64,7 +64,7 @@ def watch(
     """
     from edl_workflows.argo import runs
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     ended = _follow(cluster, name, timeout)
     found = runs.outputs_of(ended)
     emit(output, found, Table(("output", "value"), [(key, value) for key, value in found.items() if value]))

@@ -1,6 +1,5 @@
 """``edl brain``: the Brain service as a process, and tokens for its tenants."""
 
-import functools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,16 +7,10 @@ from typing import Annotated
 import typer
 
 from edl_workflows.cli.options import (
-    Context,
-    Kubeconfig,
-    LogFormat,
-    Logs,
-    MetricsHost,
-    MetricsPort,
-    Namespace,
-    Verbose,
-    configure_logs,
-    connect,
+    ClusterFlags,
+    LogFlags,
+    MetricsFlags,
+    expand_options,
 )
 from edl_workflows.cli.output import print_line
 from edl_workflows.exceptions import InvalidError
@@ -30,7 +23,8 @@ DatabaseUrl = Annotated[
     str,
     typer.Option(
         envvar=names.ENV_BRAIN_DATABASE_URL,
-        help="The store: sqlite:///brain.db (four slashes for an absolute path) or postgresql://user:password@host/name.",
+        help="The store: sqlite:///brain.db (four slashes for an absolute path) or "
+        "postgresql://user:password@host/name.",
     ),
 ]
 TokensFile = Annotated[
@@ -43,14 +37,16 @@ TokensFile = Annotated[
 RequireToken = Annotated[
     bool,
     typer.Option(
-        help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see and write all."
+        help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see "
+        "and write all."
     ),
 ]
 AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(
         "--allowed-host",
-        help="With --no-require-token: a name by which people and masters reach it, as an Ingress's; repeat it for more.",
+        help="With --no-require-token: a name by which people and masters reach it, as an Ingress's; repeat "
+        "it for more.",
         show_default=False,
     ),
 ]
@@ -72,6 +68,7 @@ Everywhere = Annotated[
 
 
 @app.command()
+@expand_options
 def run(
     database_url: DatabaseUrl = "sqlite:///brain.db",
     tokens_file: TokensFile = None,
@@ -84,14 +81,11 @@ def run(
     retention_days: Days = 30.0,
     tenant_calls_per_second: TenantCalls = 400.0,
     monitor: Watch = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     all_namespaces: Everywhere = False,
-    metrics_host: MetricsHost = "127.0.0.1",
-    metrics_port: MetricsPort = names.CONTROLLER_PORT,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    metrics: MetricsFlags,
+    logs: LogFlags,
 ) -> None:
     """Serve until SIGTERM. Several may share a PostgreSQL database; an SQLite database has one.
 
@@ -103,14 +97,14 @@ def run(
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
-    set_up_process = functools.partial(configure_logs, log_format, verbose=verbose)
+    set_up_process = logs.configure
     set_up_process()
     sys.setswitchinterval(0.001)  # a report is answered soon, also while another thread plans
     if require_token and tokens_file is None:
         raise InvalidError(
             "--tokens-file: say who may ask (`edl brain token` makes the file), or --no-require-token"
         )
-    cluster = connect(kubeconfig, context, namespace, log_retries=True) if monitor else None
+    cluster = target.connect(log_retries=True) if monitor else None
     watched = MonitorOptions(ALL_NAMESPACES if all_namespaces else cluster.namespace) if cluster else None
     options = BrainOptions(
         database_url=database_url,
@@ -120,8 +114,8 @@ def run(
         port=port,
         certificate=tls_cert_file,
         key=tls_key_file,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port or None,
+        metrics_host=metrics.metrics_host,
+        metrics_port=metrics.metrics_port or None,
         retention=RetentionOptions(days=retention_days),
         monitor=watched,
         tenant_calls_per_second=tenant_calls_per_second,

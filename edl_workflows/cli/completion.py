@@ -1,4 +1,5 @@
-"""What a shell completes beside commands and options: kinds, and names, roles and nodes of the cluster's jobs.
+"""What a shell completes beside commands and options: kinds, and names, roles and nodes of the cluster's
+jobs.
 
 A completion never fails and never waits long: without a cluster there is nothing to complete.
 """

@@ -1,47 +1,200 @@
 """``edl controller``: the manager as a process."""
 
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
-from edl_workflows.cli.controller_options import (
-    AllNamespaces,
-    AllocatorPeriod,
-    AllocatorPolicy,
-    Autoscaler,
-    AutoscalerCoolDown,
-    AutoscalerDryRun,
-    AutoscalerPeriod,
-    DiJobResources,
-    DiPriorityClasses,
-    DiServerUrl,
-    DiServiceDomain,
-    MasterImage,
-    MasterTemplate,
-    MaxLoad,
-    NetworkPolicies,
-    TfClusterDomain,
-    Workers,
-    autoscaler,
-    settings_of,
-)
 from edl_workflows.cli.options import (
-    Context,
+    ClusterFlags,
     Kinds,
-    Kubeconfig,
-    LeaderElect,
-    LeaderElectNamespace,
-    LogFormat,
-    Logs,
-    MetricsHost,
-    MetricsPort,
-    Namespace,
-    Verbose,
-    configure_logs,
-    connect,
+    LeaderFlags,
+    LogFlags,
+    MetricsFlags,
+    expand_options,
     kinds_of,
 )
-from edl_workflows.jobs import names
+from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.scaling.policies import live_policies, policy_help
+
+if TYPE_CHECKING:
+    LivePolicyName = str
+    from edl_workflows.controller.allocator import AllocatorOptions
+    from edl_workflows.controller.autoscaler import AutoscalerOptions
+    from edl_workflows.jobs.actions import InstallationSettings
+else:  # typer shows the members of an Enum as choices
+    LivePolicyName = StrEnum("LivePolicyName", {entry.name: entry.name for entry in live_policies()})
 
 app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
+
+AllNamespaces = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
+]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")]
+MasterImage = Annotated[
+    str | None,
+    typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+]
+
+
+@dataclass(frozen=True)
+class JobFlags:
+    """Settings that all jobs have in common."""
+
+    master_image: Annotated[
+        str | None,
+        typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
+    ] = None
+    master_template: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a pod template (YAML) that each job's own dlrover-master template is put over: "
+            "pull secrets, "
+            "a security context, placement.",
+            show_default=False,
+        ),
+    ] = None
+    tf_cluster_domain: Annotated[
+        str | None,
+        typer.Option(
+            envvar="CUSTOM_CLUSTER_DOMAIN",
+            help="The cluster's domain, put behind `svc` in the addresses of TFJobs' TF_CONFIG; default "
+            "none.",
+            show_default=False,
+        ),
+    ] = None
+    di_server_url: Annotated[
+        str | None,
+        typer.Option(
+            help="Where programs of DIJobs find the DI server; default upstream's address.",
+            show_default=False,
+        ),
+    ] = None
+    di_service_domain: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
+            show_default=False,
+        ),
+    ] = None
+    di_job_resources: Annotated[
+        str,
+        typer.Option(
+            metavar="RESOURCE=QUANTITY,...",
+            help="What a replica of a preemptible DIJob asks for where its template does not say; default "
+            "cpu=1,memory=2Gi.",
+            show_default=False,
+        ),
+    ] = ""
+    di_priority_classes: Annotated[
+        str,
+        typer.Option(
+            metavar="PRIORITY=CLASS,...",
+            help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
+            show_default=False,
+        ),
+    ] = ""
+    network_policies: Annotated[
+        bool,
+        typer.Option(
+            "--network-policies/--no-network-policies",
+            help="Make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
+        ),
+    ] = False
+
+    def settings(self) -> "InstallationSettings":
+        """The settings; options that were not given keep their defaults.
+
+        Raises:
+            InvalidError: an option's value is malformed.
+        """
+        from edl_workflows.jobs.actions import InstallationSettings
+
+        given: dict[str, Any] = {
+            "master_template": _read_template(self.master_template) if self.master_template else None,
+            "master_image": self.master_image,
+            "tf_cluster_domain": self.tf_cluster_domain,
+            "di_server_url": self.di_server_url,
+            "di_service_domain": self.di_service_domain,
+            "di_job_resources": _check_quantities(parse_pairs("--di-job-resources", self.di_job_resources)),
+            "di_priority_classes": parse_pairs("--di-priority-classes", self.di_priority_classes),
+            "network_policies": self.network_policies,
+        }
+        return InstallationSettings(**{name: value for name, value in given.items() if value})
+
+
+@dataclass(frozen=True)
+class AllocatorFlags:
+    """How preemptible DIJobs are sized and placed."""
+
+    allocator_policy: Annotated[
+        LivePolicyName,
+        typer.Option(
+            metavar="NAME",
+            help=f"How preemptible DIJobs are sized and placed. {policy_help(live_policies())}",
+        ),
+    ] = "fit"
+    allocator_period: Annotated[
+        float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
+    ] = 60.0
+
+    def options(self) -> "AllocatorOptions":
+        """The allocator's options."""
+        from edl_workflows.controller.allocator import AllocatorOptions
+
+        return AllocatorOptions(self.allocator_policy, self.allocator_period)
+
+
+@dataclass(frozen=True)
+class AutoscalerFlags:
+    """Whether and how the autoscaler changes elastic jobs."""
+
+    autoscale: Annotated[
+        bool,
+        typer.Option("--autoscaler", help="Give elastic jobs other replicas as the cluster has room."),
+    ] = False
+    autoscaler_dry_run: Annotated[
+        bool,
+        typer.Option("--autoscaler-dry-run", help="Tell by Events what it would change, and change nothing."),
+    ] = False
+    autoscaler_period: Annotated[float, typer.Option(min=1, help="Seconds of the autoscaler's cycle.")] = 30.0
+    autoscaler_cool_down: Annotated[
+        float, typer.Option(min=0, help="Seconds after a change of a job in which it does not grow.")
+    ] = 60.0
+    max_load: Annotated[
+        str,
+        typer.Option(
+            metavar="RESOURCE=PART,...",
+            help="The part of the cluster that jobs and all others may use together; default "
+            "cpu=0.97,memory=0.97.",
+            show_default=False,
+        ),
+    ] = ""
+
+    def options(self) -> "AutoscalerOptions | None":
+        """The autoscaler's options; None without an autoscaler.
+
+        Raises:
+            InvalidError: ``--max-load`` is malformed.
+        """
+        from edl_workflows.controller.autoscaler import AutoscalerOptions
+
+        if not (self.autoscale or self.autoscaler_dry_run):
+            return None
+        parts: dict[str, float] = {}
+        for name, text in parse_pairs("--max-load", self.max_load).items():
+            try:
+                parts[name] = float(text)
+            except ValueError:
+                parts[name] = math.nan
+            if not 0 < parts[name] <= 1:
+                raise InvalidError(f"--max-load: {name}: {text!r} must be a number above 0 and at most 1")
+        return AutoscalerOptions(
+            self.autoscaler_period, self.autoscaler_cool_down, parts, self.autoscaler_dry_run
+        )
 
 
 @app.callback()
@@ -50,69 +203,78 @@ def _group() -> None:
 
 
 @app.command()
+@expand_options
 def run(
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     all_namespaces: AllNamespaces = False,
     kinds: Kinds = "",
     workers: Workers = 16,
-    leader_elect: LeaderElect = True,
-    leader_elect_namespace: LeaderElectNamespace = None,
-    metrics_host: MetricsHost = "127.0.0.1",
-    metrics_port: MetricsPort = names.CONTROLLER_PORT,
-    master_image: MasterImage = None,
-    master_template: MasterTemplate = None,
-    tf_cluster_domain: TfClusterDomain = None,
-    di_server_url: DiServerUrl = None,
-    di_service_domain: DiServiceDomain = None,
-    di_job_resources: DiJobResources = "",
-    di_priority_classes: DiPriorityClasses = "",
-    network_policies: NetworkPolicies = False,
-    allocator_policy: AllocatorPolicy = "fit",
-    allocator_period: AllocatorPeriod = 60.0,
-    autoscale: Autoscaler = False,
-    autoscaler_dry_run: AutoscalerDryRun = False,
-    autoscaler_period: AutoscalerPeriod = 30.0,
-    autoscaler_cool_down: AutoscalerCoolDown = 60.0,
-    max_load: MaxLoad = "",
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    leader: LeaderFlags,
+    metrics: MetricsFlags,
+    jobs: JobFlags,
+    allocator: AllocatorFlags,
+    autoscaler: AutoscalerFlags,
+    logs: LogFlags,
 ) -> None:
     """Reconcile jobs until SIGTERM.
 
     Ends with code 1 when it loses its leadership: whoever restarts it gets a fresh candidate.
     """
-    from edl_workflows.controller.allocator import AllocatorOptions
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
     from edl_workflows.jobs.kinds import choose_kinds
     from edl_workflows.kube.resources import ALL_NAMESPACES
-    from edl_workflows.process.leader import Election
     from edl_workflows.process.signals import stop_on_signals
 
     rows = choose_kinds(kinds_of(kinds))
-    configure_logs(log_format, verbose=verbose)
-    cluster = connect(kubeconfig, context, namespace, log_retries=True)
-    settings = settings_of(
-        master_image=master_image,
-        master_template=master_template,
-        tf_cluster_domain=tf_cluster_domain,
-        di_server_url=di_server_url,
-        di_service_domain=di_service_domain,
-        di_job_resources=di_job_resources,
-        di_priority_classes=di_priority_classes,
-        network_policies=network_policies,
-    )
-    allocator = AllocatorOptions(allocator_policy, allocator_period)
-    scaler = None
-    if autoscale or autoscaler_dry_run:
-        scaler = autoscaler(autoscaler_period, autoscaler_cool_down, max_load, dry_run=autoscaler_dry_run)
+    logs.configure()
+    cluster = target.connect(log_retries=True)
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
+    manager = ManagerOptions(where, workers, jobs.settings(), rows, allocator.options(), autoscaler.options())
     options = RunOptions(
-        manager=ManagerOptions(where, workers, settings, rows, allocator, scaler),
-        election=Election(leader_elect_namespace or cluster.namespace) if leader_elect else None,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port or None,
+        manager=manager,
+        election=leader.election(cluster),
+        metrics_host=metrics.metrics_host,
+        metrics_port=metrics.metrics_port or None,
     )
     Controller(cluster, options).run(stop_on_signals())
+
+
+def parse_pairs(option: str, text: str) -> dict[str, str]:
+    """Parse ``a=b,c=d``.
+
+    Raises:
+        InvalidError: it is malformed.
+    """
+    pairs = [part.strip().partition("=") for part in text.split(",") if part.strip()]
+    if any(not name or not value for name, _, value in pairs):
+        raise InvalidError(f"{option}: {text!r} is not a list of NAME=VALUE, separated by commas")
+    return {name: value for name, _, value in pairs}
+
+
+def _check_quantities(amounts: dict[str, str]) -> dict[str, str]:
+    from edl_workflows.jobs.objects import parse_quantity
+
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(amount)
+        except ValueError as error:
+            raise InvalidError(f"--di-job-resources: {name}: {error}") from error
+    return amounts
+
+
+def _read_template(path: Path) -> dict[str, Any]:
+    from edl_workflows.jobs import validation
+    from edl_workflows.stages import manifest
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"--master-template: can't read {path}: {error}") from error
+    found = manifest.parse_values(text, str(path))
+    if not isinstance(found, dict):
+        raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
+    if problems := list(validation.template(found, partial=True)):
+        raise ManifestError(f"pod template {path}", problems)
+    return found

@@ -32,7 +32,8 @@ def convert(
     ],
     to: Annotated[To, typer.Option("--to", help="What it shall become.")] = To.ELASTIC_JOB,
 ) -> None:
-    """Print a job's manifest in another version or as another kind; what it can't carry over goes to stderr."""
+    """Print a job's manifest in another version or as another kind; what it can't carry over goes to
+    stderr."""
     document = read_manifest(manifest)
     converted = _convert(document, to)
     for note in converted.notes:

@@ -1,4 +1,5 @@
-"""What `edl describe` tells of a job: the object, its pods, its plans and its events, gathered and as lines."""
+"""What `edl describe` tells of a job: the object, its pods, its plans and its events, gathered and as
+lines."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def lines(about: Description) -> Iterator[str]:
     yield "Conditions:"
     for condition in (about.manifest.get("status") or {}).get("conditions") or []:
         when = condition.get("lastTransitionTime", "")
-        yield f"  {condition['type']}={condition['status']}  {when}  {condition.get('reason', '')}  {condition.get('message', '')}".rstrip()
+        why = f"{condition.get('reason', '')}  {condition.get('message', '')}"
+        yield f"  {condition['type']}={condition['status']}  {when}  {why}".rstrip()
     yield "Pods:"
     for pod in about.pods:
         status = pod.get("status") or {}
@@ -85,7 +87,8 @@ def lines(about: Description) -> Iterator[str]:
             yield from _plan(plan)
     yield "Events:"
     for event in about.events[-EVENTS_SHOWN:]:
-        yield f"  {event.get('lastTimestamp') or ''}  {event.get('type')}  {event.get('reason')}  {event.get('message')}"
+        when = event.get("lastTimestamp") or ""
+        yield f"  {when}  {event.get('type')}  {event.get('reason')}  {event.get('message')}"
 
 
 def _facts(job: JobView, age: str) -> Iterator[str]:
@@ -123,10 +126,12 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     if said := status.get("goodput"):
         goodput = GoodputStatus.model_validate(said)
         useful, elapsed = goodput.useful_seconds, goodput.elapsed_seconds
-        yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {goodput.redone_seconds:.0f} s redone)"
+        redone = f"{goodput.redone_seconds:.0f} s redone"
+        yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {redone})"
     restarts = RestartsStatus.model_validate(status.get("restarts") or {})
     if restarts.counts:
-        yield f"{'Restarts:':13}{', '.join(f'{cause} {count}' for cause, count in sorted(restarts.counts.items()))}"
+        counts = (f"{cause} {count}" for cause, count in sorted(restarts.counts.items()))
+        yield f"{'Restarts:':13}{', '.join(counts)}"
     for record in restarts.recent[-RESTARTS_SHOWN:]:
         when = f"{record.time:%Y-%m-%dT%H:%M:%SZ}"
         yield f"  {when}  {record.subject}  {record.cause}  {record.message}".rstrip()

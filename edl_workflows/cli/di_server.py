@@ -4,18 +4,7 @@ from typing import Annotated
 
 import typer
 
-from edl_workflows.cli.options import (
-    Context,
-    Kubeconfig,
-    LogFormat,
-    Logs,
-    MetricsHost,
-    MetricsPort,
-    Namespace,
-    Verbose,
-    configure_logs,
-    connect,
-)
+from edl_workflows.cli.options import ClusterFlags, LogFlags, MetricsFlags, expand_options
 from edl_workflows.jobs import names
 
 app = typer.Typer(help="The HTTP API for programs of DIJobs.", no_args_is_help=True)
@@ -27,10 +16,10 @@ def _group() -> None:
 
 
 @app.command()
+@expand_options
 def run(
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Serve the jobs of all namespaces.")
     ] = False,
@@ -51,14 +40,13 @@ def run(
     require_token: Annotated[
         bool,
         typer.Option(
-            help="Let in only who shows its job's token ($DI_TOKEN in the pods). Without it whoever reaches the port may "
+            help="Let in only who shows its job's token ($DI_TOKEN in the pods). Without it whoever reaches "
+            "the port may "
             "change every job."
         ),
     ] = True,
-    metrics_host: MetricsHost = "127.0.0.1",
-    metrics_port: MetricsPort = names.CONTROLLER_PORT,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    metrics: MetricsFlags,
+    logs: LogFlags,
 ) -> None:
     """Serve until SIGTERM. Any number of servers may run: they keep nothing themselves."""
     from edl_workflows.di_server.guard import Admission
@@ -66,14 +54,14 @@ def run(
     from edl_workflows.kube.resources import ALL_NAMESPACES
     from edl_workflows.process.signals import stop_on_signals
 
-    configure_logs(log_format, verbose=verbose)
-    cluster = connect(kubeconfig, context, namespace, log_retries=True)
+    logs.configure()
+    cluster = target.connect(log_retries=True)
     options = ServerOptions(
         namespace=ALL_NAMESPACES if all_namespaces else cluster.namespace,
         host=host,
         port=port,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port or None,
+        metrics_host=metrics.metrics_host,
+        metrics_port=metrics.metrics_port or None,
         admission=Admission(require_token=require_token, admin_token=token),
     )
     DiServer(cluster, options).run(stop_on_signals())

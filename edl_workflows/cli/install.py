@@ -27,7 +27,8 @@ ImagePullPolicy = Annotated[PullPolicy | None, typer.Option(help="Of the image."
 ImagePullSecrets = Annotated[
     list[str] | None,
     typer.Option(
-        help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. Repeatable.",
+        help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. "
+        "Repeatable.",
         show_default=False,
     ),
 ]
@@ -42,28 +43,32 @@ NetworkPolicies = Annotated[
     bool,
     typer.Option(
         "--network-policies/--no-network-policies",
-        help="Let the controller make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
+        help="Let the controller make a NetworkPolicy for each job, which admits only the job's own pods to "
+        "its pods.",
     ),
 ]
 AdmissionPolicies = Annotated[
     bool,
     typer.Option(
         "--admission-policies/--no-admission-policies",
-        help="Let the API server refuse forged children of jobs and foreign plans. Kubernetes 1.29 has no such policies.",
+        help="Let the API server refuse forged children of jobs and foreign plans. Kubernetes 1.29 has no "
+        "such policies.",
     ),
 ]
 MasterAccounts = Annotated[
     list[str] | None,
     typer.Option(
         "--master-account",
-        help="ServiceAccount that masters have by their template: it may make auto plans for every job. Repeatable.",
+        help="ServiceAccount that masters have by their template: it may make auto plans for every job. "
+        "Repeatable.",
         show_default=False,
     ),
 ]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
-        help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a volume.",
+        help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a "
+        "volume.",
         show_default=False,
     ),
 ]
@@ -88,8 +93,8 @@ def install(
 ) -> None:
     """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
 
-    Definitions, a namespace, rights, the controller with its metrics Service, NetworkPolicy and PodDisruptionBudget. To
-    upgrade, apply what the newer version prints.
+    Definitions, a namespace, rights, the controller with its metrics Service, NetworkPolicy and
+    PodDisruptionBudget. To upgrade, apply what the newer version prints.
     """
     from edl_workflows.install.manifests import installation_manifests, render_manifests
 

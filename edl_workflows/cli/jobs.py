@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.cli.completion import complete_job, complete_kind, complete_node
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import (
+    ClusterFlags,
+    Output,
+    OutputFormat,
+    expand_options,
+)
 from edl_workflows.cli.output import Table, emit, print_line, print_log, say
 from edl_workflows.exceptions import NotFoundError
 
@@ -77,18 +82,18 @@ def _as_text(value: object) -> object:
 
 
 @app.command()
+@expand_options
 def describe(
     name: Name,
     kind: Kind = JOB,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """All about one job: conditions, pods, plans with their steps, recent events."""
     from edl_workflows.cli.description import collect, lines
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     about = collect(cluster, kind, name)
     if output is OutputFormat.TABLE:
         for line in lines(about):
@@ -98,27 +103,28 @@ def describe(
 
 
 @app.command()
+@expand_options
 def delete(
     name: Name,
     kind: Kind = JOB,
     wait: Wait = True,
     timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
 ) -> None:
     """Delete a job and all its pods."""
     from edl_workflows.kube import client
     from edl_workflows.stages.delete import DELETE, DeleteRequest
     from edl_workflows.stages.ownership import resource_of
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     client.get(cluster, resource_of(kind), name)  # a person who mistypes a name wants to know
     run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
     print_line(f"{kind} {cluster.namespace}/{name} deleted")
 
 
 @app.command()
+@expand_options
 def logs(
     name: Name,
     node: Annotated[
@@ -133,18 +139,18 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(help="The last so many lines.", min=0, show_default=False)
     ] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
 ) -> None:
     """Print what a node of a job, or its master, has printed.
 
-    On a terminal control characters other than line feeds, carriage returns and tabs are escaped, so that a log can't change what the
-    terminal shows; colours go with them. To a file or a program the log goes as it is: `edl logs NAME | less -R`.
+    On a terminal control characters other than line feeds, carriage returns and tabs are escaped, so that a
+    log can't change what the terminal shows; colours go with them. To a file or a program the log goes as it
+    is: `edl logs NAME | less -R`.
     """
     from edl_workflows.kube import logs as pod_logs
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     pod = _pod_of(cluster, kind, name, node)
     # A pod with sidecars has several logs; its first container is what the node is.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)

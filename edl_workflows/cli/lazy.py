@@ -1,4 +1,5 @@
-"""Groups of commands whose modules are imported when a command is used, so that a help page costs what typer costs.
+"""Groups of commands whose modules are imported when a command is used, so that a help page costs what typer
+costs.
 
 A new command is a row of a group's table and a module with a typer application called ``app``.
 """

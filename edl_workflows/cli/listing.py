@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edl_workflows.cli.completion import complete_job, complete_kind
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, NotFoundError
 from edl_workflows.jobs.kind import INVALID_SPEC, Kind
@@ -29,6 +29,7 @@ class ListedJob:
 
 
 @app.command()
+@expand_options
 def get(
     name: Annotated[
         str | None,
@@ -46,16 +47,15 @@ def get(
     all_namespaces: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")
     ] = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """List jobs, or show one: phase, replicas, progress, age."""
     from edl_workflows.kube.resources import ALL_NAMESPACES
 
     rows = job_kinds(kind)
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     found = list_jobs(cluster, rows, where, name or "")
     if name and not found:
@@ -89,7 +89,8 @@ def job_kinds(name: str | None) -> Sequence[Kind]:
 
 
 def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: str = "") -> list[ListedJob]:
-    """Jobs of some kinds, by namespace and name. Kinds that are not installed, or that the user may not list, are left out.
+    """Jobs of some kinds, by namespace and name. Kinds that are not installed, or that the user may not list,
+    are left out.
 
     Args:
         cluster: where.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edl_workflows.cli.options import LogFormat, Logs, Output, OutputFormat, Verbose, configure_logs
+from edl_workflows.cli.options import LogFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line
 
 app = typer.Typer(help="The embedded cluster of this machine.", no_args_is_help=True)
@@ -22,6 +22,7 @@ Folder = Annotated[
 
 
 @app.command()
+@expand_options
 def up(
     folder: Folder = None,
     cpu: Annotated[
@@ -58,8 +59,8 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")
     ] = False,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    *,
+    logs: LogFlags,
 ) -> None:
     """Start the cluster, unless it runs, and wait until it serves."""
     from edl_workflows.exceptions import InvalidError
@@ -78,14 +79,14 @@ def up(
         from edl_workflows.local.cluster import Options
         from edl_workflows.local.serve import serve
 
-        configure_logs(log_format, verbose=verbose)
+        logs.configure()
         options = Options(where, capacity, timedelta(seconds=back_off), grace, allow_open_ports)
         asyncio.run(serve(options, controller=controller, di_server=di_server))
         return
     arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--pods-per-core", str(most)]
     arguments += ["--back-off", str(back_off), "--grace", str(grace)]
     arguments += ["--controller" if controller else "--no-controller"]
-    arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if verbose else [])]
+    arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if logs.verbose else [])]
     arguments += ["--allow-open-ports"] if allow_open_ports else []
     found, started = daemon.up(daemon.Start(where, arguments))
     print_line(

@@ -9,16 +9,7 @@ from typing import Annotated
 import structlog
 import typer
 
-from edl_workflows.cli.options import (
-    Context,
-    Kubeconfig,
-    LogFormat,
-    Logs,
-    Namespace,
-    Verbose,
-    configure_logs,
-    connect,
-)
+from edl_workflows.cli.options import ClusterFlags, LogFlags, expand_options
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.kube.connect import Cluster
@@ -70,11 +61,11 @@ def _group() -> None:
 
 
 @app.command()
+@expand_options
 def run(
     job: JobName = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     port: Port = names.MASTER_PORT,
     standalone: Standalone = False,
     nodes: Nodes = "worker=1",
@@ -84,23 +75,23 @@ def run(
     prepare_timeout: PrepareTimeout = 900.0,
     verdict_wait: VerdictWait = 10.0,
     autoscale_period: AutoscalePeriod = 300.0,
-    log_format: Logs = LogFormat.AUTO,
-    verbose: Verbose = False,
+    logs: LogFlags,
 ) -> None:
     """Serve one job until it is over.
 
-    Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents must bring is
-    $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file "token".
+    Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents
+    must bring is $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file
+    "token".
     """
-    configure_logs(log_format, verbose=verbose, whose=_whose(job, namespace))
+    logs.configure(whose=_whose(job, target.namespace))
     timeouts = Timeouts(
         heartbeat_timeout, pending_timeout, verdict_wait, prepare_timeout, autoscale=autoscale_period
     )
     try:
         if standalone:
-            code = _standalone(job or "job", namespace or "default", nodes, state_dir, port, timeouts)
+            code = _standalone(job or "job", target.namespace or "default", nodes, state_dir, port, timeouts)
         else:
-            code = _in_cluster(job, connect(kubeconfig, context, namespace, log_retries=True), port, timeouts)
+            code = _in_cluster(job, target.connect(log_retries=True), port, timeouts)
     except EdlError:
         raise
     except Exception as error:

@@ -1,28 +1,80 @@
-"""Options that several commands share, and what they mean. Each stands here once.
+"""Options that several commands share, and what they do. Each is declared here once.
 
-::
+Options that belong together are the fields of a dataclass. A command takes the dataclass, and
+`expand_options` gives typer its fields::
 
     @app.command()
-    def get(name: str, kubeconfig: Kubeconfig = None, context: Context = None, namespace: Namespace = None,
-            output: Output = OutputFormat.TABLE) -> None:
-        cluster = connect(kubeconfig, context, namespace)
+    @expand_options
+    def get(name: str, *, cluster: ClusterFlags, output: Output = OutputFormat.TABLE) -> None:
+        found = client.list_objects(cluster.connect(), ...)
 """
 
+import dataclasses
+import functools
+import inspect
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from edl_workflows.jobs import names
 from edl_workflows.jobs.reported_text import escape_controls
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
+    from edl_workflows.process.leader import Election
 
 CLUSTER_PANEL = "Cluster"
+
+
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command whose type is a dataclass by the dataclass's fields.
+
+    Args:
+        command: a typer command. Its dataclass parameters are keyword-only; the fields of each are annotated
+            as options.
+
+    Returns:
+        The command as typer calls it, with one parameter per option.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if dataclasses.is_dataclass(parameter.annotation)
+    }
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        group = groups.get(name)
+        if group is None:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in dataclasses.fields(group)
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(
+                **{field.name: values.pop(field.name) for field in dataclasses.fields(group)}
+            )
+        command(**values)
+
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 class OutputFormat(StrEnum):
@@ -80,7 +132,8 @@ Kinds = Annotated[
     str,
     typer.Option(
         "--kinds",
-        help="Kinds to reconcile, between commas, as ElasticJob,ScalePlan; the others are left to whoever else does it.",
+        help="Kinds to reconcile, between commas, as ElasticJob,ScalePlan; the others are left to whoever "
+        "else does it.",
         show_default="all",
     ),
 ]
@@ -121,7 +174,8 @@ def connect(
         kubeconfig: the option's value.
         context: the option's value.
         namespace: the option's value.
-        log_retries: whether repeated API calls are logged; a command that ends with an answer or an error need not.
+        log_retries: whether repeated API calls are logged; a command that ends with an answer or an error
+            need not.
 
     Raises:
         InvalidError: there is none, or the kubeconfig is wrong.
@@ -171,9 +225,65 @@ def configure_logs(
 
 
 def _escape_texts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event for a terminal: objects and pods may have put control characters into its texts. A traceback keeps its lines."""
+    """The event for a terminal: objects and pods may have put control characters into its texts. A traceback
+    keeps its lines."""
     kept = {"exception": "\n\t"}
     return {
         key: escape_controls(value, keep=kept.get(key, "\t")) if isinstance(value, str) else value
         for key, value in event.items()
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterFlags:
+    """Which API server a command talks to, and in which namespace."""
+
+    kubeconfig: Kubeconfig = None
+    context: Context = None
+    namespace: Namespace = None
+
+    def connect(self, *, log_retries: bool = False) -> "Cluster":
+        """See `connect`."""
+        return connect(self.kubeconfig, self.context, self.namespace, log_retries=log_retries)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogFlags:
+    """How a long-running process logs."""
+
+    log_format: Logs = LogFormat.AUTO
+    verbose: Verbose = False
+
+    def configure(self, whose: Mapping[str, str] = MappingProxyType({})) -> None:
+        """See `configure_logs`."""
+        configure_logs(self.log_format, verbose=self.verbose, whose=whose)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaderFlags:
+    """Whether a process waits for a Lease, so that one of several replicas works."""
+
+    leader_elect: LeaderElect = True
+    leader_elect_namespace: LeaderElectNamespace = None
+
+    def election(self, cluster: "Cluster", lease: str | None = None) -> "Election | None":
+        """The election to take part in; None for none.
+
+        Args:
+            cluster: gives the default namespace of the Lease.
+            lease: name of the Lease; default the controller's.
+        """
+        from edl_workflows.process.leader import Election
+
+        if not self.leader_elect:
+            return None
+        where = self.leader_elect_namespace or cluster.namespace
+        return Election(where) if lease is None else Election(where, lease)
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsFlags:
+    """Where a process serves its health and metrics endpoints."""
+
+    metrics_host: MetricsHost = "127.0.0.1"
+    metrics_port: MetricsPort = names.CONTROLLER_PORT

@@ -1,7 +1,8 @@
-r"""Printing what a command found: a table for people, JSON or YAML for programs. No command prints in another way.
+r"""Printing what a command found: a table for people, JSON or YAML for programs. No command prints in another
+way.
 
-Objects and logs hold text of pods and of other users. A terminal would obey the control characters in it, so people see
-them escaped, as ``\x1b``; JSON and YAML have escapes of their own.
+Objects and logs hold text of pods and of other users. A terminal would obey the control characters in it, so
+people see them escaped, as ``\x1b``; JSON and YAML have escapes of their own.
 """
 
 import json
@@ -40,7 +41,8 @@ def print_document(text: str) -> None:
 
 
 def print_log(text: str) -> None:
-    """Print what a container has printed: unchanged to a file or a program, without terminal commands to a terminal."""
+    """Print what a container has printed: unchanged to a file or a program, without terminal commands to a
+    terminal."""
     shown = escape_controls(text, keep="\n\t\r") if sys.stdout.isatty() else text
     typer.echo(shown, nl=False, color=True)  # else typer would take the colours out of what is piped
 
@@ -49,7 +51,8 @@ def print_styled(line: Iterable[tuple[str, str]]) -> None:
     """Print one line to stdout.
 
     Args:
-        line: pieces of text, each with its style as rich names it; a terminal without colours shows the text alone.
+        line: pieces of text, each with its style as rich names it; a terminal without colours shows the text
+            alone.
     """
     from rich.console import Console
     from rich.text import Text

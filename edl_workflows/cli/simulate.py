@@ -45,7 +45,8 @@ else:  # typer shows the members of an Enum as choices
 _Scenario = Annotated[
     Scenario | None,
     typer.Argument(
-        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the evaluation of the "
+        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the "
+        "evaluation of the "
         "Pollux paper, needs --data. Nothing: the jobs of --workload.",
         show_default=False,
     ),
@@ -53,8 +54,10 @@ _Scenario = Annotated[
 _WorkloadFile = Annotated[
     Path | None,
     typer.Option(
-        help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs --data), or a "
-        "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and status.",
+        help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs "
+        "--data), or a "
+        "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and "
+        "status.",
         show_default=False,
         rich_help_panel=_WORKLOAD,
     ),
@@ -110,7 +113,8 @@ _CheckpointInterval = Annotated[
 _NodeFailures = Annotated[
     str | None,
     typer.Option(
-        help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from 0, how long.",
+        help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from "
+        "0, how long.",
         show_default=False,
         rich_help_panel=_CLUSTER,
     ),
@@ -130,7 +134,8 @@ _Services = Annotated[
 _ResultsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of results, a line each: what stands there is not run again, so that a long study can go on.",
+        help="File of results, a line each: what stands there is not run again, so that a long study can go "
+        "on.",
         show_default=False,
         rich_help_panel=_RESULTS,
     ),
@@ -267,7 +272,8 @@ def _workloads(source: _Source) -> "list[Workload]":
 def _needed(data: Path | None) -> Path:
     if data is None:
         raise InvalidError(
-            "the applications' traces are needed: give --data, the folder simulator/ of petuum/adaptdl's branch "
+            "the applications' traces are needed: give --data, the folder simulator/ of petuum/adaptdl's "
+            "branch "
             "osdi21-artifact"
         )
     return data

@@ -10,7 +10,7 @@ import typer
 
 from edl_workflows.cli.jobs import Timeout, Wait, identity, show
 from edl_workflows.cli.manifests import read_manifests
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, say
 from edl_workflows.exceptions import EdlError, InvalidError
 
@@ -32,6 +32,7 @@ class DryRun(StrEnum):
 
 
 @app.command()
+@expand_options
 def submit(
     manifests: Annotated[
         list[Path] | None,
@@ -51,18 +52,19 @@ def submit(
     dry_run: Annotated[
         DryRun,
         typer.Option(
-            help="Create nothing. client: check the manifests here, without a cluster; server: let the API server check them, "
+            help="Create nothing. client: check the manifests here, without a cluster; server: let the API "
+            "server check them, "
             "too. Print what would be created; all of it with -o yaml or -o json."
         ),
     ] = DryRun.NONE,
     wait: Wait = False,
     timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create jobs from their manifests; with --wait, until they have succeeded. All are checked before the first is created."""
+    """Create jobs from their manifests; with --wait, until they have succeeded. All are checked before the
+    first is created."""
     from edl_workflows.stages.submit import SubmitRequest, complete_manifest
 
     paths = [*(manifests or ()), *(filename or ())]
@@ -73,14 +75,14 @@ def submit(
             "--wait: a dry run creates nothing that could be waited for; leave one of them out"
         )
     documents = read_manifests(paths, recursive=recursive)
-    requests = [SubmitRequest(manifest=document, namespace=namespace or "") for document in documents]
+    requests = [SubmitRequest(manifest=document, namespace=target.namespace or "") for document in documents]
     if dry_run is DryRun.CLIENT:
-        where = namespace or _namespace(kubeconfig, context)
+        where = target.namespace or _context_namespace(target)
         _show_manifests(
             [complete_manifest(request, identity(), where) for request in requests], output, dry_run
         )
         return
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     jobs = [(request, identity()) for request in requests]
     checked = [complete_manifest(request, who, cluster.namespace) for request, who in jobs]
     if dry_run is DryRun.SERVER:
@@ -97,10 +99,10 @@ def submit(
         raise errors[0]
 
 
-def _namespace(kubeconfig: Path | None, context: str | None) -> str:
-    """The context's; a client's dry run works without a cluster."""
+def _context_namespace(target: ClusterFlags) -> str:
+    """Namespace of the kubeconfig's context, or ``default``, since a client-side dry run needs no cluster."""
     try:
-        return connect(kubeconfig, context, None).namespace
+        return target.connect().namespace
     except EdlError:
         return "default"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edl_workflows.cli.jobs import Name
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import InvalidError
 
@@ -21,24 +21,25 @@ COLUMNS = ("seconds", "step", "steps/s", "records", "nodes", "event")
 
 
 @app.command()
+@expand_options
 def timeline(
     name: Name,
     picture: Annotated[
         Path | None,
         typer.Option(help="Write a picture, .png or .svg, instead of printing.", show_default=False),
     ] = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show an ElasticJob's life: nodes, speed, data, restarts and the steps of its plans, as its master recorded them."""
+    """Show an ElasticJob's life: nodes, speed, data, restarts and the steps of its plans, as its master
+    recorded them."""
     from edl_workflows import timeline as timelines
     from edl_workflows.cli.description import plans_of
     from edl_workflows.jobs.elastic_job.model import ElasticJob
     from edl_workflows.kube import client, resources
 
-    cluster = connect(kubeconfig, context, namespace)
+    cluster = target.connect()
     job, _ = ElasticJob.read_stored(client.get(cluster, resources.ELASTIC_JOBS, name))
     line = timelines.of_job(job, plans_of(cluster, name), time.time())
     if not line.samples:
@@ -58,7 +59,8 @@ def timeline(
 
 
 def rows(line: "Timeline") -> list[Sequence[object]]:
-    """All that is known of a job in order of time: a row for each point of its history, each restart and each step of a plan."""
+    """All that is known of a job in order of time: a row for each point of its history, each restart and each
+    step of a plan."""
     began = line.samples[0].time
     found: list[tuple[float, Sequence[object]]] = [
         (s.time, (s.step, f"{s.speed:.1f}", s.records, _nodes(s.replicas), "")) for s in line.samples

@@ -31,7 +31,7 @@ from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, key_of
 from edl_workflows.kube.watch import EventType
@@ -114,7 +114,7 @@ class Allocator:
         """What only a new process cures."""
         return self._cycle.problems()
 
-    def _job_changed(self, change: Change) -> None:
+    def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
         if not _preemptible(new) and (old is None or not _preemptible(old)):
             return

@@ -31,7 +31,7 @@ from edl_workflows.jobs.scale_plan import manual_plan, plan_order
 from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.watch import EventType
@@ -102,12 +102,12 @@ class Autoscaler:
         """What only a new process cures."""
         return self._cycle.problems()
 
-    def _job_changed(self, change: Change) -> None:
+    def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
         if old is None or change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _plan_changed(self, change: Change) -> None:
+    def _plan_changed(self, change: ObjectChange) -> None:
         """A job whose plan has come to its end may be changed again."""
         gone = change.type is EventType.DELETED
         if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):

@@ -10,7 +10,7 @@ import structlog
 from edl_workflows.controller.snapshot import kept_node, kept_pod
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import api
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object, Scope
@@ -40,7 +40,7 @@ class ClusterWatches:
     """
 
     def __init__(
-        self, cluster: Cluster, namespace: str, node_changed: Callable[[Change], None], without: str
+        self, cluster: Cluster, namespace: str, node_changed: Callable[[ObjectChange], None], without: str
     ) -> None:
         source = ClusterSource.of(cluster)
         self.nodes = Informer(source, Scope(api.NODES), keep=kept_node)
@@ -100,13 +100,13 @@ class OnDemandWatches:
             self._watches.stop(seconds)
             self._watches = None
 
-    def _node_changed(self, change: Change) -> None:
+    def _node_changed(self, change: ObjectChange) -> None:
         watches = self._watches
         if watches is not None and watches.synced and _offers_otherwise(change):
             self._ask()
 
 
-def _offers_otherwise(change: Change) -> bool:
+def _offers_otherwise(change: ObjectChange) -> bool:
     """Whether a change of a node changes what it offers, and to whom."""
     old = change.old
     return old is None or change.type is EventType.DELETED or _offer(change.object) != _offer(old)

@@ -13,7 +13,7 @@ import structlog
 
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs.kind import Source
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object, Scope, key_of
@@ -101,7 +101,7 @@ class ObservedCluster:
         """All objects of a source."""
         return self._informers[source].cache.items()
 
-    def listen(self, source: Source, listener: Callable[[Change], None]) -> None:
+    def listen(self, source: Source, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change of a source's objects but our own, from its informer's thread."""
         self._informers[source].on_change(listener)
 
@@ -132,7 +132,7 @@ class ObservedCluster:
             group = group_of(source, obj)
             return [str(group)] if group is not None else []
 
-        def changed(change: Change) -> None:
+        def changed(change: ObjectChange) -> None:
             states = (change.object, change.old) if change.old is not None else (change.object,)
             for group in {group_of(source, state) for state in states}:
                 if group is not None:

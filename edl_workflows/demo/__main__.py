@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from edl_workflows.demo.run import Options, run
+from edl_workflows.demo.run import DemoOptions, run
 from edl_workflows.exceptions import EdlError
 
 
@@ -21,7 +21,7 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     try:
-        succeeded = run(Options(output.resolve(), dags.resolve()), console)
+        succeeded = run(DemoOptions(output.resolve(), dags.resolve()), console)
     except EdlError as error:
         console.print(f"The demo failed: {error}", style="bold red", soft_wrap=True)
         raise typer.Exit(1) from error

@@ -1,4 +1,5 @@
-"""A private Airflow on this machine: its four services as child processes, and the few REST calls that the demo makes.
+"""A private Airflow on this machine: its four services as child processes, and the few REST calls that the
+demo makes.
 
 Not ``airflow standalone``: that command leaves its children behind when it is stopped by SIGTERM.
 """

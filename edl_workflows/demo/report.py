@@ -17,7 +17,7 @@ from edl_workflows.jobs.view import JobView
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """How it went.
 
     Attributes:
@@ -41,7 +41,7 @@ class Outcome:
         return bool(states) and all(state == "success" for state in states)
 
 
-def write(outcome: Outcome, timelines: Sequence[timeline.Timeline], folder: Path) -> list[Path]:
+def write(outcome: DemoResult, timelines: Sequence[timeline.Timeline], folder: Path) -> list[Path]:
     """Write ``result.json`` and one picture a job.
 
     Returns:
@@ -57,7 +57,7 @@ def write(outcome: Outcome, timelines: Sequence[timeline.Timeline], folder: Path
     return [result, *pictures]
 
 
-def _result(outcome: Outcome, timelines: Sequence[timeline.Timeline]) -> dict[str, Any]:
+def _result(outcome: DemoResult, timelines: Sequence[timeline.Timeline]) -> dict[str, Any]:
     return {
         "succeeded": outcome.succeeded,
         "seconds": round(outcome.seconds, 1),
@@ -73,7 +73,7 @@ def _result(outcome: Outcome, timelines: Sequence[timeline.Timeline]) -> dict[st
     }
 
 
-def show(outcome: Outcome, files: Sequence[Path], console: Console) -> None:
+def show(outcome: DemoResult, files: Sequence[Path], console: Console) -> None:
     """Print the closing tables and where the files are."""
     console.print(_stages(outcome))
     console.print(_plans(outcome))
@@ -87,7 +87,7 @@ def show(outcome: Outcome, files: Sequence[Path], console: Console) -> None:
     )
 
 
-def _stages(outcome: Outcome) -> Table:
+def _stages(outcome: DemoResult) -> Table:
     table = Table(title="Stages")
     for name in ("DAG", "task", "state", "seconds"):
         table.add_column(name, justify="right" if name == "seconds" else "left", overflow="fold")
@@ -98,7 +98,7 @@ def _stages(outcome: Outcome) -> Table:
     return table
 
 
-def _plans(outcome: Outcome) -> Table:
+def _plans(outcome: DemoResult) -> Table:
     table = Table(title="Changes to the running job")
     for name in ("ScalePlan", "phase", "checkpoint step", "resumed at", "stall"):
         table.add_column(name, justify="left" if name in ("ScalePlan", "phase") else "right", overflow="fold")

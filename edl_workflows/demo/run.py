@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Options:
+class DemoOptions:
     """Where things are.
 
     Attributes:
@@ -47,7 +47,7 @@ class Options:
     dags: Path
 
 
-def run(options: Options, console: Console) -> bool:
+def run(options: DemoOptions, console: Console) -> bool:
     """Run the demo.
 
     Returns:
@@ -130,9 +130,9 @@ class _Watcher:
         self._cluster = cluster
         self._screen = screen
         self._begun = begun
-        self._samples: defaultdict[str, list[timeline.Sample]] = defaultdict(list)
+        self._samples: defaultdict[str, list[timeline.TimelineSample]] = defaultdict(list)
 
-    def follow(self) -> tuple[report.Outcome, list[timeline.Timeline]]:
+    def follow(self) -> tuple[report.DemoResult, list[timeline.Timeline]]:
         """Trigger the first DAG and look until the second, which its asset event starts, has ended too."""
         started = time.monotonic()
         run_id = self._airflow.trigger(TRAIN_DAG, {})
@@ -145,7 +145,7 @@ class _Watcher:
                 plans = self._plans()
                 seconds = time.monotonic() - started
                 metrics = self._metrics(run_id) if runs[TRAIN_DAG] == "success" else {}
-                return report.Outcome(seconds, runs, tasks, jobs, plans, metrics), self._timelines(plans)
+                return report.DemoResult(seconds, runs, tasks, jobs, plans, metrics), self._timelines(plans)
             time.sleep(LOOK_SECONDS)
         raise StageTimeoutError(
             f"the pipelines did not end within {RUN_SECONDS:.0f} s; see the logs below the output folder"

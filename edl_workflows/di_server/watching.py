@@ -12,7 +12,7 @@ from edl_workflows.di_server import replicas
 from edl_workflows.exceptions import EdlError, NotFoundError, UnavailableError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.di_job import pods
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object, ObjectKey, Scope
@@ -129,12 +129,12 @@ class JobCaches:
         if waits := self.waits_for():
             raise UnavailableError(f"the server has just started ({', '.join(waits)}); try again")
 
-    def _job_changed(self, change: Change) -> None:
+    def _job_changed(self, change: ObjectChange) -> None:
         self._tell(change.key)
         if change.type is EventType.DELETED:
             self._changed.pop(change.key, None)
 
-    def _tell_job(self, change: Change) -> None:
+    def _tell_job(self, change: ObjectChange) -> None:
         self._tell(ObjectKey(change.key.namespace, replicas.job_of(change.object)))
 
     def _tell(self, key: ObjectKey) -> None:

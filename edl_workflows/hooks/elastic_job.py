@@ -87,7 +87,7 @@ class ElasticJobHook(KubernetesHook):
         """
         self.load()
         try:
-            with errors.mapped(f"connect by the Airflow connection {self.conn_id!r}"):
+            with errors.mapping_errors(f"connect by the Airflow connection {self.conn_id!r}"):
                 api_client = self.get_conn()
         except (AirflowException, InvalidError) as error:
             cause = str(error.__cause__ or error).strip()

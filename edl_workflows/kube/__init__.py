@@ -1,8 +1,8 @@
 """The only code that touches a Kubernetes client.
 
-Objects are plain dicts as they stand in manifests; the client's models are not used, since reading a list of pods into
-them takes longer than fetching it. Neighbours: `controller`, `master`, `stages` and the Airflow triggers use this layer
-and never see an exception of the client. Nothing here knows what a job is.
+Objects are plain dicts as they stand in manifests; the client's models are not used, since reading a list of
+pods into them takes longer than fetching it. Neighbours: `controller`, `master`, `stages` and the Airflow
+triggers use this layer and never see an exception of the client. Nothing here knows what a job is.
 
 - `connect`: a `Cluster`, the handle that every call takes first
 - `resources`: which kinds there are and where the API serves them

@@ -1,7 +1,8 @@
 """An informer's objects: by key and by indices, newest version wins. Thread-safe; no requests here.
 
-The cache may be *written through*: who created, patched or deleted an object puts the server's answer in, so that its
-next look at the cache does not miss its own write. Versions tell the newer one, so a late event does not undo it.
+The cache may be *written through*: who created, patched or deleted an object puts the server's answer in, so
+that its next look at the cache does not miss its own write. Versions tell the newer one, so a late event does
+not undo it.
 """
 
 import math
@@ -24,7 +25,7 @@ KeepFunction = Callable[[Object], Object]
 
 
 @dataclass(frozen=True)
-class Change:
+class ObjectChange:
     """An object that came, changed or went.
 
     Attributes:
@@ -61,8 +62,8 @@ class ObjectCache:
         self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
             name: defaultdict(set) for name in self._functions
         }
-        # By uid, for the newest that went: up to which version nothing of them counts any more. An answer to a write, or a
-        # late event, can come after the end of its object.
+        # By uid, for the newest that went: up to which version nothing of them counts any more. An answer to
+        # a write, or a late event, can come after the end of its object.
         self._removed: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -83,7 +84,7 @@ class ObjectCache:
             keys = self._index[index].get(value, ())
             return [self._objects[key] for key in sorted(keys)]
 
-    def put(self, obj: Object) -> Change | None:
+    def put(self, obj: Object) -> ObjectChange | None:
         """Take a new or changed object in; None if the cache has this version or a newer one."""
         with self._lock:
             key = key_of(obj)
@@ -92,15 +93,15 @@ class ObjectCache:
             if over or (old is not None and not _newer(obj, old)):
                 return None
             obj = self._store(key, obj)
-            return Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
+            return ObjectChange(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
-    def remove(self, obj: Object, version: float = math.inf) -> Change | None:
+    def remove(self, obj: Object, version: float = math.inf) -> ObjectChange | None:
         """Take an object out: what is still to come of it is ignored.
 
         Args:
             obj: its last state.
-            version: up to which. An object that only left the scope, as a label selector draws it, can come back with a
-                later one; by default it is gone for good.
+            version: up to which. An object that only left the scope, as a label selector draws it, can come
+                back with a later one; by default it is gone for good.
 
         Returns:
             None if it was not there, or another of the same name is.
@@ -112,9 +113,9 @@ class ObjectCache:
             if old is None or _uid(old) != _uid(obj):
                 return None
             self._drop(key)
-            return Change(EventType.DELETED, obj, old)
+            return ObjectChange(EventType.DELETED, obj, old)
 
-    def replace(self, objects: Iterable[Object], resource_version: str) -> list[Change]:
+    def replace(self, objects: Iterable[Object], resource_version: str) -> list[ObjectChange]:
         """Take a LIST in: what differs from the cache, in order gone, new, changed.
 
         What was written through after the list was taken stays.

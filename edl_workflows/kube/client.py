@@ -1,8 +1,9 @@
 """The verbs: get, list, create, replace, patch and delete, over plain dicts, for every resource.
 
-``namespace=None`` means the cluster handle's own. Each function raises the errors of `edl_workflows.exceptions`:
-NotFoundError, AlreadyExistsError, ConflictError, ForbiddenError, ManifestError, InvalidError, UnavailableError.
-Calls that can be repeated are, on 429, 5xx and broken connections. Watching is in `watch`.
+``namespace=None`` means the cluster handle's own. Each function raises the errors of
+`edl_workflows.exceptions`: NotFoundError, AlreadyExistsError, ConflictError, ForbiddenError, ManifestError,
+InvalidError, UnavailableError. Calls that can be repeated are, on 429, 5xx and broken connections. Watching
+is in `watch`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from edl_workflows.kube import resources, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.errors import ExpiredError
 from edl_workflows.kube.resources import Object, Scope
-from edl_workflows.kube.transport import Request
+from edl_workflows.kube.transport import ApiRequest
 
 PAGE_SIZE = 500
 """Objects a LIST page, as client-go's pager asks for."""
@@ -117,7 +118,7 @@ def _pages(cluster: Cluster, scope: Scope, page_size: int) -> Iterator[Object]:
         if token:
             query.append(("continue", token))
         page = _send(
-            cluster, Request("list", scope.resource.plural, scope.path, f"list {scope}", tuple(query))
+            cluster, ApiRequest("list", scope.resource.plural, scope.path, f"list {scope}", tuple(query))
         )
         yield page
         token = (page.get("metadata") or {}).get("continue") or ""
@@ -152,7 +153,7 @@ def create(
     metadata = manifest.get("metadata") or {}
     where = _namespace(cluster, resource, metadata.get("namespace") or namespace)
     label = _label(resource, where, metadata.get("name") or f"{metadata.get('generateName', '')}*")
-    request = Request(
+    request = ApiRequest(
         "create",
         resource.plural,
         resource.path(where),
@@ -240,8 +241,8 @@ def delete(
     """Delete an object.
 
     Returns:
-        The object as it now stands while its finalizers or its grace period hold it; None once it is gone, also if it
-        was gone before.
+        The object as it now stands while its finalizers or its grace period hold it; None once it is gone,
+        also if it was gone before.
 
     Raises:
         ConflictError: an object of that name is there, but with another uid.
@@ -255,7 +256,7 @@ def delete(
     return answer if still_there else None
 
 
-def _send(cluster: Cluster, request: Request) -> Object:
+def _send(cluster: Cluster, request: ApiRequest) -> Object:
     answer = transport.send(cluster, request)
     return answer if isinstance(answer, dict) else {}
 
@@ -269,12 +270,12 @@ def _request(
     subresource: str = "",
     body: dict[str, Any] | None = None,
     content_type: str = transport.JSON,
-) -> Request:
+) -> ApiRequest:
     if not name:  # the collection's path: a DELETE there deletes all objects
         raise InvalidError(f"cannot {verb} {resource.kind}: it has no name; give one")
     where = _namespace(cluster, resource, namespace)
     suffix = f" ({subresource})" if subresource else ""
-    return Request(
+    return ApiRequest(
         verb,
         resource.plural,
         resource.path(where, name, subresource),

@@ -1,4 +1,5 @@
-"""How a `Cluster` is reached: a kubeconfig, the service account of a pod, or a client that somebody else made.
+"""How a `Cluster` is reached: a kubeconfig, the service account of a pod, or a client that somebody else
+made.
 
 The `kubernetes` package is imported when a cluster is connected and not before: it takes more than a second.
 """
@@ -42,9 +43,10 @@ class CallPolicy:
     """How patient calls are.
 
     Attributes:
-        attempts: how often a call is made at most; see `transport.retry_after` for which failures are repeated.
-        retry_seconds: after which no further attempt begins. With a back-off from 0.1 s an API server that restarts
-            is not noticed, and one that is down is reported while the user still looks.
+        attempts: how often a call is made at most; see `transport.retry_after` for which failures are
+            repeated.
+        retry_seconds: after which no further attempt begins. With a back-off from 0.1 s an API server that
+            restarts is not noticed, and one that is down is reported while the user still looks.
         read_seconds: to wait for bytes of an answer; a server gives requests up after 60 s by default (504).
     """
 
@@ -94,7 +96,7 @@ class Cluster:
 
         file = str(path or os.environ.get("KUBECONFIG") or _HOME_CONFIG.expanduser())
         configuration = _new_configuration()
-        with errors.mapped(f"read the kubeconfig {file}"), _well_formed(file):
+        with errors.mapping_errors(f"read the kubeconfig {file}"), _well_formed(file):
             config.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
             contexts, current = config.list_kube_config_contexts(file)
         chosen = next((c for c in contexts if c["name"] == context), current)
@@ -114,7 +116,7 @@ class Cluster:
         from kubernetes import config
 
         configuration = _new_configuration()
-        with errors.mapped("read the pod's service account"):
+        with errors.mapping_errors("read the pod's service account"):
             config.load_incluster_config(client_configuration=configuration)
             namespace = (_SERVICE_ACCOUNT / "namespace").read_text().strip()
         return cls(_api_client(configuration), namespace, _digest(f"{configuration.host}|in-cluster"))
@@ -197,7 +199,8 @@ def _well_formed(file: str) -> Iterator[None]:
         yield
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidError(
-            f"cannot read the kubeconfig {file}: it is malformed ({type(error).__name__}: {error}); correct it"
+            f"cannot read the kubeconfig {file}: it is malformed ({type(error).__name__}: {error}); correct "
+            "it"
         ) from error
 
 
@@ -209,7 +212,8 @@ def _new_configuration() -> Any:
     from kubernetes.client import Configuration
 
     configuration = Configuration()
-    # `transport` retries, and knows which calls may be repeated; urllib3 underneath would multiply the attempts.
+    # `transport` retries, and knows which calls may be repeated; urllib3 underneath would multiply the
+    # attempts.
     configuration.retries = False
     configuration.connection_pool_maxsize = 32
     # A watch can be silent for minutes. Keepalives tell a dead peer from a quiet one within a minute.

@@ -1,7 +1,7 @@
 """Every exception of the Kubernetes client and of what it stands on, as one of `edl_workflows.exceptions`.
 
-`map_error` is the table; `mapped` applies it around a block. A message says what was asked, why it failed, in the
-server's words, and what to do.
+`map_error` is the table; `mapping_errors` applies it around a block. A message says what was asked, why it
+failed, in the server's words, and what to do.
 """
 
 import json
@@ -24,11 +24,12 @@ from edl_workflows.exceptions import (
 
 
 class ExpiredError(UnavailableError):
-    """A resourceVersion or a list's continue token is too old (410): list anew. Informers do; nobody else sees it."""
+    """A resourceVersion or a list's continue token is too old (410): list anew. Informers do; nobody else
+    sees it."""
 
 
 @contextmanager
-def mapped(what: str, server: str = "") -> Iterator[None]:
+def mapping_errors(what: str, server: str = "") -> Iterator[None]:
     """Map what a block raises.
 
     Args:
@@ -69,15 +70,18 @@ def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
             return InvalidError(f"cannot {what}: {error}; correct the call")
         case ConfigException():
             return InvalidError(
-                f"cannot {what}: {_first_line(error)}; check the file, or name another with --kubeconfig and --context"
+                f"cannot {what}: {_first_line(error)}; check the file, or name another with --kubeconfig and "
+                "--context"
             )
         case urllib3.exceptions.LocationValueError() | urllib3.exceptions.ProxySchemeUnsupported():
             return InvalidError(
-                f"cannot {what}: the server's or the proxy's address is malformed ({error}); correct the kubeconfig"
+                f"cannot {what}: the server's or the proxy's address is malformed ({error}); correct the "
+                "kubeconfig"
             )
         case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning() | HTTPException():
             return UnavailableError(
-                f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can be reached"
+                f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can "
+                "be reached"
             )
         case json.JSONDecodeError() | UnicodeDecodeError():
             return UnavailableError(
@@ -108,7 +112,8 @@ def parse_status(body: Any) -> dict[str, Any]:
 def _of_api_exception(error: Any, what: str) -> EdlError:
     if not error.status:  # the client wraps a failed TLS handshake in an ApiException with status 0
         return UnavailableError(
-            f"cannot {what}: {str(error.reason).strip()}; check the server's certificate and the kubeconfig's CA"
+            f"cannot {what}: {str(error.reason).strip()}; check the server's certificate and the "
+            "kubeconfig's CA"
         )
     status = parse_status(error.body)
     status["message"] = status.get("message") or str(error.reason or "")

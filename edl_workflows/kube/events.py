@@ -1,4 +1,5 @@
-"""core/v1 Events of an object, aggregated: the same thing said again counts up instead of making another Event."""
+"""core/v1 Events of an object, aggregated: the same thing said again counts up instead of making another
+Event."""
 
 import datetime as dt
 import hashlib
@@ -16,7 +17,8 @@ from edl_workflows.kube.resources import EVENTS, Object, Scope
 MEMORY = 4096
 """Events remembered for counting up, as client-go's correlator."""
 MIN_INTERVAL = 10.0
-"""Seconds within which the same event is written once: a reconcile that fails in a loop does not flood the API."""
+"""Seconds within which the same event is written once: a reconcile that fails in a loop does not flood the
+API."""
 MAX_MESSAGE = 1024
 """Characters; the API refuses longer notes."""
 
@@ -58,7 +60,8 @@ class Recorder:
         self._told: OrderedDict[str, _Told] = OrderedDict()
 
     def record(self, obj: Mapping[str, Any], note: EventNote, now: dt.datetime) -> None:
-        """Write an Event of `obj`, or count an equal one up; at most one write per `MIN_INTERVAL` for equal ones.
+        """Write an Event of `obj`, or count an equal one up; at most one write per `MIN_INTERVAL` for equal
+        ones.
 
         Raises:
             EdlError: the API refused it; the caller decides whether that matters.

@@ -1,8 +1,8 @@
 """LIST+WATCH of one scope into a cache, in one thread: for the controller, the master, the CLI and `shared`.
 
-Why not ``kubernetes.informer`` (36.0): it deserialises each object into models, does not understand lists of custom
-objects (``getattr(response, "items")`` of a dict is a method), asks for no bookmarks and no pages, reconnects without
-any delay when the server refuses, and its ``stop`` waits for the next event.
+Why not ``kubernetes.informer`` (36.0): it deserialises each object into models, does not understand lists of
+custom objects (``getattr(response, "items")`` of a dict is a method), asks for no bookmarks and no pages,
+reconnects without any delay when the server refuses, and its ``stop`` waits for the next event.
 """
 
 import random
@@ -15,7 +15,7 @@ import structlog
 from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import cache_fields
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change, IndexFunction, KeepFunction, ObjectCache
+from edl_workflows.kube.cache import IndexFunction, KeepFunction, ObjectCache, ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.errors import ExpiredError
 from edl_workflows.kube.resources import Object, Scope, version_of
@@ -25,15 +25,15 @@ log = structlog.get_logger(__name__)
 
 MIN_DELAY = 0.2
 MAX_DELAY = 15.0
-"""Seconds between attempts while the server fails: doubled from MIN to MAX, with a random quarter on top so that a
-fleet does not come back in step. MAX bounds how late a change is seen after the server is back."""
+"""Seconds between attempts while the server fails: doubled from MIN to MAX, with a random quarter on top so
+that a fleet does not come back in step. MAX bounds how late a change is seen after the server is back."""
 
 
 class Informer:
     """Keeps a cache in step with the API server and tells listeners of each change.
 
-    A broken connection is resumed from the last resourceVersion; where the server no longer knows it, the scope is
-    listed anew and only the differences are told. It goes on for ever until `stop`.
+    A broken connection is resumed from the last resourceVersion; where the server no longer knows it, the
+    scope is listed anew and only the differences are told. It goes on for ever until `stop`.
 
     Args:
         source: the API server; connected in the informer's thread.
@@ -53,7 +53,7 @@ class Informer:
         self.last_error: EdlError | None = None
         """Why the watch is down; None while it is up."""
         self._source = source
-        self._on_change: list[Callable[[Change], None]] = []
+        self._on_change: list[Callable[[ObjectChange], None]] = []
         self._on_error: list[Callable[[EdlError, int], None]] = []
         self._on_sync: list[Callable[[], None]] = []
         self._cluster: Cluster | None = None
@@ -68,7 +68,7 @@ class Informer:
         """Whether the first list is in the cache."""
         return self._synced.is_set()
 
-    def on_change(self, listener: Callable[[Change], None]) -> None:
+    def on_change(self, listener: Callable[[ObjectChange], None]) -> None:
         """Call `listener` with each change, in the informer's thread; it must be quick and must not raise."""
         self._on_change.append(listener)
 
@@ -126,7 +126,8 @@ class Informer:
                 self._breathe(started)
 
     def _breathe(self, started: float) -> None:
-        """A server that ends watches at once, or forgets a version as soon as it has told it, is not to be hammered."""
+        """A server that ends watches at once, or forgets a version as soon as it has told it, is not to be
+        hammered."""
         if time.monotonic() - started < MIN_DELAY:
             self._stopped.wait(MIN_DELAY)
 
@@ -174,7 +175,7 @@ class Informer:
         if change is not None:
             self._tell(change)
 
-    def _tell(self, change: Change) -> None:
+    def _tell(self, change: ObjectChange) -> None:
         for listener in self._on_change:
             listener(change)
 

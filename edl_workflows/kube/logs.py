@@ -7,7 +7,7 @@ from datetime import datetime
 from edl_workflows.kube import errors, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
-from edl_workflows.kube.transport import Request
+from edl_workflows.kube.transport import ApiRequest
 
 FOLLOW_SECONDS = 24 * 3600.0
 """A training container may print nothing for hours; a dead connection is told by its keepalives."""
@@ -68,7 +68,7 @@ def follow(
     request = _request(cluster, pod, namespace, options, follow=True)
     response = transport.open_stream(cluster, request)
     try:
-        with errors.mapped(request.what, cluster.server):
+        with errors.mapping_errors(request.what, cluster.server):
             for line in transport.lines(response):
                 yield line.decode("utf-8", "replace")
     finally:
@@ -77,10 +77,10 @@ def follow(
 
 def _request(
     cluster: Cluster, pod: str, namespace: str | None, options: LogOptions | None, *, follow: bool
-) -> Request:
+) -> ApiRequest:
     where = namespace or cluster.namespace
     query = (options or LogOptions()).to_query() + ([("follow", "true")] if follow else [])
-    return Request(
+    return ApiRequest(
         "get",
         "pods/log",
         PODS.path(where, pod, "log"),

@@ -60,7 +60,8 @@ Object = dict[str, Any]
 """An object as it stands in a manifest. What a cache hands out must not be changed."""
 
 KNOWN = (
-    NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES, ROLE_BINDINGS,
+    NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES,
+    ROLE_BINDINGS,
     CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS, NETWORK_POLICIES,
 )  # fmt: skip
 """Resources that this layer's users name; `of_kind` knows the registered job kinds besides."""
@@ -121,8 +122,8 @@ def key_of(obj: Mapping[str, Any]) -> ObjectKey:
 def version_of(obj: Mapping[str, Any]) -> int:
     """The object's resourceVersion as a number, so that the newer of two can be told; 0 where it is none.
 
-    The API server's versions are decimal numbers that grow (stated as a guarantee since Kubernetes 1.35, KEP-5504,
-    and true of every earlier server that stores in etcd).
+    The API server's versions are decimal numbers that grow (stated as a guarantee since Kubernetes 1.35,
+    KEP-5504, and true of every earlier server that stores in etcd).
     """
     text = (obj.get("metadata") or {}).get("resourceVersion") or ""
     return int(text) if text.isdecimal() else 0

@@ -1,9 +1,10 @@
-"""One LIST+WATCH for all waiters of a process: `edl wait`, the operators and every deferred task of a triggerer.
+"""One LIST+WATCH for all waiters of a process: `edl wait`, the operators and every deferred task of a
+triggerer.
 
-A waiter subscribes to one object. It gets the object's state at once and then each change; a thousand waiters of one
-cluster, namespace and kind cost what one costs. The watch begins with the first waiter and ends with the last. Reads
-happen in the informer's daemon thread, which hands over with ``call_soon_threadsafe``: an event loop never blocks here.
-Restarts of the API server pass unnoticed but for the delay.
+A waiter subscribes to one object. It gets the object's state at once and then each change; a thousand waiters
+of one cluster, namespace and kind cost what one costs. The watch begins with the first waiter and ends with
+the last. Reads happen in the informer's daemon thread, which hands over with ``call_soon_threadsafe``: an
+event loop never blocks here. Restarts of the API server pass unnoticed but for the delay.
 """
 
 import asyncio
@@ -14,20 +15,21 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from edl_workflows.exceptions import EdlError, UnavailableError
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object, ObjectKey, Scope
 from edl_workflows.kube.watch import EventType
 
 BACKLOG = 256
-"""States kept for a waiter that does not read; beyond, the oldest go. The newest always stays, and it is what counts."""
+"""States kept for a waiter that does not read; beyond, the oldest go. The newest always stays, and it is what
+counts."""
 PATIENCE = 3
-"""Refusals (no rights, no such kind) in a row until the waiters are told, where the watch has never stood. An unreachable
-server is waited for without end: the waiters have deadlines of their own."""
+"""Refusals (no rights, no such kind) in a row until the waiters are told, where the watch has never stood. An
+unreachable server is waited for without end: the waiters have deadlines of their own."""
 LONG_PATIENCE = 8
-"""The same of a watch that stood before, half a minute by the informer's delays: credentials and roles that are being
-renewed are refused for a moment, and a waiter that fails may end weeks of training."""
+"""The same of a watch that stood before, half a minute by the informer's delays: credentials and roles that
+are being renewed are refused for a moment, and a waiter that fails may end weeks of training."""
 
 State = Object | None
 """An object as it now is; None while there is none."""
@@ -64,7 +66,7 @@ class _Watch:
             if not same:
                 self.waiters.pop(waiter.key, None)
 
-    def tell_change(self, change: Change) -> None:
+    def tell_change(self, change: ObjectChange) -> None:
         if not self.informer.synced:
             return  # the end of the list tells all
         state = None if change.type is EventType.DELETED else change.object
@@ -110,7 +112,8 @@ class AsyncStates(AsyncIterator[State]):
         """The next state.
 
         Raises:
-            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind), InvalidError.
+            EdlError: the server refuses the watch: ForbiddenError, NotFoundError (no such kind),
+                InvalidError.
         """
         while not self._states:
             self._arrived.clear()

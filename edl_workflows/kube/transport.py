@@ -1,4 +1,5 @@
-"""One request to the API server: raw JSON, retries, the observer, mapped errors. `client` and `watch` build on it."""
+"""One request to the API server: raw JSON, retries, the observer, mapped errors. `client` and `watch` build
+on it."""
 
 import json
 import time
@@ -20,7 +21,7 @@ MAX_RETRY_AFTER = 20.0
 
 
 @dataclass(frozen=True)
-class Request:
+class ApiRequest:
     """What to ask.
 
     Attributes:
@@ -52,7 +53,7 @@ _METHODS = {
 }  # fmt: skip
 
 
-def send(cluster: Cluster, request: Request) -> Any:
+def send(cluster: Cluster, request: ApiRequest) -> Any:
     """Send, with retries, and read the JSON answer.
 
     Raises:
@@ -61,24 +62,24 @@ def send(cluster: Cluster, request: Request) -> Any:
     return _retried(cluster, request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
 
 
-def send_for_text(cluster: Cluster, request: Request) -> str:
+def send_for_text(cluster: Cluster, request: ApiRequest) -> str:
     """Send, with retries, and read a plain-text answer (a pod's log)."""
     return str(
         _retried(cluster, request, lambda: _send_once(cluster, request).data.decode("utf-8", "replace"))
     )
 
 
-def open_stream(cluster: Cluster, request: Request) -> Any:
+def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
     """Send once and hand out the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
-    with errors.mapped(request.what, cluster.server):
+    with errors.mapping_errors(request.what, cluster.server):
         return _send_once(cluster, request)
 
 
-def _retried(cluster: Cluster, request: Request, once: Callable[[], Any]) -> Any:
+def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> Any:
     def on(error: Exception) -> bool | float:
         return retry_after(error, idempotent=request.idempotent)
 
-    with errors.mapped(request.what, cluster.server):
+    with errors.mapping_errors(request.what, cluster.server):
         for attempt in stamina.retry_context(
             on=on,
             attempts=cluster.policy.attempts,
@@ -116,7 +117,7 @@ def _retry_after_header(error: Any) -> bool | float:
     return min(float(text), MAX_RETRY_AFTER) if text.isdecimal() and int(text) > 0 else True
 
 
-def _send_once(cluster: Cluster, request: Request) -> Any:
+def _send_once(cluster: Cluster, request: ApiRequest) -> Any:
     started = time.monotonic()
     code = 0
     try:
@@ -130,7 +131,7 @@ def _send_once(cluster: Cluster, request: Request) -> Any:
     return response
 
 
-def _call(cluster: Cluster, request: Request) -> Any:
+def _call(cluster: Cluster, request: ApiRequest) -> Any:
     try:
         return cluster.api_client.call_api(
             request.path,

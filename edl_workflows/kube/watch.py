@@ -15,11 +15,12 @@ from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.kube import errors, transport
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
-from edl_workflows.kube.transport import Request
+from edl_workflows.kube.transport import ApiRequest
 
 MIN_SECONDS = 300
-"""A watch lives for MIN to twice MIN seconds, as client-go's reflectors' do: the spread keeps a server's watches from
-ending all at once, and 5 to 10 minutes make 0.1 to 0.2 requests a minute for all waiters of a process together."""
+"""A watch lives for MIN to twice MIN seconds, as client-go's reflectors' do: the spread keeps a server's
+watches from ending all at once, and 5 to 10 minutes make 0.1 to 0.2 requests a minute for all waiters of a
+process together."""
 
 
 class EventType(StrEnum):
@@ -33,7 +34,8 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """One event. A bookmark's object carries a resourceVersion only; `resource_version` is where to go on from."""
+    """One event. A bookmark's object carries a resourceVersion only; `resource_version` is where to go on
+    from."""
 
     type: EventType
     object: Object
@@ -72,7 +74,7 @@ class WatchStream:
         try:
             if self._closed:
                 return
-            with errors.mapped(request.what, self._cluster.server):
+            with errors.mapping_errors(request.what, self._cluster.server):
                 for line in transport.lines(response):
                     if line:
                         yield _parse(line, request.what)
@@ -90,7 +92,7 @@ class WatchStream:
             with suppress(ValueError, RuntimeError, OSError):
                 self._response.shutdown()
 
-    def _request(self) -> Request:
+    def _request(self) -> ApiRequest:
         query = (
             *self._scope.query,
             ("watch", "true"),
@@ -98,7 +100,7 @@ class WatchStream:
             ("resourceVersion", self._resource_version),
             ("timeoutSeconds", str(self._seconds)),
         )
-        return Request(
+        return ApiRequest(
             "watch",
             self._scope.resource.plural,
             self._scope.path,

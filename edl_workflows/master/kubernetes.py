@@ -23,7 +23,7 @@ from edl_workflows.jobs.scale_plan import manual_plan
 from edl_workflows.jobs.scale_plan.model import PodMeta, ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.informer import Informer
@@ -190,7 +190,7 @@ class ClusterWatch:
             for informer in informers:
                 await asyncio.to_thread(informer.stop)
 
-    def _changed(self, _change: Change) -> None:
+    def _changed(self, _change: ObjectChange) -> None:
         # In the informer's thread. Changes of one moment are observed together.
         with contextlib.suppress(RuntimeError):  # the loop has ended, and this process ends too
             self._loop.call_soon_threadsafe(self._schedule)

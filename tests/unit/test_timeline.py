@@ -7,14 +7,23 @@ import pytest
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.timeline import Restart, Sample, Span, Timeline, draw, of_job, spans, speeds
+from edl_workflows.timeline import (
+    PlanStepSpan,
+    Timeline,
+    TimelineRestart,
+    TimelineSample,
+    draw,
+    of_job,
+    spans,
+    speeds,
+)
 from tests.airflow.support import elastic_job
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def _sample(time: float, step: int) -> Sample:
-    return Sample(time, "Running", step, 0.0, {"worker": 1})
+def _sample(time: float, step: int) -> TimelineSample:
+    return TimelineSample(time, "Running", step, 0.0, {"worker": 1})
 
 
 def _plan(name: str, scale_type: str, *steps: tuple[str, int, int | None]) -> ScalePlan:
@@ -59,11 +68,12 @@ def test_spans_are_of_manual_plans() -> None:
     ]
     now = BEGAN.timestamp() + 60
 
-    assert spans(plans, now) == (Span("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
+    assert spans(plans, now) == (PlanStepSpan("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
 
 
 def test_restarts_goodput_and_data_are_the_status() -> None:
-    """What the master wrote: each restart with its time, the share of useful time, the records of each point."""
+    """What the master wrote: each restart with its time, the share of useful time, the records of each
+    point."""
     manifest = elastic_job("j")
     manifest["status"] = {
         "phase": "Running",
@@ -75,7 +85,7 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
         },
     }
     line = of_job(ElasticJob.parse(manifest), (), 0.0)
-    assert line.restarts == (Restart(BEGAN.timestamp(), "ps-1", "Killed"),)
+    assert line.restarts == (TimelineRestart(BEGAN.timestamp(), "ps-1", "Killed"),)
     assert line.goodput == 0.9
     assert line.samples[0].records == 40
 
@@ -86,8 +96,8 @@ def test_picture_is_written(tmp_path: Path) -> None:
     line = Timeline(
         "default/j",
         tuple(_sample(t, t) for t in range(30)),
-        (Span("j-scale-1", ScalePlanPhase.SCALING, 3, 9),),
-        (Restart(4.0, "ps-1", "Killed"), Restart(5.0, "version 1", "Recovery")),
+        (PlanStepSpan("j-scale-1", ScalePlanPhase.SCALING, 3, 9),),
+        (TimelineRestart(4.0, "ps-1", "Killed"), TimelineRestart(5.0, "version 1", "Recovery")),
         0.9,
     )
     draw(line, path)

@@ -81,9 +81,9 @@ def test_a_wrong_master_template_ends_the_controller(
 @pytest.mark.parametrize(
     ("option", "text", "complaint"),
     [
-        ("--di-job-resources", "cpu", "'cpu' is no list of NAME=VALUE"),
+        ("--di-job-resources", "cpu", "'cpu' is not a list of NAME=VALUE"),
         ("--di-job-resources", "cpu=much", "--di-job-resources: cpu: 'much' is not a Kubernetes quantity"),
-        ("--di-priority-classes", "=urgent", "'=urgent' is no list of NAME=VALUE"),
+        ("--di-priority-classes", "=urgent", "'=urgent' is not a list of NAME=VALUE"),
     ],
 )
 def test_wrong_options_end_the_controller(

@@ -16,7 +16,8 @@ AUTOSCALING = {
 
 
 def test_verification_and_allowed_changes_are_told() -> None:
-    """What the model said before and after a switch, and which changes of servers the program allows, before anybody plans one."""
+    """What the model said before and after a switch, and which changes of servers the program allows, before
+    anybody plans one."""
     manifest = elastic_job("mnist")
     servers = {"changes": "SameCount", "reason": "a table for each server"}
     manifest |= {"status": {"phase": "Running", "parameterServers": servers}}
@@ -65,9 +66,13 @@ FAULTS = {
     "goodput": {"ratio": 0.873, "usefulSeconds": 131.0, "redoneSeconds": 9.6, "elapsedSeconds": 150.0},
     "restarts": {
         "counts": {"Killed": 2, "Recovery": 1},
-        "recent": [{"time": "2026-01-01T00:01:00Z", "subject": "ps-1", "cause": "Killed", "message": "its pod was deleted"}],
+        "recent": [
+            {"time": "2026-01-01T00:01:00Z", "subject": "ps-1", "cause": "Killed",
+             "message": "its pod was deleted"}
+        ],
     },
-    "failure": {"reason": "CriticalNodeFailed", "pod": "mnist-edljob-worker-0", "lastLines": "Trace\nValueError: x\n"},
+    "failure": {"reason": "CriticalNodeFailed", "pod": "mnist-edljob-worker-0",
+    "lastLines": "Trace\nValueError: x\n"},
 }  # fmt: skip
 
 
@@ -93,7 +98,8 @@ BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        pytest.param({"phase": "Succeeded", "startTime": BEGAN, "completionTime": ENDED}, "Ran for:     5m", id="over"),
+        pytest.param({"phase": "Succeeded", "startTime": BEGAN, "completionTime": ENDED}, "Ran for:     5m",
+            id="over"),
         pytest.param({"phase": "Succeeded", "startTime": BEGAN}, "", id="end not said"),
         pytest.param({"phase": "Suspended", "startTime": BEGAN}, "", id="suspended"),
         pytest.param({"phase": "Pending"}, "", id="not begun"),

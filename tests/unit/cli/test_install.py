@@ -21,7 +21,8 @@ def test_every_option_reaches_the_manifests() -> None:
     """What is printed is what the options say."""
     arguments = (
         "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
-        "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain --brain-database-secret db"
+        "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain "
+        "--brain-database-secret db"
     )
     options = InstallOptions(
         "a:1",

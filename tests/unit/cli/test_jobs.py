@@ -1,4 +1,5 @@
-"""The commands about jobs, against a real API server with a pretending controller: what they do, print and exit with."""
+"""The commands about jobs, against a real API server with a pretending controller: what they do, print and
+exit with."""
 
 import json
 import re
@@ -97,7 +98,8 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
 def test_changes_are_plans(
     edl: Edl, manifest: Path, cluster: Cluster, arguments: list[str], spec: dict[str, Any]
 ) -> None:
-    """A change of a running job is a manual ScalePlan that says just that, and the command waits for its success."""
+    """A change of a running job is a manual ScalePlan that says just that, and the command waits for its
+    success."""
     edl("submit", str(manifest))
     edl("wait", "mnist", "--for", "Running", "--timeout", "20")
     code, out, err = edl(*arguments, "--timeout", "30", "-o", "json")
@@ -242,7 +244,8 @@ def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
     ],
 )
 def test_a_shell_completes_what_is_there(
-    edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str, offered: list[str]
+    edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str,
+    offered: list[str]
 ) -> None:  # fmt: skip
     """Names of jobs, their roles and nodes, and kinds."""
     client.create(cluster, elastic_job("mnist"))
@@ -334,7 +337,8 @@ def test_one_name_that_is_taken_keeps_no_other_from_being_created(
 def test_what_was_created_is_named_whatever_fails_afterwards(
     edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses to tell of the first job: its generated name is known nevertheless, and so is the second's."""
+    """The server refuses to tell of the first job: its generated name is known nevertheless, and so is the
+    second's."""
     nameless = elastic_job("")
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([nameless, nameless]))
@@ -432,7 +436,8 @@ def test_a_client_s_dry_run_needs_no_cluster(
     ],
 )
 def test_what_is_no_job_is_refused(
-    edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str], says: str
+    edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str],
+    says: str
 ) -> None:  # fmt: skip
     """With the file, and the document in it."""
     monkeypatch.chdir(tmp_path)

@@ -110,7 +110,8 @@ def test_what_a_plan_rests_on() -> None:
     """Limits, roles that no plan changes, and how fast the job trained with which nodes."""
     manifest = job(
         progress={"step": 700, "speed": 4.5},
-        history=[point(0, 0, worker=1), point(100, 200, worker=1), point(110, 210, worker=2), point(210, 700, worker=2)],
+        history=[point(0, 0, worker=1), point(100, 200, worker=1), point(110, 210, worker=2),
+        point(210, 700, worker=2)],
     )  # fmt: skip
     manifest["spec"]["replicaSpecs"]["ps"]["autoScale"] = False
 

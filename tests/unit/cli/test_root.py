@@ -25,7 +25,8 @@ def test_help_imports_nothing_heavy() -> None:
     """`edl --help` names every command and imports none of them, nor the Kubernetes client."""
     code = (
         "import sys; from edl_workflows.cli import main; main(['--help']); "
-        "print([m for m in sys.modules if m.split('.')[0] in ('kubernetes', 'pydantic', 'fastapi', 'structlog')])"
+        "print([m for m in sys.modules if m.split('.')[0] in ('kubernetes', 'pydantic', 'fastapi', "
+        "'structlog')])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
 

@@ -1,4 +1,5 @@
-"""What `edl` prints cannot control the terminal that shows it, whatever pods and other users put into objects and logs."""
+"""What `edl` prints cannot control the terminal that shows it, whatever pods and other users put into objects
+and logs."""
 
 import ast
 import io
@@ -24,7 +25,8 @@ from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import elastic_job
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31mfailed\rSucceeded\x08\x7f\u202edne\u2028end"
-"""Clears the screen, sets the window's title, rings, colours by C1, overwrites its line, turns the direction of text."""
+"""Clears the screen, sets the window's title, rings, colours by C1, overwrites its line, turns the direction
+of text."""
 VISIBLE = r"\x1b[2J\x1b]0;title\x07\x9b31mfailed\x0dSucceeded\x08\x7f\u202edne\u2028end"
 BEGAN = "2026-01-01T00:00:00Z"
 

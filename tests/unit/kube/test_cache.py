@@ -155,7 +155,8 @@ def test_an_answer_after_the_end_raises_nobody() -> None:
 
 
 def test_who_leaves_a_selector_may_come_back() -> None:
-    """An object that lost the label that a watch selects by, and got it again, is there; what was late stays ignored."""
+    """An object that lost the label that a watch selects by, and got it again, is there; what was late stays
+    ignored."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.remove(obj(3), 3)

@@ -76,7 +76,8 @@ def test_importing_the_layer_is_cheap() -> None:
     """No module of the layer imports the client, which takes a second, before a cluster is connected."""
     code = (
         "import importlib, pkgutil, sys, edl_workflows.kube as kube\n"
-        "for module in pkgutil.iter_modules(kube.__path__): importlib.import_module('edl_workflows.kube.' + module.name)\n"
+        "for module in pkgutil.iter_modules(kube.__path__): importlib.import_module('edl_workflows.kube.' + "
+        "module.name)\n"
         "assert 'kubernetes' not in sys.modules"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)

@@ -31,9 +31,11 @@ def _api_exception(code: int, body: object) -> Exception:
     ("code", "body", "kind", "says"),
     [
         pytest.param(400, _status(400, "BadRequest"), exceptions.InvalidError, "correct", id="bad request"),
-        pytest.param(401, _status(401, "Unauthorized"), exceptions.ForbiddenError, "renew", id="no credentials"),
+        pytest.param(401, _status(401, "Unauthorized"), exceptions.ForbiddenError, "renew",
+            id="no credentials"),
         pytest.param(403, _status(403, "Forbidden"), exceptions.ForbiddenError, "Role", id="no rights"),
-        pytest.param(404, _status(404, "NotFound", name="x"), exceptions.NotFoundError, "name", id="no object"),
+        pytest.param(404, _status(404, "NotFound", name="x"), exceptions.NotFoundError, "name",
+            id="no object"),
         pytest.param(404, "404 page not found", exceptions.NotFoundError, "edl crds install", id="no kind"),
         pytest.param(
             404, _status(404, "NotFound", name="n", kind="namespaces"), exceptions.NotFoundError,
@@ -42,7 +44,8 @@ def _api_exception(code: int, body: object) -> Exception:
         pytest.param(409, _status(409, "AlreadyExists"), exceptions.AlreadyExistsError, "name", id="exists"),
         pytest.param(409, _status(409, "Conflict"), exceptions.ConflictError, "read", id="changed meanwhile"),
         pytest.param(410, _status(410, "Expired"), errors.ExpiredError, "list anew", id="expired"),
-        pytest.param(422, _status(422, "Invalid"), exceptions.InvalidError, "correct", id="invalid, no causes"),
+        pytest.param(422, _status(422, "Invalid"), exceptions.InvalidError, "correct",
+            id="invalid, no causes"),
         pytest.param(429, _status(429, "TooManyRequests"), exceptions.UnavailableError, "later", id="busy"),
         pytest.param(500, "<html>oops</html>", exceptions.UnavailableError, "oops", id="no JSON"),
         pytest.param(503, "", exceptions.UnavailableError, "Reason", id="empty body"),
@@ -95,7 +98,7 @@ def test_nothing_is_unmapped(kind: type[Exception]) -> None:
 
 def test_defects_pass() -> None:
     """An error that is no client's, a defect of our own, is not dressed up as a failure of the server."""
-    with pytest.raises(KeyError), errors.mapped("do it"):
+    with pytest.raises(KeyError), errors.mapping_errors("do it"):
         raise KeyError("x")
 
 

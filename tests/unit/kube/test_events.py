@@ -29,7 +29,8 @@ def test_event_of_an_object(cluster: Cluster) -> None:
 
 
 def test_repetition_counts_up(cluster: Cluster) -> None:
-    """The same thing a hundred times in a second is one write; later it counts up instead of adding an Event."""
+    """The same thing a hundred times in a second is one write; later it counts up instead of adding an
+    Event."""
     requests: list[RequestRecord] = []
     subject = client.create(cluster, config_map("a"))
     recorder = Recorder(cluster.observed_by(requests.append), "tester")

@@ -8,7 +8,7 @@ import pytest
 
 from edl_workflows.exceptions import EdlError, NotFoundError, UnavailableError
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource, RequestRecord
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, ObjectKey, Scope
@@ -27,7 +27,7 @@ def start() -> Iterator[Start]:
     """Starts informers of a namespace's ConfigMaps, and stops them at the end."""
     started: list[Informer] = []
 
-    def begin(cluster: Cluster, listener: Callable[[Change], None] | None = None) -> Informer:
+    def begin(cluster: Cluster, listener: Callable[[ObjectChange], None] | None = None) -> Informer:
         informer = Informer(ClusterSource.of(cluster), Scope(CONFIG_MAPS, cluster.namespace))
         if listener is not None:
             informer.on_change(listener)
@@ -56,8 +56,9 @@ def test_follows_the_server(cluster: Cluster, start: Start) -> None:
 
 
 def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
-    """What is written through is in the cache whether or not the watch has brought it, and is told once at most."""
-    told: list[Change] = []
+    """What is written through is in the cache whether or not the watch has brought it, and is told once at
+    most."""
+    told: list[ObjectChange] = []
     informer = start(cluster, told.append)
     informer.put(client.create(cluster, config_map("a")))
 
@@ -103,7 +104,7 @@ def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
     server.start()
     try:
         cluster = server.cluster()
-        told: list[Change] = []
+        told: list[ObjectChange] = []
         informer = start(cluster, told.append)
         server.kill()
         other = ApiServerProcess(tmp_path, history=3)  # another port: the informer can't see it yet
@@ -155,7 +156,7 @@ def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None
     """A listener that raises does not end the watch for all others: the scope is listed anew."""
     calls = 0
 
-    def listener(change: Change) -> None:
+    def listener(change: ObjectChange) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
