@@ -29,7 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The tests on a real cluster need root and minutes: they run where their folder is named, as `make test-cluster` does."""
+    """The tests on a real cluster need root and minutes: they run where their folder is named, as `make
+    test-cluster` does."""
     named = any(
         Path(argument.partition("::")[0]).resolve().is_relative_to(_CLUSTER) for argument in config.args
     )
@@ -40,7 +41,8 @@ _DIFFERS_BY_PROCESS = re.compile(r"set\(\{| at 0x")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The processes that share a run must name its tests alike; the order of a set and an address differ between them."""
+    """The processes that share a run must name its tests alike; the order of a set and an address differ
+    between them."""
     if wrong := [item.nodeid for item in items if _DIFFERS_BY_PROCESS.search(item.nodeid)]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(wrong[:3])}")
 
@@ -49,7 +51,8 @@ _airflow_home = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Airflow reads its settings when it is first imported, by whichever test: they must stand before. Agents as well."""
+    """Airflow reads its settings when it is first imported, by whichever test: they must stand before. Agents
+    as well."""
     leaks.mark_processes()
     home = tempfile.mkdtemp(prefix="edl-airflow-")
     config.stash[_airflow_home] = home

@@ -1,7 +1,7 @@
 """Run commands at the same time: ``python -m tests.lanes test='make test' types='make type docs-check'``.
 
-Each command's output goes to a file of its own and is printed whole when the command ends. All commands run to their
-end; the exit status is 0 if every command's is.
+Each command's output goes to a file of its own and is printed whole when the command ends. All commands run
+to their end; the exit status is 0 if every command's is.
 """
 
 import argparse

@@ -18,7 +18,8 @@ _MARK = f"{os.getpid()}-{uuid.uuid4().hex}"
 _SECONDS = 120.0
 """How long threads and processes that were told to end may take. Most end at once."""
 
-# Libraries keep these until the process ends: idle workers of thread pools, and Airflow's API for tasks in this process.
+# Libraries keep these until the process ends: idle workers of thread pools, and Airflow's API for tasks in
+# this process.
 _POOLS = (
     "asyncio_",
     "ThreadPoolExecutor-",
@@ -30,7 +31,8 @@ _POOLS = (
 
 
 def mark_processes() -> None:
-    """Let every process that this one starts carry the run's mark in its environment, and end with it if it is killed."""
+    """Let every process that this one starts carry the run's mark in its environment, and end with it if it
+    is killed."""
     os.environ[_VARIABLE] = _MARK
     program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("orphans.py"))]
     subprocess.run(
@@ -75,7 +77,8 @@ def _left(running: Callable[[], set[Any]], before: set[Any]) -> set[Any]:
 
 @pytest.fixture(autouse=True)
 def _threads_end_with_their_test() -> Iterator[None]:
-    """A thread that outlives its test goes on asking servers that are gone, and disturbs the tests after it."""
+    """A thread that outlives its test goes on asking servers that are gone, and disturbs the tests after
+    it."""
     before = _threads()
     yield
     if left := _left(_threads, before):
@@ -84,7 +87,8 @@ def _threads_end_with_their_test() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _processes_end_with_the_run() -> Iterator[None]:
-    """A process that outlives the tests is never stopped by anybody. The message names the test that started it."""
+    """A process that outlives the tests is never stopped by anybody. The message names the test that started
+    it."""
     yield
     left = _left(_processes, set())
     told = [_described(process) for process in left]

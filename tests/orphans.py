@@ -1,8 +1,8 @@
 """Ends the processes of a test run that was killed: ``python -I -S tests/orphans.py PID VARIABLE=VALUE``.
 
-A run starts this program beside it. Once the run has ended, however it did, this kills every process that carries the
-run's mark in its environment, and the descendants of those: pods of the embedded cluster have an environment of their
-own. It needs nothing but the standard library, so that it starts in milliseconds.
+A run starts this program beside it. Once the run has ended, however it did, this kills every process that
+carries the run's mark in its environment, and the descendants of those: pods of the embedded cluster have an
+environment of their own. It needs nothing but the standard library, so that it starts in milliseconds.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Figures of the code's form: `python -m tests.style` prints them, with the places that a reader would mend first.
+"""Figures of the code's form: `python -m tests.style` prints them, with the places that a reader would mend
+first.
 
 It judges nothing: CI prints it, so that a change that makes the package harder to read is seen in its log.
 """

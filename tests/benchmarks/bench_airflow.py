@@ -1,9 +1,9 @@
 """What our provider costs Airflow: ``python tests/benchmarks/bench_airflow.py [--json]``.
 
-(a) Parse: CPU seconds that a DAG file takes which imports our operators, over one that imports only Airflow. Airflow's
-DAG processor parses each file in a forked process that has Airflow, and nothing of ours, imported: so does this.
-(b) Waiting: 1,000 triggers in one process against the embedded API server: requests per minute and waiting task while nothing
-changes, and the time from a status change to the trigger's event.
+(a) Parse: CPU seconds that a DAG file takes which imports our operators, over one that imports only Airflow.
+Airflow's DAG processor parses each file in a forked process that has Airflow, and nothing of ours, imported:
+so does this. (b) Waiting: 1,000 triggers in one process against the embedded API server: requests per minute
+and waiting task while nothing changes, and the time from a status change to the trigger's event.
 """
 
 import argparse
@@ -33,7 +33,8 @@ WAITS = 1_000
 QUIET_SECONDS = 60.0
 """Long enough to see requests that are made now and then; watches are renewed every 5 to 10 minutes."""
 WATCH_RENEWALS_A_MINUTE = 2 / 5
-"""What a quiet minute may not show: a renewed watch is one request, at worst with a LIST before it, every 5 minutes."""
+"""What a quiet minute may not show: a renewed watch is one request, at worst with a LIST before it, every 5
+minutes."""
 CHANGES = 200
 CHANGES_A_SECOND = 20
 
@@ -203,7 +204,8 @@ def main() -> int:
     else:
         for row in rows:
             print(
-                f"{row.case:42}{row.value:12.5f} {row.unit:12} goal ≤ {row.goal:g}  {'met' if row.met else 'MISSED'}"
+                f"{row.case:42}{row.value:12.5f} {row.unit:12} goal ≤ {row.goal:g}  "
+                f"{'met' if row.met else 'MISSED'}"
             )
     return 0 if all(row.met for row in rows) else 1
 

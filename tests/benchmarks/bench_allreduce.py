@@ -1,11 +1,13 @@
-"""How long training stands still while the workers of a collective job change, against stop-and-resubmit, in one run.
+"""How long training stands still while the workers of a collective job change, against stop-and-resubmit, in
+one run.
 
     python tests/benchmarks/bench_allreduce.py [--ring] [--json]
 
-Real TensorFlow (``MultiWorkerMirroredStrategy``) on the embedded cluster: 1 worker becomes 3 and then 2, once by ScalePlans,
-and once as users do without them: delete the job (its chief saves), submit it anew with another number on the same
-checkpoints. The stall is the time from the last step before to the first step after, read from what the training program
-writes. ``--ring``: numpy over TCP in place of TensorFlow, which starts in a moment and so has less to gain.
+Real TensorFlow (``MultiWorkerMirroredStrategy``) on the embedded cluster: 1 worker becomes 3 and then 2, once
+by ScalePlans, and once as users do without them: delete the job (its chief saves), submit it anew with
+another number on the same checkpoints. The stall is the time from the last step before to the first step
+after, read from what the training program writes. ``--ring``: numpy over TCP in place of TensorFlow, which
+starts in a moment and so has less to gain.
 """
 
 import argparse
@@ -112,7 +114,8 @@ def main() -> None:
     for row in rows:
         verdict = "met" if row["ratio"] <= GOAL else "missed"
         print(
-            f"{row['workers']} workers: {row['change_stall_s']} s (plan says {row['plan_status_stall_s']} s), "
+            f"{row['workers']} workers: {row['change_stall_s']} s (plan says {row['plan_status_stall_s']} "
+            "s), "
             f"resubmitted {row['resubmission_stall_s']} s, ratio {row['ratio']}    goal ≤ 1/3: {verdict}"
         )
 

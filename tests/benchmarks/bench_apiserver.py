@@ -1,9 +1,10 @@
-"""The embedded API server alone: objects created a second, and the time from sending a write to its watch event.
+"""The embedded API server alone: objects created a second, and the time from sending a write to its watch
+event.
 
     python tests/benchmarks/bench_apiserver.py [--json]
 
-The server is a process of its own; 4 client threads write, one watches. Pods are the heaviest built-in kind; an ElasticJob
-is checked against its schema and its CEL rules.
+The server is a process of its own; 4 client threads write, one watches. Pods are the heaviest built-in kind;
+an ElasticJob is checked against its schema and its CEL rules.
 """
 
 import argparse
@@ -114,7 +115,8 @@ def main() -> None:
     print(f"{'':12} {'creates/s':>10} {'write → event p50':>20} {'p99':>10}")
     for name, row in rows.items():
         print(
-            f"{name:12} {row['creates_per_second']:>10.0f} {row['watch_p50_ms']:>17.1f} ms {row['watch_p99_ms']:>7.1f} ms"
+            f"{name:12} {row['creates_per_second']:>10.0f} {row['watch_p50_ms']:>17.1f} ms "
+            f"{row['watch_p99_ms']:>7.1f} ms"
         )
 
 

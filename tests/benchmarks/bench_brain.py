@@ -1,12 +1,14 @@
-"""Brain under many jobs: ``python -m tests.benchmarks.bench_brain [--jobs N …] [--database sqlite postgresql] [--json]``.
+"""Brain under many jobs: ``python -m tests.benchmarks.bench_brain [--jobs N …] [--database sqlite postgresql]
+[--json]``.
 
-A Brain process, and so many jobs, each with a connection of its own, that report a sample of 5 nodes every 15 seconds and
-ask for a plan every 5 minutes, evenly spread. A report is answered when it is committed: SQLite flushes its log to the disk
-for each commit, PostgreSQL runs with its defaults. A look of a cluster monitor is written every 15 seconds, so that the
-jobs' shares of the cluster are worked out as well. The first 15 seconds are not counted.
+A Brain process, and so many jobs, each with a connection of its own, that report a sample of 5 nodes every 15
+seconds and ask for a plan every 5 minutes, evenly spread. A report is answered when it is committed: SQLite
+flushes its log to the disk for each commit, PostgreSQL runs with its defaults. A look of a cluster monitor is
+written every 15 seconds, so that the jobs' shares of the cluster are worked out as well. The first 15 seconds
+are not counted.
 
-Latency is that of reports, seen by the client in its own process. The numbers of the machine's other work stand beside: on
-a machine that does other things as well, the slowest answers tell of those.
+Latency is that of reports, seen by the client in its own process. The numbers of the machine's other work
+stand beside: on a machine that does other things as well, the slowest answers tell of those.
 """
 
 import argparse
@@ -273,7 +275,10 @@ def _peak_memory(pid: int) -> float:
 
 def table(rows: list[Row]) -> str:
     """The result, for people."""
-    head = "| database | jobs | reports | lost | p50 | p99 | worst | plan p99 | memory | cores | machine busy | p99 ≤ 50 ms |"
+    head = (
+        "| database | jobs | reports | lost | p50 | p99 | worst | plan p99 | memory | cores | machine busy | "
+        "p99 ≤ 50 ms |"
+    )
     lines = [head, "|" + "---|" * head.count(" | ") + "---|"]
     for row in rows:
         cells = [

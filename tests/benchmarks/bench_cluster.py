@@ -1,13 +1,15 @@
-"""On a real Kubernetes and a real Argo: what waiting costs, how long starts take, and the controller under 1,000 jobs.
+"""On a real Kubernetes and a real Argo: what waiting costs, how long starts take, and the controller under
+1,000 jobs.
 
-Three parts, each with what it is compared with in the same run: waiting Argo steps (a hand-written resource template, ours, the
-agent); a job in real pods to its first step; many jobs on KWOK's nodes by our controller and by Kubeflow's training-operator::
+Three parts, each with what it is compared with in the same run: waiting Argo steps (a hand-written resource
+template, ours, the agent); a job in real pods to its first step; many jobs on KWOK's nodes by our controller
+and by Kubeflow's training-operator::
 
     python -m tests.benchmarks.bench_cluster [--parts waiting starts load] [--jobs 100 1000] [--no-peer]
 
-The first two start a cluster for themselves, or take the running test bed that KUBECONFIG names if EDL_TEST_CLUSTER=existing
-is set; the third starts a control plane of its own for each
-measurement. Root and Go are needed.
+The first two start a cluster for themselves, or take the running test bed that KUBECONFIG names if
+EDL_TEST_CLUSTER=existing is set; the third starts a control plane of its own for each measurement. Root and
+Go are needed.
 """
 
 import argparse
@@ -57,7 +59,8 @@ def wait_part(bed: Bed, ways: list[str]) -> list[dict[str, Any]]:
             result = waiting.measure(bed, way, jobs, Path(folder))
         median, longest = result.next_step
         print(
-            f"waiting, {way}: {jobs} workflows; a job: {result.pods} pods, {result.requests} requests a minute; "
+            f"waiting, {way}: {jobs} workflows; a job: {result.pods} pods, {result.requests} requests a "
+            "minute; "
             f"end to next step {median} s, at most {longest} s\n    {result.kinds}",
             flush=True,
         )

@@ -1,7 +1,8 @@
 """The controller and the embedded API server under many jobs of four pods each.
 
-Each runs in a process of its own. The bench plays the masters and the kubelet: it writes an auto ScalePlan for each job and
-marks each pod Running. Then a second controller starts over the finished state: what a restart costs::
+Each runs in a process of its own. The bench plays the masters and the kubelet: it writes an auto ScalePlan
+for each job and marks each pod Running. Then a second controller starts over the finished state: what a
+restart costs::
 
     python tests/benchmarks/bench_controller.py [--jobs 1000]
 """
@@ -28,7 +29,7 @@ import yaml
 
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Scope
@@ -157,17 +158,17 @@ class Kubelet:
         self._pods.stop()
         self._jobs.stop()
 
-    def _informer(self, resource: Any, listener: Callable[[Change], None]) -> Informer:
+    def _informer(self, resource: Any, listener: Callable[[ObjectChange], None]) -> Informer:
         informer = Informer(ClusterSource.of(self._cluster), Scope(resource))
         informer.on_change(listener)
         informer.start()
         return informer
 
-    def _pod(self, change: Change) -> None:
+    def _pod(self, change: ObjectChange) -> None:
         if change.type == "ADDED":
             self._pool.submit(client.patch_status, self._cluster, PODS, change.key.name, READY)
 
-    def _job(self, change: Change) -> None:
+    def _job(self, change: ObjectChange) -> None:
         status = change.object.get("status") or {}
         active = (status.get("replicaStatuses") or {}).get("worker", {}).get("active", 0)
         if status.get("phase") == "Running" and active == WORKERS:

@@ -1,4 +1,5 @@
-"""The fulfilment planner: speed and laws: ``python -m tests.benchmarks.bench_fulfilment [--clusters N] [--json]``.
+"""The fulfilment planner: speed and laws: ``python -m tests.benchmarks.bench_fulfilment [--clusters N]
+[--json]``.
 
 (a) Time of one plan on one core for 100 to 10,000 jobs on half as many nodes, in four situations:
 
@@ -7,8 +8,9 @@
 - waiting: as settled, and a tenth as many new jobs wait for their minimum
 - services: as settled, and other pods take a third of the cores; more than that is taken from the jobs
 
-Requests are drawn for each job, so that none profits from another's search; every tenth job uses GPUs. Seconds of CPU, the
-median and the worst of several clusters: on a machine that does other things as well, seconds of the clock say little.
+Requests are drawn for each job, so that none profits from another's search; every tenth job uses GPUs.
+Seconds of CPU, the median and the worst of several clusters: on a machine that does other things as well,
+seconds of the clock say little.
 
 (b) ``--clusters 100000``: so many small random clusters, each checked against the laws of ``tests/property``.
 """
@@ -132,8 +134,8 @@ def lawful(clusters: int, seed: int) -> dict[str, int]:
     """Part (b).
 
     Returns:
-        How many clusters, how many of them broke a law, and in how many a job that made room on a node grew elsewhere in
-        the plan after.
+        How many clusters, how many of them broke a law, and in how many a job that made room on a node grew
+        elsewhere in the plan after.
     """
     violated = again = 0
     for number in range(seed, seed + clusters):
@@ -164,8 +166,10 @@ def main() -> int:
     else:
         for row in rows:
             print(
-                f"{row.case:9} {row.jobs:6} jobs {row.nodes:5} nodes: {row.changes:5} changes, {row.instances:6} instances,"
-                f" {row.median_s:7.3f} s, worst {row.worst_s:7.3f} s  {row.goal}{'' if row.met else '  MISSED'}"
+                f"{row.case:9} {row.jobs:6} jobs {row.nodes:5} nodes: {row.changes:5} changes, "
+                f"{row.instances:6} instances,"
+                f" {row.median_s:7.3f} s, worst {row.worst_s:7.3f} s  "
+                f"{row.goal}{'' if row.met else '  MISSED'}"
             )
         if laws:
             print(laws)

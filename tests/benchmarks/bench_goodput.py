@@ -1,12 +1,14 @@
-"""Goodput of a job whose training process is killed again and again: against no kills, and against resubmission.
+"""Goodput of a job whose training process is killed again and again: against no kills, and against
+resubmission.
 
 ``python -m tests.benchmarks.bench_goodput [--minutes 10] [--every 60] [--json]``
 
-A real master, agents and a program without a framework that makes a step each 20 ms and saves each 2 s; three runs of so many
-minutes, one after another. (a) Nobody is killed. (b) Every so many seconds the training process is killed (SIGKILL): its node
-ends, and the master has another one made. (c) As (b), but nobody goes on: everything is ended at the kill, and the job is
-submitted anew from the newest checkpoint, with a master of its own. Compared are the steps of the model at the end; beside
-them stands what the master itself says of goodput.
+A real master, agents and a program without a framework that makes a step each 20 ms and saves each 2 s; three
+runs of so many minutes, one after another. (a) Nobody is killed. (b) Every so many seconds the training
+process is killed (SIGKILL): its node ends, and the master has another one made. (c) As (b), but nobody goes
+on: everything is ended at the kill, and the job is submitted anew from the newest checkpoint, with a master
+of its own. Compared are the steps of the model at the end; beside them stands what the master itself says of
+goodput.
 """
 
 import argparse
@@ -81,7 +83,8 @@ def _in_words(row: Row) -> str:
     said = f", the master says {row.goodput:.3f}" if row.goodput else ""
     met = ("ok" if row.met else "MISSED") if row.goal else ""
     return (
-        f"{row.run:12} {row.minutes:g} min, {row.kills} kills: {row.steps} steps, {row.of_kill_free:.3f} of kill-free"
+        f"{row.run:12} {row.minutes:g} min, {row.kills} kills: {row.steps} steps, {row.of_kill_free:.3f} of "
+        "kill-free"
         f"{said} {row.goal} {met}"
     ).rstrip()
 

@@ -1,7 +1,7 @@
 """Thousands of small ElasticJobs on one embedded cluster: every job ends, or waits and says why.
 
-The cluster and its controller run as processes of their own. All jobs are submitted at once. After the given minutes the
-bench looks at what each unfinished job and pod says::
+The cluster and its controller run as processes of their own. All jobs are submitted at once. After the given
+minutes the bench looks at what each unfinished job and pod says::
 
     python tests/benchmarks/bench_jobs.py [--jobs 10000] [--minutes 10]
 """

@@ -1,7 +1,8 @@
 """What a job's master needs: CPU and memory of its process with many agents, each as the protocol paces it.
 
-Each agent sends a heartbeat every 5 s, polls its directive, and reports a step every 5 s; each leases and acknowledges shards. The
-master runs without a cluster; one in a cluster has the Kubernetes client besides, which adds about 45 MiB.
+Each agent sends a heartbeat every 5 s, polls its directive, and reports a step every 5 s; each leases and
+acknowledges shards. The master runs without a cluster; one in a cluster has the Kubernetes client besides,
+which adds about 45 MiB.
 """
 
 import argparse

@@ -1,10 +1,12 @@
-"""How long training stands still while parameter servers change: a migration against stop-and-resubmit, in one run.
+"""How long training stands still while parameter servers change: a migration against stop-and-resubmit, in
+one run.
 
     python tests/benchmarks/bench_migration.py [--json]
 
-Real TensorFlow on the embedded cluster: 2 servers and 2 workers become 3 servers and 2 workers, once by a ScalePlan and
-once as users do without one: delete the job (its chief saves), submit it anew with 3 servers on the same checkpoints.
-The stall is the time from the last step before to the first step after, read from what the training program writes.
+Real TensorFlow on the embedded cluster: 2 servers and 2 workers become 3 servers and 2 workers, once by a
+ScalePlan and once as users do without one: delete the job (its chief saves), submit it anew with 3 servers on
+the same checkpoints. The stall is the time from the last step before to the first step after, read from what
+the training program writes.
 """
 
 import argparse

@@ -1,12 +1,14 @@
-"""Jobs of every kind at once on one API server: each runs with all its pods and succeeds; what each kind costs beside ElasticJob.
+"""Jobs of every kind at once on one API server: each runs with all its pods and succeeds; what each kind
+costs beside ElasticJob.
 
-Each kind has a namespace and a controller of its own (``edl controller run --kinds``), whose requests are counted. Every job has
-four pods. The bench ends a job's pods as soon as all of them run, and stands in for the masters of ElasticJobs::
+Each kind has a namespace and a controller of its own (``edl controller run --kinds``), whose requests are
+counted. Every job has four pods. The bench ends a job's pods as soon as all of them run, and stands in for
+the masters of ElasticJobs::
 
     python -m tests.benchmarks.bench_mixed [--jobs 1000] [--embedded]
 
-Without ``--embedded`` it starts a control plane of its own with KWOK's nodes (root and Go are needed); with it the embedded API
-server, where the bench plays the kubelet, too.
+Without ``--embedded`` it starts a control plane of its own with KWOK's nodes (root and Go are needed); with
+it the embedded API server, where the bench plays the kubelet, too.
 """
 
 import argparse
@@ -33,7 +35,7 @@ from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import CRDS, PODS, SERVICE_ACCOUNTS, Scope
@@ -152,20 +154,20 @@ class Crowd:
         runs = self._phases[name] is JobPhase.RUNNING and len(self._pods.get(name, ())) == PODS_A_JOB
         return runs and name not in self._ended_pods
 
-    def _watch(self, resource: Any, listener: Callable[[Change], None]) -> Informer:
+    def _watch(self, resource: Any, listener: Callable[[ObjectChange], None]) -> Informer:
         informer = Informer(ClusterSource.of(self._cluster), Scope(resource, self._cluster.namespace))
         informer.on_change(listener)
         informer.start()
         informer.wait_synced(60)
         return informer
 
-    def _job(self, change: Change) -> None:
+    def _job(self, change: ObjectChange) -> None:
         assert self.kind.view is not None
         view = self.kind.view(self.kind.model.parse(change.object))
         with self._lock:
             self._phases[view.name] = view.phase
 
-    def _pod(self, change: Change) -> None:
+    def _pod(self, change: ObjectChange) -> None:
         pod = change.object
         labels, phase = pod["metadata"].get("labels") or {}, (pod.get("status") or {}).get("phase")
         job, name = labels.get(self.kind.labels[0], ""), pod["metadata"]["name"]
@@ -308,8 +310,10 @@ def main() -> int:
         results = measure(cluster, folder, kubeconfig, options.jobs, options.embedded)
     for one in results:
         print(
-            f"{one.kind:12} {one.jobs} jobs: all ran after {one.all_ran} s, ended after {one.all_ended} s; a job "
-            f"{one.requests} requests, {one.beside:.0%} of ElasticJob's; {one.failed_decisions} decisions failed"
+            f"{one.kind:12} {one.jobs} jobs: all ran after {one.all_ran} s, ended after {one.all_ended} s; a "
+            "job "
+            f"{one.requests} requests, {one.beside:.0%} of ElasticJob's; {one.failed_decisions} decisions "
+            "failed"
         )
     print(f"goal: no kind needs more than {1 + GOAL:.0%} of ElasticJob's requests")
     print(json.dumps([asdict(one) for one in results]))

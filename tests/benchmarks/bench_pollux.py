@@ -1,17 +1,18 @@
 """Pollux's optimizer against its limits: ``python tests/benchmarks/bench_pollux.py [--generations 300]``.
 
-Each case is a cluster of nodes with 4 GPUs and two cycles: a cold start; then a quarter of the jobs has ended and as many new
-ones have come. The time is this process's CPU time for speed-up tables and `optimize_allocations` together, the least of three runs. The
-limits are the project's; the paper's artifact takes 26-29 s for 160 jobs on 64 nodes, and 2.7-3.2 s for 40 on 16.
+Each case is a cluster of nodes with 4 GPUs and two cycles: a cold start; then a quarter of the jobs has ended
+and as many new ones have come. The time is this process's CPU time for speed-up tables and
+`optimize_allocations` together, the least of three runs. The limits are the project's; the paper's artifact
+takes 26-29 s for 160 jobs on 64 nodes, and 2.7-3.2 s for 40 on 16.
 
 Quality is the objective itself (the higher, the better; with the paper's fairness it is negative) beside
 
 - the bound: what no answer can be worth more than, by the multiplier of the relaxed problem (`Values.bound`);
-- a genetic algorithm as the paper describes it, of 100 answers over so many generations: from scratch, and from our answer,
-  to see whether a long search betters it.
+- a genetic algorithm as the paper describes it, of 100 answers over so many generations: from scratch, and
+  from our answer, to see whether a long search betters it.
 
-The jobs are those of AdaptDL's tests, each with parameters off by random factors: times by 0.5-2, norm by 0.3-3, noise by
-0.3-30; initial batch 128, at most 1280, 64-256 at once, at most 8 or 64 replicas.
+The jobs are those of AdaptDL's tests, each with parameters off by random factors: times by 0.5-2, norm by
+0.3-3, noise by 0.3-30; initial batch 128, at most 1280, 64-256 at once, at most 8 or 64 replicas.
 """
 
 import argparse
@@ -122,7 +123,8 @@ class Genetic:
         return total
 
     def _crossed(self, states: Ints) -> Ints:
-        """Each child has the first jobs of one answer, the others of another; the better are chosen more often."""
+        """Each child has the first jobs of one answer, the others of another; the better are chosen more
+        often."""
         parents = (self._random.random((2, POPULATION)) ** 2 * POPULATION).astype(int)
         points = self._random.integers(0, states.shape[1] + 1, (POPULATION, 1, 1))
         first = np.arange(states.shape[1])[None, :, None] < points
@@ -142,8 +144,8 @@ class Genetic:
         return mutated
 
     def _repaired(self, states: Ints) -> Ints:
-        """No more than a job may have, one spanning job on a node, no more than a node has; earlier jobs go first,
-        in an order of chance."""
+        """No more than a job may have, one spanning job on a node, no more than a node has; earlier jobs go
+        first, in an order of chance."""
         order = np.argsort(self._random.random(states.shape[:2]), axis=1)[..., None]
         states = np.take_along_axis(states, order, axis=1)
         most = self._most[order[..., 0]][..., None]

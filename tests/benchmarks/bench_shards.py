@@ -1,12 +1,14 @@
-"""Dynamic sharding against DLRover 0.6.1, side by side in one run: ``python tests/benchmarks/bench_shards.py [--json]``.
+"""Dynamic sharding against DLRover 0.6.1, side by side in one run: ``python tests/benchmarks/bench_shards.py
+[--json]``.
 
-(a) in process: 10,000 tasks of 100 records dispatched and completed for 8 workers in turn, upstream's TaskManager and our
-`Dataset`. (b) over the network, server and clients in two processes, 8 client threads: upstream's gRPC LocalJobMaster, a
-call a task, all in memory; ours by HTTP from the real master, which stores each acknowledgement before it answers, with
-`MasterClient`, leasing and acknowledging in batches. (c) memory of pending shards.
+(a) in process: 10,000 tasks of 100 records dispatched and completed for 8 workers in turn, upstream's
+TaskManager and our `Dataset`. (b) over the network, server and clients in two processes, 8 client threads:
+upstream's gRPC LocalJobMaster, a call a task, all in memory; ours by HTTP from the real master, which stores
+each acknowledgement before it answers, with `MasterClient`, leasing and acknowledging in batches. (c) memory
+of pending shards.
 
-Rates are the best of several turns in alternation, so that a busy machine hurts both. The peer lives in an environment
-of its own, ``.venv-bench``, made on first use with ``uv`` (`make bench` brings it).
+Rates are the best of several turns in alternation, so that a busy machine hurts both. The peer lives in an
+environment of its own, ``.venv-bench``, made on first use with ``uv`` (`make bench` brings it).
 """
 
 import argparse
@@ -126,7 +128,8 @@ def in_process_rate(batch: int) -> float:
 
 
 def http_rate(batch: int, tasks: int) -> float:
-    """Our tasks a second over HTTP: a real master in a process of its own, each acknowledgement durable in its file."""
+    """Our tasks a second over HTTP: a real master in a process of its own, each acknowledgement durable in
+    its file."""
     with tempfile.TemporaryDirectory(prefix="edl-bench-") as folder:
         port = free_port()
         command = [

@@ -1,10 +1,12 @@
-"""The Pollux paper's evaluation in the simulator: ``python -m tests.benchmarks.bench_simulator --data FOLDER [--json] [--results FILE]``.
+"""The Pollux paper's evaluation in the simulator: ``python -m tests.benchmarks.bench_simulator --data FOLDER
+[--json] [--results FILE]``.
 
-FOLDER is ``simulator/`` of petuum/adaptdl's branch osdi21-artifact, or a copy of its ``traces`` and ``workloads*``. For each
-policy and relative load it prints the mean job completion time over the eight workloads beside the published one. The limits:
-Tiresias and Optimus within 2 % of it, which shows that the simulator is faithful; `pollux` never above it, and `shortest-history`
-11 % below Pollux's. With ``--results`` each run's result is written down when it has ended, and
-not made again: the evaluation takes two hours. `edl simulate pollux` does the same for any policy.
+FOLDER is ``simulator/`` of petuum/adaptdl's branch osdi21-artifact, or a copy of its ``traces`` and
+``workloads*``. For each policy and relative load it prints the mean job completion time over the eight
+workloads beside the published one. The limits: Tiresias and Optimus within 2 % of it, which shows that the
+simulator is faithful; `pollux` never above it, and `shortest-history` 11 % below Pollux's. With ``--results``
+each run's result is written down when it has ended, and not made again: the evaluation takes two hours. `edl
+simulate pollux` does the same for any policy.
 """
 
 import argparse
@@ -90,7 +92,8 @@ def show(row: Row) -> None:
     ratio = "-" if row.met is None else f"{row.jct_mean / row.published - 1:+.1%}"
     print(
         f"{row.policy:16} {row.load:4} {row.published:9.0f} {row.jct_mean:7.0f} {ratio:>7} "
-        f"{row.jct_p99:7.0f} {row.makespan:8.0f} {row.utilisation:6.1%} {row.pending:7.0f} {row.restarts:8.1f}  "
+        f"{row.jct_p99:7.0f} {row.makespan:8.0f} {row.utilisation:6.1%} {row.pending:7.0f} "
+        f"{row.restarts:8.1f}  "
         f"{verdict}",
         flush=True,
     )

@@ -1,4 +1,5 @@
-"""An operator in Go, built with controller-runtime's manager and client-go's defaults (protobuf, leader election)."""
+"""An operator in Go, built with controller-runtime's manager and client-go's defaults (protobuf, leader
+election)."""
 
 import os
 import shutil
@@ -77,7 +78,8 @@ def reason(event: Object) -> str:
 
 
 def test_another_manager_takes_over(local: LocalCluster, handle: Cluster, tmp_path: Path) -> None:
-    """When the leader was killed, the second manager leads once the lease has run out, and goes on with the work."""
+    """When the leader was killed, the second manager leads once the lease has run out, and goes on with the
+    work."""
     with operator(local, handle.namespace, tmp_path / "first") as first:
         eventually(lambda: holder(handle), (tmp_path / "first").read_text)
         before = holder(handle)

@@ -1,4 +1,5 @@
-"""Airflow's KubernetesPodOperator with its defaults: it follows logs with times, and asks again since a time."""
+"""Airflow's KubernetesPodOperator with its defaults: it follows logs with times, and asks again since a
+time."""
 
 import json
 import subprocess

@@ -1,4 +1,5 @@
-"""Clients in Python that others wrote, each in an environment without this project: every check of each program is a row."""
+"""Clients in Python that others wrote, each in an environment without this project: every check of each
+program is a row."""
 
 import ast
 import os
@@ -44,7 +45,8 @@ def test_python_client(
     """The check, whose docstring is the promise, passes in a process of its own."""
     python = python_environment(ENVIRONMENTS[program])
     settings = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(local.kubeconfig), "NAMESPACE": handle.namespace,
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(local.kubeconfig),
+        "NAMESPACE": handle.namespace,
     }  # fmt: skip
     command = [str(python), "-P", str(source(program)), check]
     done = subprocess.run(command, env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,5 @@
-"""Workflows on the real Argo controller: starting them, waiting for them, and jobs whose status a test writes itself."""
+"""Workflows on the real Argo controller: starting them, waiting for them, and jobs whose status a test writes
+itself."""
 
 import contextlib
 import datetime as dt
@@ -49,7 +50,7 @@ def create(
     placed = {**manifest, "metadata": {**manifest["metadata"], **({"namespace": where} if where else {})}}
     what = f"create {resource.kind} {where}/{manifest['metadata'].get('name')}"
     path, arguments = resource.path(where), (("fieldValidation", "Strict"), *query)
-    request = transport.Request("create", resource.plural, path, what, arguments, placed, idempotent=False)
+    request = transport.ApiRequest("create", resource.plural, path, what, arguments, placed, idempotent=False)
     created: dict[str, Any] = transport.send(cluster, request)
     return created
 
@@ -104,7 +105,8 @@ class Run:
         return {one["name"]: one.get("value", "") for one in found["outputs"]["parameters"]}
 
     def resume(self, name: str, **outputs: str) -> None:
-        """As `argo node set` for these outputs of a suspended node, and `argo resume`, which gives the others their default."""
+        """As `argo node set` for these outputs of a suspended node, and `argo resume`, which gives the others
+        their default."""
         node = self.await_node(name, "Running")
         parameters = [
             {"name": one["name"], "value": outputs.get(one["name"], one["valueFrom"]["default"])}

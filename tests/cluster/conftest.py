@@ -1,8 +1,9 @@
-"""The real cluster under test: one that is started for the run, or with ``EDL_TEST_CLUSTER=existing`` a running one.
+"""The real cluster under test: one that is started for the run, or with ``EDL_TEST_CLUSTER=existing`` a
+running one.
 
-A running one is that of ``KUBECONFIG``. Where `make cluster-up` started it, everything is as if the run had; of any
-other cluster ``EDL_TEST_IMAGE`` and ``EDL_TEST_PYTHON`` name an image with edl_workflows and the interpreter in it, and
-tests that need more than the API are skipped.
+A running one is that of ``KUBECONFIG``. Where `make cluster-up` started it, everything is as if the run had;
+of any other cluster ``EDL_TEST_IMAGE`` and ``EDL_TEST_PYTHON`` name an image with edl_workflows and the
+interpreter in it, and tests that need more than the API are skipped.
 """
 
 import os
@@ -30,7 +31,8 @@ _PYTHON = os.environ.get("EDL_TEST_PYTHON", "python")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here needs the cluster; the fast lane leaves it out. What judges the whole run comes last."""
+    """Every test here needs the cluster; the fast lane leaves it out. What judges the whole run comes
+    last."""
     for item in items:
         if item.path.is_relative_to(_FOLDER):
             item.add_marker(pytest.mark.cluster)

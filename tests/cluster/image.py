@@ -1,6 +1,8 @@
-"""The image of `Containerfile`, built without a registry: the base from Debian packages, the rest from a wheelhouse.
+"""The image of `Containerfile`, built without a registry: the base from Debian packages, the rest from a
+wheelhouse.
 
-Everything is cached by its content beside the test bed's programs. Needs root and Debian's buildah and mmdebstrap.
+Everything is cached by its content beside the test bed's programs. Needs root and Debian's buildah and
+mmdebstrap.
 """
 
 import hashlib

@@ -113,7 +113,8 @@ def apply(bed: Bed, objects: list[Object], *flags: str) -> None:
 def job(
     bed: Bed, name: str, program: str = STEPS_FOR_EVER, roles: tuple[str, ...] = ("worker",)
 ) -> dict[str, Any]:
-    """An ElasticJob with one node a role that runs a Python program, in pods that a restricted namespace admits."""
+    """An ElasticJob with one node a role that runs a Python program, in pods that a restricted namespace
+    admits."""
     command = [bed.python, "-m", "edl_workflows.cli", "agent", "run", "--", bed.python, "-c", program]
     return _job(name, restricted_pod(bed, command), roles)
 
@@ -126,7 +127,8 @@ def restricted_pod(bed: Bed, command: list[str]) -> Object:
 
 
 def image_job(image: str, name: str) -> dict[str, Any]:
-    """An ElasticJob whose one worker ends at once; it is made of the installation's image, as its master is."""
+    """An ElasticJob whose one worker ends at once; it is made of the installation's image, as its master
+    is."""
     spec = _pod(image, ["edl", "agent", "run", "--", "python", "-c", "pass"])
     return _job(name, spec | {"runtimeClassName": PLAIN_RUNTIME}, ("worker",))
 
@@ -190,7 +192,8 @@ class Installed:
         return holder.split("_")[0]
 
     def account(self, name: str, role: str) -> Cluster:
-        """The connection of a new service account in the jobs' namespace that has the cluster role `role` there."""
+        """The connection of a new service account in the jobs' namespace that has the cluster role `role`
+        there."""
         return account_of(self.bed, self.jobs, name, self.folder, role)
 
     def as_account(self, name: str) -> Cluster:
@@ -268,7 +271,7 @@ def allowed(cluster: Cluster, user: str, right: dict[str, str]) -> bool:
         "spec": {"user": user, "resourceAttributes": right},
     }
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    request = transport.Request("create", "subjectaccessreviews", path, "review access", body=review)
+    request = transport.ApiRequest("create", "subjectaccessreviews", path, "review access", body=review)
     answer = transport.send(cluster, request)
     return bool(answer["status"]["allowed"])
 

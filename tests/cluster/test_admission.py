@@ -244,7 +244,8 @@ def test_not_refused(guarded: Guarded, row: str) -> None:
 
 
 def test_a_forged_child_is_refused(guarded: Guarded) -> None:
-    """A Secret whose owner says that it is the job's token is made by the controller only; so is a pod, and so on by an edit."""
+    """A Secret whose owner says that it is the job's token is made by the controller only; so is a pod, and
+    so on by an edit."""
     for manifest in (TOKEN, _pod()):
         forged = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [guarded.owner]}}
         assert "ValidatingAdmissionPolicy 'edl-children" in guarded.refusal(PERSON, "create", forged)

@@ -1,4 +1,5 @@
-"""The demo's pipeline, run by Airflow's services against a real cluster by its kubeconfig, with TensorFlow in pods."""
+"""The demo's pipeline, run by Airflow's services against a real cluster by its kubeconfig, with TensorFlow in
+pods."""
 
 import json
 import shutil
@@ -40,8 +41,9 @@ def here(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, namespace: 
 
 
 def test_the_example_pipeline_on_a_real_cluster(here: Place, tmp_path: Path) -> None:
-    """Every task succeeds on 1 to 3 servers and 1 to 3 workers in pods, all data is consumed, the migration loses no step
-    that was checkpointed, and the model that `evaluate` reads from the shared folder passes its gate."""
+    """Every task succeeds on 1 to 3 servers and 1 to 3 workers in pods, all data is consumed, the migration
+    loses no step that was checkpointed, and the model that `evaluate` reads from the shared folder passes its
+    gate."""
     dags = tmp_path / "dags"
     dags.mkdir()
     shutil.copy(TRAINING.parent / f"{TRAIN_DAG}.py", dags)

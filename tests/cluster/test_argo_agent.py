@@ -1,6 +1,8 @@
-"""The agent and the real workflow controller: every way in which a step ends, and every way in which a process does.
+"""The agent and the real workflow controller: every way in which a step ends, and every way in which a
+process does.
 
-The jobs have no controller here: a test says itself what becomes of them. What is tested is whose turn it is when.
+The jobs have no controller here: a test says itself what becomes of them. What is tested is whose turn it is
+when.
 """
 
 import contextlib
@@ -44,7 +46,8 @@ GROUPS = ("Steps", "StepGroup", "Retry")
 def agent(
     bed: Bed, namespace: str, point: str = "never", kubeconfig: Path | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """An agent's process for one namespace, which kills itself at a point of `tests.unit.argo.agent.killed`."""
+    """An agent's process for one namespace, which kills itself at a point of
+    `tests.unit.argo.agent.killed`."""
     command = [sys.executable, "-m", "tests.unit.argo.agent.killed", point, "--namespace", namespace]
     port = free_port()
     command += [
@@ -226,7 +229,8 @@ def test_workflow_deadline_takes_effect(argo: Argo) -> None:
 
 
 def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
-    """A step's time is up while its workflow goes on: the job is kept as its policy says, and its late end changes nothing.
+    """A step's time is up while its workflow goes on: the job is kept as its policy says, and its late end
+    changes nothing.
 
     In a DAG: a group of steps fails at once when the time of one is up.
     """
@@ -272,8 +276,8 @@ def test_manual_retry_makes_the_failed_job_anew(argo: Argo) -> None:
 
 
 def retry_by_hand(status: dict[str, Any]) -> dict[str, Any]:
-    """What `argo retry` changes (FormulateRetryWorkflow, workflow/util/util.go of Argo Workflows 4.1.4): failed nodes go,
-    what groups them runs again, and the workflow has no phase and no end."""
+    """What `argo retry` changes (FormulateRetryWorkflow, workflow/util/util.go of Argo Workflows 4.1.4):
+    failed nodes go, what groups them runs again, and the workflow has no phase and no end."""
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     again = {"phase": "Running", "message": None, "startedAt": now, "finishedAt": None}
     failed = {key: node for key, node in status["nodes"].items() if node["phase"] in ("Failed", "Error")}
@@ -315,7 +319,8 @@ def test_killed_agent(bed: Bed, cluster: Cluster, namespace: str, point: str) ->
 
 
 def test_vanished_while_no_agent_ran(bed: Bed, cluster: Cluster, namespace: str) -> None:
-    """A workflow is terminated, another deleted while the agent is dead: the next one cancels what they began."""
+    """A workflow is terminated, another deleted while the agent is dead: the next one cancels what they
+    began."""
     argo = Argo(cluster.in_namespace(namespace))
     for name in ("terminated", "deleted", "alive"):
         argo.start(name, [submit(name)])
@@ -387,7 +392,8 @@ def account(bed: Bed, namespace: str, rules: list[dict[str, Any]], folder: Path)
     objects = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
         {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta, "rules": rules},
-        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": ref,
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta,
+         "roleRef": ref,
          "subjects": [subject]},
     ]  # fmt: skip
     bed.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
@@ -412,7 +418,8 @@ def agent_pods(bed: Bed) -> Iterator[None]:
 
 
 def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
-    """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on stop."""
+    """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on
+    stop."""
     options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
     documents = list(plugin_manifests(options))
     sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])

@@ -75,7 +75,7 @@ def refusal(cluster: Cluster, namespace: str, example: Example) -> str:
     """What a strict API server says against a document; empty if it takes it. Nothing is stored."""
     plural = f"{example.kind.lower()}s"
     scope = "" if example.kind.startswith("Cluster") else f"/namespaces/{namespace}"
-    request = transport.Request(
+    request = transport.ApiRequest(
         "create",
         plural,
         f"/apis/argoproj.io/v1alpha1{scope}/{plural}",
@@ -130,8 +130,8 @@ def corpus() -> Iterator[Example]:
 
 @pytest.mark.timeout(600)
 def test_the_linter_agrees_with_argos_own_validation(validate: Validate) -> None:
-    """Beyond structure the linter blames nothing that Argo's validation lets pass, but for what Argo doesn't look at; and it
-    finds nearly all that Argo finds."""
+    """Beyond structure the linter blames nothing that Argo's validation lets pass, but for what Argo doesn't
+    look at; and it finds nearly all that Argo finds."""
     examples = list(corpus())
     wrong, silent, refused = {}, [], 0
     for example, message in zip(examples, validate([one.text for one in examples]), strict=True):
@@ -176,8 +176,8 @@ def test_argos_own_validation_refuses_what_is_handed_on_wrongly(validate: Valida
 def test_no_example_of_argos_is_a_false_alarm(
     cluster: Cluster, module_namespace: str, texts: list[tuple[str, str]]
 ) -> None:
-    """In some 225 documents an error is found exactly where the API server refuses one, and a warning in the one example
-    that really leaves a job behind."""
+    """In some 225 documents an error is found exactly where the API server refuses one, and a warning in the
+    one example that really leaves a job behind."""
     examples = [one for source, text in texts for one in documents(source, text)]
     refused = {one.source: why for one in examples if (why := refusal(cluster, module_namespace, one))}
     findings = check_texts(texts)

@@ -1,4 +1,5 @@
-"""Our templates on the real Argo controller, both ways to wait. Most jobs here are driven by the test, so that minutes do."""
+"""Our templates on the real Argo controller, both ways to wait. Most jobs here are driven by the test, so
+that minutes do."""
 
 import json
 import time
@@ -63,7 +64,8 @@ def here(
 
 @pytest.fixture(scope="module")
 def nightly(here: Argo) -> str:
-    """A CronWorkflow that was there from the module's beginning, so that its minute passes meanwhile; its name."""
+    """A CronWorkflow that was there from the module's beginning, so that its minute passes meanwhile; its
+    name."""
     template = client.get(here.cluster, WORKFLOW_TEMPLATES, "elastic-scale-plugin")
     cron = schedules.cron(template, "* * * * *", {"job": "absent"})
     # Argo deletes older workflows, and the test may come to look at this one's first after many minutes.
@@ -77,7 +79,8 @@ def _name_of(run: Run) -> str:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.yaml")), ids=lambda file: file.stem)
 def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
-    """The API server takes each recorded manifest with strict validation: no unknown field, all of Argo's rules hold."""
+    """The API server takes each recorded manifest with strict validation: no unknown field, all of Argo's
+    rules hold."""
     for manifest in yaml.safe_load_all(file.read_text()):
         if (kind := KINDS.get(manifest["kind"])) is not None:  # Argo Events is not here
             name = f"{manifest['metadata']['name']}-tried"
@@ -91,7 +94,8 @@ def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_train(way: WaitMode, here: Argo) -> None:
-    """The job is made once, waited for, and what it came to is the workflow's output, with the same names either way."""
+    """The job is made once, waited for, and what it came to is the workflow's output, with the same names
+    either way."""
     run = here.start("elastic-train", way, spec=SPEC)
     job = here.job(_name_of(run)).appear()
     job.say("Running", progress={"step": 3, "records": 96})
@@ -107,8 +111,10 @@ def test_train(way: WaitMode, here: Argo) -> None:
     assert tuple(found) == PARAMETERS
     uid = job.get()["metadata"]["uid"]
     expected = {
-        "kind": "ElasticJob", "namespace": here.cluster.namespace, "name": job.name, "job": job.name, "uid": uid,
-        "phase": "Succeeded", "step": "7", "records": "224", "checkpoint-uri": CHECKPOINT["uri"], "checkpoint-step": "7",
+        "kind": "ElasticJob", "namespace": here.cluster.namespace, "name": job.name, "job": job.name,
+        "uid": uid,
+        "phase": "Succeeded", "step": "7", "records": "224", "checkpoint-uri": CHECKPOINT["uri"],
+        "checkpoint-step": "7",
         "resumed-step": "", "stall-seconds": "",
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
@@ -143,7 +149,8 @@ def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Ar
         job.say("Suspended")
     if way == "plugin":
         run.wait("Failed")
-    # With resource steps the workflow itself ends minutes later: Argo's executor is killed before it has reported.
+    # With resource steps the workflow itself ends minutes later: Argo's executor is killed before it has
+    # reported.
     run.await_node("cancel", "Succeeded")
 
     assert (job.found() is None) == (policy == "delete")
@@ -151,7 +158,8 @@ def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Ar
 
 @pytest.mark.parametrize("way", WAYS)
 def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
-    """A workflow of others that refers to our stages and to our exit handler leaves no job behind when it is stopped."""
+    """A workflow of others that refers to our stages and to our exit handler leaves no job behind when it is
+    stopped."""
     name = f"by-reference-{way}"
     call = {
         "name": "submit",
@@ -183,7 +191,8 @@ def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_job_of_somebody_else_is_left_alone(way: WaitMode, here: Argo) -> None:
-    """A workflow that names it fails with a message that says so, and neither the step nor the exit handler touches it."""
+    """A workflow that names it fails with a message that says so, and neither the step nor the exit handler
+    touches it."""
     name = f"theirs-{way}"
     theirs = {
         "apiVersion": resources.ELASTIC_JOBS.api_version,
@@ -304,8 +313,9 @@ PLANNED = {
 def test_a_planned_change_waits_for_a_person(
     way: WaitMode, answer: dict[str, str], applied: str, here: Argo
 ) -> None:
-    """What the job's optimizer would change stands at a node that waits. With a yes one ScalePlan carries it out, with the
-    reasons; with a no, or resumed without an answer, nothing is changed and the workflow succeeds."""
+    """What the job's optimizer would change stands at a node that waits. With a yes one ScalePlan carries it
+    out, with the reasons; with a no, or resumed without an answer, nothing is changed and the workflow
+    succeeds."""
     job = _made(here, f"planned-{way}-{applied.lower()}")
     job.say("Running", autoscaling=PLANNED)
     run = here.start("elastic-planned-scale", way, job=job.name)
@@ -423,7 +433,8 @@ def _more(stage: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_stages_by_reference(way: WaitMode, here: Argo) -> None:
-    """A status that was there before a change does not end its step: suspend and resume wait for the status of their own spec."""
+    """A status that was there before a change does not end its step: suspend and resume wait for the status
+    of their own spec."""
     job = _made(here, f"stages-{way}")
     client.patch_status(here.cluster, resources.ELASTIC_JOBS, job.name, {"phase": "Suspended"})
     run = here.run(f"stages-{way}", _stages(way, job.name))
@@ -444,7 +455,8 @@ def test_stages_by_reference(way: WaitMode, here: Argo) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_checkpoint_migrate_restart(way: WaitMode, here: Argo) -> None:
-    """Two plans: a checkpoint, then a migration whose second half is a step of its own; its figures are the outputs."""
+    """Two plans: a checkpoint, then a migration whose second half is a step of its own; its figures are the
+    outputs."""
     job = _made(here, f"moved-{way}")
     if way == "plugin":  # the stage looks for the pod of the rank
         _server(here, job.name)
@@ -460,7 +472,8 @@ def test_checkpoint_migrate_restart(way: WaitMode, here: Argo) -> None:
     run.wait()
 
     found = run.outputs(run.name)
-    assert {name: found[name] for name in ("name", "job", "checkpoint-step", "resumed-step", "stall-seconds")} == {
+    outputs = ("name", "job", "checkpoint-step", "resumed-step", "stall-seconds")
+    assert {name: found[name] for name in outputs} == {
         "name": second, "job": job.name, "checkpoint-step": "7", "resumed-step": "8", "stall-seconds": "1.5",
     }  # fmt: skip
     assert job.plans()[1]["spec"]["replicaResourceSpecs"]["ps"]["replicas"] == 2
@@ -489,7 +502,8 @@ def _server(here: Argo, job: str) -> None:
 def test_retrain_promotes_what_passes_the_gate(
     way: WaitMode, minimum: str, promoted: str, here: Argo, bed: Bed
 ) -> None:
-    """The training's checkpoint goes to the evaluation, the evaluation's metric to the gate and to the promotion."""
+    """The training's checkpoint goes to the evaluation, the evaluation's metric to the gate and to the
+    promotion."""
     run = here.start(
         "elastic-retrain",
         way,
@@ -548,7 +562,8 @@ def _locked(here: Argo, way: WaitMode, name: str, held: dict[str, Any]) -> Run:
 def test_cluster_template_by_the_command_line(
     here: Argo, bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`build --cluster-scope`, `submit --cluster-scope` and `watch`, as a person types them; a wrong parameter is named."""
+    """`build --cluster-scope`, `submit --cluster-scope` and `watch`, as a person types them; a wrong
+    parameter is named."""
     where = ["--kubeconfig", str(bed.kubeconfig), "--namespace", here.cluster.namespace]
     file = tmp_path / "template.yaml"
     assert (
@@ -606,7 +621,8 @@ def test_example_pipeline(
     tmp_path: Path,
     shared_folder: Path,
 ) -> None:
-    """The example pipeline trains, grows, migrates and passes its gate in real pods, as the same DAG of the other engine does."""
+    """The example pipeline trains, grows, migrates and passes its gate in real pods, as the same DAG of the
+    other engine does."""
     assert not ROOT.is_relative_to("/tmp"), (
         "Argo gives its steps a /tmp of their own: clone the repository elsewhere"
     )

@@ -142,7 +142,8 @@ def test_what_a_machine_lacks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.timeout(600)
 def test_crashed_bed_is_cleared_away(tmp_path: Path) -> None:
-    """Of a bed whose programs were killed midway nothing stays: no process, mount, interface, route or cgroup."""
+    """Of a bed whose programs were killed midway nothing stays: no process, mount, interface, route or
+    cgroup."""
     site = Site(tmp_path / "bed", build.BIN, Network(223))
     build.build()
     second = lifecycle.up(site)

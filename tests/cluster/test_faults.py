@@ -1,7 +1,8 @@
-"""Real faults on a real cluster while TensorFlow trains in pods: nothing is lost, and nothing is trained twice but what was leased.
+"""Real faults on a real cluster while TensorFlow trains in pods: nothing is lost, and nothing is trained
+twice but what was leased.
 
-The cases of a class are done to one job, in their order: starting a job is what takes long. Its last test lets the job
-come to its end and judges what it trained.
+The cases of a class are done to one job, in their order: starting a job is what takes long. Its last test
+lets the job come to its end and judges what it trained.
 """
 
 import time
@@ -92,8 +93,8 @@ class TestWorkersAndControlPlane:
         print(f"worker deleted to replacement's first step: {time.monotonic() - begun:.1f} s")
 
     def test_network_cut_between_worker_and_master(self, disturbed: Disturbed, bed: Bed) -> None:
-        """For 30 s: the worker that is cut off stops when it has trained what it holds, the other one gets data on; afterwards
-        it goes on in its pod."""
+        """For 30 s: the worker that is cut off stops when it has trained what it holds, the other one gets
+        data on; afterwards it goes on in its pod."""
         job = disturbed.job
         worker, master = job.pod(names.WORKER_TYPE, 1), job.pod(names.MASTER_TYPE)
         name, other = worker["metadata"]["name"], job.pod(names.WORKER_TYPE)["metadata"]["name"]
@@ -152,7 +153,8 @@ class TestServersMasterAndMachine:
     name = "tossed"
 
     def test_deleted_server_pod_is_replaced(self, disturbed: Disturbed) -> None:
-        """A new server of its rank, a new cluster version from the newest checkpoint, in the same worker pods."""
+        """A new server of its rank, a new cluster version from the newest checkpoint, in the same worker
+        pods."""
         job = disturbed.job
         saved = job.until(lambda: job.get().status.checkpoint, 60, "a checkpoint")
         workers = {pod["metadata"]["uid"] for pod in job.pods(names.WORKER_TYPE)}
@@ -186,7 +188,8 @@ class TestServersMasterAndMachine:
         assert job.get().status.master_restarts == 0  # a deleted one costs none of the budget
 
     def test_drained_node(self, disturbed: Disturbed) -> None:
-        """All pods of the job are evicted and find no place for a while; then it goes on from a checkpoint."""
+        """All pods of the job are evicted and find no place for a while; then it goes on from a
+        checkpoint."""
         job = disturbed.job
         job.go_on()
         roles = (names.WORKER_TYPE, names.PS_TYPE, names.MASTER_TYPE)

@@ -1,4 +1,5 @@
-"""The image that `Containerfile` makes: what is in it, and that a controller, a master and an agent run from it."""
+"""The image that `Containerfile` makes: what is in it, and that a controller, a master and an agent run from
+it."""
 
 import json
 import re
@@ -33,7 +34,8 @@ SETTINGS = (
     "root/.config/pip/pip.conf",
     "var/lib/apt/lists/",
 )
-"""Beginnings of the paths of what says where a machine stands; empty files are where a container's own are mounted."""
+"""Beginnings of the paths of what says where a machine stands; empty files are where a container's own are
+mounted."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,8 @@ def _member(archive: tarfile.TarFile, name: str) -> Any:
 
 
 def test_it_runs_as_nobody_in_particular(image: Image) -> None:
-    """The user is a number other than root's, which `runAsNonRoot` can check, and there is no pip to install with."""
+    """The user is a number other than root's, which `runAsNonRoot` can check, and there is no pip to install
+    with."""
     with tarfile.open(image.archive) as archive:
         manifest = json.load(_member(archive, "manifest.json"))
         config = json.load(_member(archive, manifest[0]["Config"]))["config"]
@@ -89,7 +92,8 @@ def test_nothing_of_this_machine_is_in_it(image: Image) -> None:
 
 
 def _package_indexes() -> set[str]:
-    """Where this machine's pip is told to get packages from: host and path, without scheme and credentials."""
+    """Where this machine's pip is told to get packages from: host and path, without scheme and
+    credentials."""
     pip = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
@@ -98,8 +102,9 @@ def _package_indexes() -> set[str]:
 
 
 def test_controller_master_and_agent_run_from_it(bed: Bed, cluster: Cluster, image: Image) -> None:
-    """In containers with nothing but the image, both replicas of the controller become ready, and a job whose master and
-    worker are made of the image, too, succeeds. Nothing is overridden but where the image comes from."""
+    """In containers with nothing but the image, both replicas of the controller become ready, and a job whose
+    master and worker are made of the image, too, succeeds. Nothing is overridden but where the image comes
+    from."""
     load(bed, image)
     with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", image.name, from_image) as here:
         try:

@@ -1,4 +1,5 @@
-"""`edl install` on a real cluster: accepted, running with the least rights, and useful to those whom it gives rights."""
+"""`edl install` on a real cluster: accepted, running with the least rights, and useful to those whom it gives
+rights."""
 
 import uuid
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ def test_every_object_is_accepted_strictly(bed: Bed, cluster: Cluster, jobs_name
 
 
 def test_both_replicas_are_ready_and_one_leads(here: Installed) -> None:
-    """In a namespace that admits restricted pods only, both replicas become ready and one of them takes the Lease."""
+    """In a namespace that admits restricted pods only, both replicas become ready and one of them takes the
+    Lease."""
     pods = here.pods()
 
     assert len(pods) == 2
@@ -110,8 +112,8 @@ def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) 
 
 
 def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
-    """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was submitted meanwhile
-    runs, and events that the first leader told are counted up, not told twice."""
+    """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was
+    submitted meanwhile runs, and events that the first leader told are counted up, not told twice."""
     first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
     first.wait_step(1, PATIENCE)
     first.run(SUSPEND, SuspendRequest(name=first.name), PATIENCE)
@@ -140,8 +142,8 @@ def _counts(cluster: Cluster, obj: Object) -> dict[str, int]:
 
 
 def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-pipeline` alone a job is scaled, edited, asked for a migration, suspended, and a plan is taken over by the
-    next attempt and withdrawn."""
+    """With `edl-pipeline` alone a job is scaled, edited, asked for a migration, suspended, and a plan is
+    taken over by the next attempt and withdrawn."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
     lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
     three = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=3)})
@@ -246,8 +248,8 @@ def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -
 
 
 def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -> None:
-    """A master's account reads no Secret, not even its own job's, and writes no other job's status and state; no other job's pod
-    reaches it."""
+    """A master's account reads no Secret, not even its own job's, and writes no other job's status and state;
+    no other job's pod reaches it."""
     for name in ("mine", "others"):
         SubmittedJob.submit(pipeline, job(here.bed, name)).wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
         keeps_strangers_out(here, kind_of("ElasticJob"), name)
@@ -270,7 +272,8 @@ def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -
 
 
 def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-pipeline` alone no pod is made, read or deleted, no Secret is read, and no status is written."""
+    """With `edl-pipeline` alone no pod is made, read or deleted, no Secret is read, and no status is
+    written."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -289,8 +292,8 @@ def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeli
 
 
 def test_argos_agent_serves_with_its_own_rights(here: Installed) -> None:
-    """A workflow's plugin step is answered by the installed agent; another whose deadline passes is ended by Argo, and the
-    job that it began is deleted."""
+    """A workflow's plugin step is answered by the installed agent; another whose deadline passes is ended by
+    Argo, and the job that it began is deleted."""
     _workflow(here.cluster, "short", job(here.bed, "short", "pass"))
     _workflow(here.cluster, "late", job(here.bed, "late"), activeDeadlineSeconds=20)
 
@@ -332,8 +335,8 @@ def test_people_with_edit_and_view_have_the_rights_too(
 
 
 def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> None:
-    """The installation for all namespaces is applied for real, without pods: its controller may list jobs everywhere, and
-    may not change a Secret anywhere."""
+    """The installation for all namespaces is applied for real, without pods: its controller may list jobs
+    everywhere, and may not change a Secret anywhere."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     # Other tests run controllers with other accounts, whose work its admission policies would refuse.
     options = InstallOptions("registry.example/edl:1", own, admission_policies=False)

@@ -1,7 +1,8 @@
-"""`edl install --with brain` on a real cluster: Brain in a pod, its store on a volume, its rights those of its role.
+"""`edl install --with brain` on a real cluster: Brain in a pod, its store on a volume, its rights those of
+its role.
 
-The installation is one for all namespaces, as the monitor needs it; its controller is left out, since other tests' jobs are
-not for it. The bed makes no volumes by itself: Brain's is a folder of the machine.
+The installation is one for all namespaces, as the monitor needs it; its controller is left out, since other
+tests' jobs are not for it. The bed makes no volumes by itself: Brain's is a folder of the machine.
 """
 
 import contextlib
@@ -49,7 +50,8 @@ class Brain:
         bed: where.
         cluster: the administrator, in its namespace.
         volume: the folder with its store.
-        operator, tenant, stranger: tokens of who sees all jobs, those of the tests' namespace, and those of another.
+        operator, tenant, stranger: tokens of who sees all jobs, those of the tests' namespace, and those of
+            another.
     """
 
     bed: Bed
@@ -224,7 +226,8 @@ def test_a_master_reports_and_gets_its_plans(brain: Brain, reports: SubmittedJob
 
 
 def test_the_monitor_tells_of_nodes_pods_and_jobs(brain: Brain, reports: SubmittedJob) -> None:
-    """The page's numbers come from the cluster: nodes that are ready, pods that run, and the job with its replicas."""
+    """The page's numbers come from the cluster: nodes that are ready, pods that run, and the job with its
+    replicas."""
     nodes = len(client.list_objects(brain.cluster, Scope(resources.NODES)).items)
     until(lambda: bool(_newest(brain)) and _newest(brain)["pods_running"] >= 4, "a look at the cluster")
     # The master may have told of the job before the monitor: then nothing is known of what is ready.
@@ -252,7 +255,8 @@ def _ready(brain: Brain, of: SubmittedJob) -> dict[str, int | None]:
 
 
 def test_each_sees_what_its_token_is_for(brain: Brain, reports: SubmittedJob) -> None:
-    """The page opens for anybody, and has no numbers without a token; a tenant sees the jobs of its namespaces."""
+    """The page opens for anybody, and has no numbers without a token; a tenant sees the jobs of its
+    namespaces."""
     until(lambda: bool(_row(brain, reports)), "the job is known")
     page = brain.ask("/", "")
 

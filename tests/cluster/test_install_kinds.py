@@ -1,4 +1,5 @@
-"""The installation with jobs of the kinds that other systems brought: the same accounts, with no right more, do the same."""
+"""The installation with jobs of the kinds that other systems brought: the same accounts, with no right more,
+do the same."""
 
 import shlex
 import time
@@ -147,7 +148,8 @@ def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
 def test_a_job_of_any_kind_needs_no_more(
     here: Installed, pipeline: Cluster, role: str, manifest: Any
 ) -> None:
-    """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and deleted."""
+    """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and
+    deleted."""
     wanted = manifest(here.bed, f"{role}-lives", FOREVER, 2)
     kind = kinds.kind_of(wanted["kind"])
     begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), StageIdentity(f"tests/cluster/{role}"))
@@ -190,8 +192,8 @@ def test_a_job_lives_no_longer_than_it_says(
 
 
 def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
-    """A program in a pod finds the DI server and its token in its environment, asks for replicas more and less, several at a
-    time, gets their addresses, and reports what then stands in the status."""
+    """A program in a pod finds the DI server and its token in its environment, asks for replicas more and
+    less, several at a time, gets their addresses, and reports what then stands in the status."""
     job = di_job(here.bed, "di-resizes", RESIZES_ITSELF, 2)
     job["spec"]["tasks"][0] |= {"maxReplicas": 4}
     SUBMIT.begin(pipeline, SubmitRequest(manifest=job), StageIdentity("tests/cluster/di-resizes"))
@@ -204,7 +206,8 @@ def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
 
 
 def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
-    """A scheduling policy makes a PodGroup, which follows the job; one that somebody else has made is not taken over."""
+    """A scheduling policy makes a PodGroup, which follows the job; one that somebody else has made is not
+    taken over."""
     apply(bed, [POD_GROUP_DEFINITION])
     until(lambda: _served(cluster), "PodGroups are served")
     foreign = {

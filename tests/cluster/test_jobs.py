@@ -1,4 +1,5 @@
-"""ElasticJobs in real pods with TensorFlow: train, change, suspend, delete. Prints how long the steps take."""
+"""ElasticJobs in real pods with TensorFlow: train, change, suspend, delete. Prints how long the steps
+take."""
 
 import time
 from collections.abc import Iterator
@@ -37,8 +38,8 @@ def here(
 
 
 def test_job_grows_migrates_and_ends(here: Place) -> None:
-    """1 server and 1 worker, then 2 workers, then 2 servers: each record of each epoch is trained exactly once, the model
-    is good, and what the pods printed can be read."""
+    """1 server and 1 worker, then 2 workers, then 2 servers: each record of each epoch is trained exactly
+    once, the model is good, and what the pods printed can be read."""
     epochs, begun = 60, time.monotonic()
     job = here.submit("grows", epochs, 0.1, {"ps": 1, "worker": 1})
     job.wait_step(1)
@@ -68,7 +69,8 @@ def test_job_grows_migrates_and_ends(here: Place) -> None:
 
 
 def test_suspended_job_frees_its_pods_and_goes_on_where_it_was(here: Place) -> None:
-    """Suspend ends all pods after the chief has saved; resume goes on from that step, and no record is lost."""
+    """Suspend ends all pods after the chief has saved; resume goes on from that step, and no record is
+    lost."""
     epochs = 20
     job = here.submit("sleeps", epochs, 0.1, {"ps": 1, "worker": 1})
     job.wait_step(30)

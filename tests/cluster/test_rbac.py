@@ -1,7 +1,8 @@
-"""The roles are minimal: each right was used in this run, as the API server's audit log says. Runs last of the lane.
+"""The roles are minimal: each right was used in this run, as the API server's audit log says. Runs last of
+the lane.
 
-What uses them are the other tests, those of `test_install.py`, `test_install_kinds.py` and `test_install_brain.py` above all:
-run the four together.
+What uses them are the other tests, those of `test_install.py`, `test_install_kinds.py` and
+`test_install_brain.py` above all: run the four together.
 """
 
 import datetime as dt
@@ -40,7 +41,8 @@ _MASTER_ROLE = names.master_account_name("")
 FINALIZE = {
     (kind.source.api.group, f"{kind.source.api.plural}/finalizers", "update") for kind in KINDS if kind.view
 }
-"""No request uses these: admission asks for them. `test_a_child_may_block_only_for_who_may_finalize` is their proof."""
+"""No request uses these: admission asks for them. `test_a_child_may_block_only_for_who_may_finalize` is their
+proof."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,8 @@ def used(bed: Bed) -> dict[str, set[Right]]:
     for role, right in _allowed(bed.audit_log):
         found.setdefault(MASTER if role.endswith(_MASTER_ROLE) else role, set()).add(right)
     assert names.CONTROLLER in found, (
-        "no installation ran: run this together with test_install.py, test_install_kinds.py and test_install_brain.py"
+        "no installation ran: run this together with test_install.py, test_install_kinds.py and "
+        "test_install_brain.py"
     )
     return found
 
@@ -128,12 +131,13 @@ def test_every_role_is_looked_at() -> None:
 def test_a_child_may_block_only_for_who_may_finalize(
     bed: Bed, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    """Where OwnerReferencesPermissionEnforcement is on, who makes a job's children must have the right to update the job's
-    finalizers."""
+    """Where OwnerReferencesPermissionEnforcement is on, who makes a job's children must have the right to
+    update the job's finalizers."""
     where = cluster.in_namespace(namespace)
+    container = {"name": "main", "image": "none"}
     owner = client.create(where, {
         "apiVersion": names.API_VERSION, "kind": "ElasticJob", "metadata": {"name": "owner"},
-        "spec": {"replicaSpecs": {"worker": {"template": {"spec": {"containers": [{"name": "main", "image": "none"}]}}}}},
+        "spec": {"replicaSpecs": {"worker": {"template": {"spec": {"containers": [container]}}}}},
     })  # fmt: skip
     reference = {key: owner[key] for key in ("apiVersion", "kind")} | {
         key: owner["metadata"][key] for key in ("name", "uid")

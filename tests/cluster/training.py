@@ -88,8 +88,8 @@ class PodJob(SubmittedJob):
         return self.until(found, seconds, f"{count} {role} pods without {sorted(gone)}")
 
     def held(self) -> int:
-        """Records that may be trained twice if all workers are lost now: what the master has leased to them, and what
-        each may lease until it ends."""
+        """Records that may be trained twice if all workers are lost now: what the master has leased to them,
+        and what each may lease until it ends."""
         document = stored_state(self.cluster, self.name)
         leased = sum(
             end - start
@@ -128,7 +128,8 @@ class Controllers:
         template = logs / "master.yaml"
         template.write_text(json.dumps({"spec": {"containers": [master]}}))
         self._command = [
-            sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--kubeconfig", str(bed.kubeconfig),
+            sys.executable, "-m", "edl_workflows.cli", "controller", "run", "--kubeconfig",
+            str(bed.kubeconfig),
             "--namespace", cluster.namespace, "--metrics-port", "0", "--master-template", str(template),
         ]  # fmt: skip
         self._children: list[Child] = []
@@ -188,7 +189,7 @@ def evict(cluster: Cluster, pod: dict[str, Any]) -> None:
     path = f"{resources.PODS.path(metadata['namespace'])}/{metadata['name']}/eviction"
     head = {"name": metadata["name"], "namespace": metadata["namespace"]}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": head}
-    request = transport.Request(
+    request = transport.ApiRequest(
         "create", "pods", path, f"evict {metadata['name']}", body=body, idempotent=False
     )
     transport.send(cluster, request)
@@ -196,7 +197,8 @@ def evict(cluster: Cluster, pod: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def cut(bed: Bed, one: dict[str, Any], other: dict[str, Any]) -> Iterator[None]:
-    """Packets between two pods are dropped meanwhile, both ways; what was open hangs, as when a cable is pulled."""
+    """Packets between two pods are dropped meanwhile, both ways; what was open hangs, as when a cable is
+    pulled."""
     ends = (str(one["status"]["podIP"]), str(other["status"]["podIP"]))
     rules: list[tuple[str, ...]] = [
         ("FORWARD", "-s", source, "-d", target, "-j", "DROP") for source, target in (ends, ends[::-1])
@@ -214,7 +216,8 @@ def cut(bed: Bed, one: dict[str, Any], other: dict[str, Any]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the jobs of some tests run: a namespace with its controller, and a folder that pods and tests share."""
+    """Where the jobs of some tests run: a namespace with its controller, and a folder that pods and tests
+    share."""
 
     bed: Bed
     cluster: Cluster
@@ -230,7 +233,8 @@ class Place:
 
 @contextlib.contextmanager
 def place(request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, replicas: int = 1) -> Iterator[Place]:
-    """Install the definitions and run so many replicas of the controller; afterwards end them and remove the folder.
+    """Install the definitions and run so many replicas of the controller; afterwards end them and remove the
+    folder.
 
     Args:
         request: of the fixture; if a test failed meanwhile, what all pods printed last is printed.

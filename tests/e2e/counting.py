@@ -1,5 +1,5 @@
-"""What the training programs of the kill tests have in common: a model that counts how often each record of each epoch was
-trained into it, and places at which they stop until they are killed or let go.
+"""What the training programs of the kill tests have in common: a model that counts how often each record of
+each epoch was trained into it, and places at which they stop until they are killed or let go.
 
 So the last checkpoint by itself says whether a record was lost, or trained twice.
 """

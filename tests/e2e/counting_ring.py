@@ -1,4 +1,5 @@
-"""A training program of a collective job without any framework: all members count the records of all, summed over a ring."""
+"""A training program of a collective job without any framework: all members count the records of all, summed
+over a ring."""
 
 import sys
 from collections.abc import Mapping, Sequence

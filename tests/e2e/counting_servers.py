@@ -1,4 +1,5 @@
-"""A training program with parameter servers and without any framework: each server counts its part of the records."""
+"""A training program with parameter servers and without any framework: each server counts its part of the
+records."""
 
 import contextlib
 import sys

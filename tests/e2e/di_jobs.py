@@ -1,4 +1,5 @@
-"""DIJobs that really train, on any cluster: submit one, watch what it learns from, scale it, kill its programs."""
+"""DIJobs that really train, on any cluster: submit one, watch what it learns from, scale it, kill its
+programs."""
 
 import json
 import os
@@ -150,8 +151,8 @@ class Job:
 
 
 def collectors_come_and_die(job: Job) -> None:
-    """Collectors are added, one is killed and replaced, and all but one are taken away; the learner learns from whoever there
-    is, is never restarted, and reaches the best return there is."""
+    """Collectors are added, one is killed and replaced, and all but one are taken away; the learner learns
+    from whoever there is, is never restarted, and reaches the best return there is."""
     job.phase(DIJobPhase.RUNNING)
     job.learns_from(0)
     job.learns_from(1)

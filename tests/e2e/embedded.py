@@ -1,4 +1,5 @@
-"""An ElasticJob on the embedded cluster with its controller: everything real, as one pipeline would use it."""
+"""An ElasticJob on the embedded cluster with its controller: everything real, as one pipeline would use
+it."""
 
 import sys
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""A training program without a framework whose model says how often it has seen each record. Arguments: folder, and the step
-at which the process of version 1 waits for ever."""
+"""A training program without a framework whose model says how often it has seen each record. Arguments:
+folder, and the step at which the process of version 1 waits for ever."""
 
 import json
 import sys

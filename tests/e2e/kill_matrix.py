@@ -1,8 +1,9 @@
 """What can befall a task that has begun a job, row by row, on a real Airflow and the embedded cluster.
 
-All rows share one Airflow and go through the same phases: every run is triggered and has begun its job; the blows that fall
-while all services live; the blows that fall while no triggerer lives, or right after the worker was killed; the reaper; and
-last the jobs that are left are told to end. Meanwhile each container has written when it began, and its process's id.
+All rows share one Airflow and go through the same phases: every run is triggered and has begun its job; the
+blows that fall while all services live; the blows that fall while no triggerer lives, or right after the
+worker was killed; the reaper; and last the jobs that are left are told to end. Meanwhile each container has
+written when it began, and its process's id.
 """
 
 import contextlib
@@ -37,7 +38,8 @@ GRACE_SECONDS = 2
 
 Mode = Literal["deferred", "sync"]
 Shape = Literal["waits", "pipeline", "leaks", "leaves"]
-"""A task that waits for its job; one that does not, with a sensor and a teardown, with a sensor, and alone."""
+"""A task that waits for its job; one that does not, with a sensor and a teardown, with a sensor, and
+alone."""
 Gone = Literal["", "by itself", "by the reaper"]
 When = Literal["now", "outage"]
 
@@ -52,7 +54,8 @@ from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.sensors.job import JobSensor
 
 FOLDER = Path(__file__).parents[1]
-SCRIPT = "echo $$$$ >> {0}/{1}.begun; until [ -e {0}/{1}.end ]; do sleep 0.5; done"  # $$ is how a manifest writes a dollar sign
+# A manifest writes a dollar sign as $$.
+SCRIPT = "echo $$$$ >> {0}/{1}.begun; until [ -e {0}/{1}.end ]; do sleep 0.5; done"
 
 def manifest(name):
     container = {
@@ -68,7 +71,8 @@ for row in json.loads((FOLDER / "rows.json").read_text()):
     limit = timedelta(seconds=row["seconds"]) if row["seconds"] else None
     with DAG(name, schedule=None, default_args={"retry_delay": timedelta(seconds=1)}) as dag:
         train = SubmitJobOperator(
-            task_id="train", manifest=manifest(name), wait_for_completion=shape == "waits", retries=row["retries"],
+            task_id="train", manifest=manifest(name), wait_for_completion=shape == "waits",
+            retries=row["retries"],
             on_kill_action=row["on_kill_action"], completion_timeout=limit, **waits,
         )
         if shape in ("pipeline", "leaks"):
@@ -82,7 +86,8 @@ for row in json.loads((FOLDER / "rows.json").read_text()):
 
 with DAG("reaper", schedule=None, params={"report_only": Param(True, type="boolean")}):
     ReapOrphanedJobsOperator(
-        task_id="reap", report_only="{{ params.report_only }}", grace=timedelta(seconds=GRACE), max_cancellations=100
+        task_id="reap", report_only="{{ params.report_only }}", grace=timedelta(seconds=GRACE),
+        max_cancellations=100
     )
 """.replace("GRACE", str(GRACE_SECONDS))
 
@@ -194,7 +199,8 @@ def kill_worker(matrix: "Matrix", row: Row) -> None:
 
 
 def unheard(blow: Callable[["Matrix", Row], None]) -> Callable[["Matrix", Row], None]:
-    """The same blow, with nobody there to hear of it: no triggerer lives, and the worker is killed right before, with its supervisor."""
+    """The same blow, with nobody there to hear of it: no triggerer lives, and the worker is killed right
+    before, with its supervisor."""
 
     def struck(matrix: "Matrix", row: Row) -> None:
         if row.mode == "sync":
@@ -349,8 +355,9 @@ class Matrix:
         self.airflow.call("PATCH", path, {"new_state": state})
 
     def hide_from_scheduler(self, row: Row) -> None:
-        """Pause the row's DAG, and wait until the scheduler has no hold of its run: Airflow 3.3's ends when a run that it looks at
-        is deleted (ObjectDeletedError). It has done a round when it has said that it lives."""
+        """Pause the row's DAG, and wait until the scheduler has no hold of its run: Airflow 3.3's ends when a
+        run that it looks at is deleted (ObjectDeletedError). It has done a round when it has said that it
+        lives."""
         self.airflow.call("PATCH", f"/dags/{row.name}", {"is_paused": True})
         self._await_round()  # the one under way
         self._await_round()
@@ -363,7 +370,8 @@ class Matrix:
         return str(self.airflow.call("GET", "/monitor/health")["scheduler"]["latest_scheduler_heartbeat"])
 
     def await_waiting(self, row: Row, attempt: int) -> None:
-        """Wait until the task that waits for the job does so in this attempt; of a deferred one its trigger has begun."""
+        """Wait until the task that waits for the job does so in this attempt; of a deferred one its trigger
+        has begun."""
         if not row.waiting_task:
             return
         wanted = ["deferred"] if row.mode == "deferred" else ["running", "up_for_reschedule"]
@@ -371,7 +379,8 @@ class Matrix:
             wanted.append("failed")  # on a busy machine its time may be up by now
         self._await_state(row, row.waiting_task, wanted, attempt)
         if row.mode == "deferred":
-            # A trigger that no triggerer has begun is not told of a kill: the rows of the outage are about that.
+            # A trigger that no triggerer has begun is not told of a kill: the rows of the outage are about
+            # that.
             log = f"home/logs/dag_id={row.name}/**/task_id={row.waiting_task}/attempt={attempt}.log.trigger.*"
             self.await_that(lambda: any(self.folder.glob(log)), lambda: f"a trigger of {row.name}")
 

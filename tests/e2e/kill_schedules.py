@@ -2,8 +2,9 @@
 
     python -m tests.e2e.kill_schedules [--schedules 200] [--seed 1] [--only 17] [--at-once 2] [--output FILE]
 
-Prints for each schedule what was killed when and what was found, in FILE as one JSON object a line; logs of the jobs with
-problems stay. Ends with 1 if there were any. Same seed, same schedules; where a kill meets a job depends on the machine.
+Prints for each schedule what was killed when and what was found, in FILE as one JSON object a line; logs of
+the jobs with problems stay. Ends with 1 if there were any. Same seed, same schedules; where a kill meets a
+job depends on the machine.
 """
 
 import argparse
@@ -109,7 +110,10 @@ class Report:
         kills = ", ".join(f"{s.victim} at {s.seconds:.1f} s (step {s.step})" for s in self.struck if s.pod)
         plan = "; one plan" if self.schedule.scale_before is not None else ""
         found = "; ".join(self.problems) or f"well, {self.twice} records twice"
-        return f"{self.schedule.number} {self.schedule.kind}: killed {kills or 'nobody'}{plan}; {self.seconds:.0f} s; {found}"
+        return (
+            f"{self.schedule.number} {self.schedule.kind}: killed {kills or 'nobody'}{plan}; "
+            f"{self.seconds:.0f} s; {found}"
+        )
 
 
 def draw(seed: int, number: int) -> Schedule:

@@ -25,8 +25,8 @@ from tests.e2e.submitted import Container, SubmittedJob
 
 FOLDER = Path(__file__).parent
 LAG_SECONDS = 2.4
-"""The longest that a worker's step is not yet in a checkpoint's data position. Acknowledgements go in groups, a group when the
-one before it is stored, and a checkpoint begins when that is stored."""
+"""The longest that a worker's step is not yet in a checkpoint's data position. Acknowledgements go in groups,
+a group when the one before it is stored, and a checkpoint begins when that is stored."""
 STEP_DELAY = 0.1
 """Seconds of rest after each step, as a rule."""
 
@@ -39,8 +39,8 @@ class Kind(StrEnum):
 
 
 class Victim(StrEnum):
-    """Who is killed. An agent's pod is killed with all that runs in it; of a process only itself. The chief of a collective
-    job is rank 0."""
+    """Who is killed. An agent's pod is killed with all that runs in it; of a process only itself. The chief
+    of a collective job is rank 0."""
 
     MASTER = "master"
     SERVER = "ps"
@@ -77,7 +77,8 @@ class Counting:
     Attributes:
         kind: with servers, or collective.
         folder: for checkpoints and holds, at the same path in all pods.
-        delay: seconds of rest after each step, until `hurry`; how much is trained in `LAG_SECONDS` follows from it.
+        delay: seconds of rest after each step, until `hurry`; how much is trained in `LAG_SECONDS` follows
+            from it.
         container: what its pods run.
     """
 
@@ -158,7 +159,8 @@ class CountingJob(SubmittedJob):
         return SCALE.begin(self.cluster, request, StageIdentity(owner=f"tests/kills/{self.name}")).name
 
     def find(self, victim: Victim) -> str | None:
-        """The pod of a victim: the chief has the lowest node id of the workers that run, the worker the highest."""
+        """The pod of a victim: the chief has the lowest node id of the workers that run, the worker the
+        highest."""
         running = sorted(self.running(victim.role), key=lambda pod: int(pod.rpartition("-")[2]))
         if not running:
             return None
@@ -195,9 +197,10 @@ class CountingJob(SubmittedJob):
         return Verdict(lost, twice, (*problems, *self._ends()))
 
     def most_twice(self, victims: Sequence[Victim]) -> int:
-        """How many records may be in the model twice: what a lost worker had trained and not acknowledged; with a master's
-        leases that were not stored, what all had; with a server, what all but the chief had, or trained while a checkpoint
-        began: the chief's own part is in its position. In a collective job model and data position are of the same step."""
+        """How many records may be in the model twice: what a lost worker had trained and not acknowledged;
+        with a master's leases that were not stored, what all had; with a server, what all but the chief had,
+        or trained while a checkpoint began: the chief's own part is in its position. In a collective job
+        model and data position are of the same step."""
         if self.counting.kind is Kind.RING:
             return 0
         workers = self.counting.replicas["worker"]
@@ -298,7 +301,8 @@ class Situation:
         hold: where processes stop from the beginning on; "" for nowhere.
         reach: waits for the moment.
         release: where they go on after the kill.
-        delay: of a step until then. Without any, a fast machine would train half of the data in `LAG_SECONDS`.
+        delay: of a step until then. Without any, a fast machine would train half of the data in
+            `LAG_SECONDS`.
     """
 
     hold: str

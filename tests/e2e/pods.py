@@ -1,4 +1,5 @@
-"""Pods of a job as plain processes: agents with the environment, and the addresses, that the embedded cluster gives."""
+"""Pods of a job as plain processes: agents with the environment, and the addresses, that the embedded cluster
+gives."""
 
 import json
 import os

@@ -19,7 +19,8 @@ from edl_workflows.agent.tensorflow import TrainingOptions, training
 
 
 def main() -> None:
-    """Train; one line ``epoch step index index …`` a step in a file of this process. No more rest once ``hurry`` is there."""
+    """Train; one line ``epoch step index index …`` a step in a file of this process. No more rest once
+    ``hurry`` is there."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)

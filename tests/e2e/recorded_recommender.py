@@ -1,4 +1,5 @@
-"""The example's recommender, which also notes what it predicts for the same pairs: at its start, and after each step."""
+"""The example's recommender, which also notes what it predicts for the same pairs: at its start, and after
+each step."""
 
 import argparse
 import json

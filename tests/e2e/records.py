@@ -14,8 +14,8 @@ RECORDS = 1437
 SHARD = 64
 """Records of a shard."""
 HELD = 5
-"""Shards that are leased to a worker at most: four ahead and the one being processed. What it has trained and not yet told
-is another matter."""
+"""Shards that are leased to a worker at most: four ahead and the one being processed. What it has trained and
+not yet told is another matter."""
 
 _VERSION = re.compile(r"-v(\d+)-")
 
@@ -54,8 +54,8 @@ def all_records(epochs: int) -> set[tuple[int, int]]:
 def trained(folder: Path) -> "collections.Counter[tuple[int, int]]":
     """How often each (epoch, record) was trained into the model as it is at the end.
 
-    A cluster version that was restored from a checkpoint begins behind the checkpoint's step: what its predecessors made
-    beyond that step is in no model any more, and does not count.
+    A cluster version that was restored from a checkpoint begins behind the checkpoint's step: what its
+    predecessors made beyond that step is in no model any more, and does not count.
     """
     made = [(int(_version(name)), step, epoch, records) for name, epoch, step, records in consumed(folder)]
     first: dict[int, int] = {}

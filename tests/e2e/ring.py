@@ -1,8 +1,9 @@
-"""All-reduce over TCP without any framework: a ring in which each member sends to the next rank and hears from the one before.
+"""All-reduce over TCP without any framework: a ring in which each member sends to the next rank and hears
+from the one before.
 
-Sum and broadcast as of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009):
-each member's array is cut into as many parts as there are members; the parts travel around the ring once to be summed, and
-once more to be known everywhere.
+Sum and broadcast as of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+workstations" (2009): each member's array is cut into as many parts as there are members; the parts travel
+around the ring once to be summed, and once more to be known everywhere.
 """
 
 import contextlib
@@ -77,7 +78,8 @@ class Ring:
         return self.all_reduce(array if self._rank == 0 else np.zeros_like(array))
 
     def close(self) -> None:
-        """Leave, and let the neighbours know, and their neighbours: a ring without a member is of no use to anybody."""
+        """Leave, and let the neighbours know, and their neighbours: a ring without a member is of no use to
+        anybody."""
         if self._size > 1:
             self._break()
             self._sender.shutdown()

@@ -1,4 +1,5 @@
-"""A training program of a collective job without any framework: softmax regression in numpy, gradients summed over a ring."""
+"""A training program of a collective job without any framework: softmax regression in numpy, gradients summed
+over a ring."""
 
 import argparse
 import os
@@ -99,7 +100,8 @@ def gradients(weights: Floats, batch: Batch) -> tuple[Floats, float]:
 
 
 def main() -> None:
-    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once ``hurry`` is there."""
+    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
+    ``hurry`` is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)

@@ -1,4 +1,5 @@
-"""The example's training program under loads that a test sets: for jobs whose size changes while they train."""
+"""The example's training program under loads that a test sets: for jobs whose size changes while they
+train."""
 
 import argparse
 import contextlib
@@ -39,7 +40,8 @@ while os.getppid() == pid:
         os.kill(pid, signal.SIGCONT)
         began, before = time.monotonic(), used()
 """
-"""What a kernel does to a container that wants more than its CPU limit; the embedded cluster leaves CPU alone."""
+"""What a kernel does to a container that wants more than its CPU limit; the embedded cluster leaves CPU
+alone."""
 
 
 def main() -> None:

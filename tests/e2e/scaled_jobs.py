@@ -14,7 +14,8 @@ from tests.e2e.submitted import Container, SubmittedJob
 
 PROGRAM = Path(__file__).parent / "scaled_digits.py"
 PERIOD = 80.0
-"""Seconds between two plans in these tests: a sample each 4 s, a look each 8 s, after 16 s of the same nodes."""
+"""Seconds between two plans in these tests: a sample each 4 s, a look each 8 s, after 16 s of the same
+nodes."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""A program that knows nothing of this package: it forms its group from the environment, as PyTorch's programs do, and exits 0.
+"""A program that knows nothing of this package: it forms its group from the environment, as PyTorch's
+programs do, and exits 0.
 
-It sums numbers with the other members over plain sockets, and ends when there is a file ``end-<rank>`` in its folder. Each
-start leaves a line in ``starts-<rank>``.
+It sums numbers with the other members over plain sockets, and ends when there is a file ``end-<rank>`` in its
+folder. Each start leaves a line in ``starts-<rank>``.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""A standalone master as a process, and a stand-in for the controller: it starts the nodes that the master wants."""
+"""A standalone master as a process, and a stand-in for the controller: it starts the nodes that the master
+wants."""
 
 import subprocess
 import sys
@@ -109,7 +110,8 @@ class Standalone:
             return {}
 
     def wait(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        """The condition's first true value; fails when there is none in time, or the master has ended in failure."""
+        """The condition's first true value; fails when there is none in time, or the master has ended in
+        failure."""
         end = time.monotonic() + seconds
         while not (value := condition()):
             assert time.monotonic() < end, f"not within {seconds} s: {what}"

@@ -161,7 +161,8 @@ class SubmittedJob:
         return [pod["metadata"]["name"] for pod in self.pods(role) if pod["status"].get("phase") == "Running"]
 
     def kill(self, pod: str) -> None:
-        """SIGKILL every process of a pod that runs on this machine, as the kernel's OOM killer or a lost machine would."""
+        """SIGKILL every process of a pod that runs on this machine, as the kernel's OOM killer or a lost
+        machine would."""
         mine = (self.cluster.namespace, pod)
         found = [process for process in psutil.process_iter(["environ"]) if _pod_of(process) == mine]
         assert found, f"no process of {pod}"

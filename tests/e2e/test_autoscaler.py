@@ -1,4 +1,5 @@
-"""The autoscaler with real processes: jobs on an embedded cluster that is too small for all that they may have."""
+"""The autoscaler with real processes: jobs on an embedded cluster that is too small for all that they may
+have."""
 
 import sys
 from collections.abc import Iterator
@@ -39,7 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def submit(cluster: Cluster, folder: Path, name: str, least: int) -> Job:
-    """A fault-tolerant job of up to four trainers that take a core each and run until they are told to end."""
+    """A fault-tolerant job of up to four trainers that take a core each and run until they are told to
+    end."""
     wanted: dict[str, Any] = manifest(name, folder, Container("local", sys.executable), 0, 1)
     for role in ("master", "pserver", "trainer"):
         wanted["spec"][role]["entrypoint"] = "exec sleep 1000"
@@ -65,8 +67,8 @@ def runs(job: Job, trainers: int) -> None:
 
 
 def test_two_jobs_share_a_full_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """A job grows by itself to all that it may have; it gives way to one whose trainers wait for room, without losing those
-    that it keeps, and grows again when that one is gone. Each change says why."""
+    """A job grows by itself to all that it may have; it gives way to one whose trainers wait for room,
+    without losing those that it keeps, and grows again when that one is gone. Each change says why."""
     first = submit(cluster, tmp_path, "first", 1)
     runs(first, 4)
     oldest = client.get(cluster, PODS, "first-trainer-0")["metadata"]["uid"]

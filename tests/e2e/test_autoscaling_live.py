@@ -1,8 +1,10 @@
-"""Jobs that size themselves while TensorFlow trains in them: embedded cluster, controller, master and agents are real.
+"""Jobs that size themselves while TensorFlow trains in them: embedded cluster, controller, master and agents
+are real.
 
-What is made so: a worker's step costs some waiting (as for input), so that several workers gain on a machine of two cores;
-and a parameter server that wants more than its CPU limit is stopped and continued as a kernel would, since the embedded
-cluster leaves CPU alone. Uses and speeds are those that were measured. The masters' rhythm is faster than by default.
+What is made so: a worker's step costs some waiting (as for input), so that several workers gain on a machine
+of two cores; and a parameter server that wants more than its CPU limit is stopped and continued as a kernel
+would, since the embedded cluster leaves CPU alone. Uses and speeds are those that were measured. The masters'
+rhythm is faster than by default.
 """
 
 from collections.abc import Iterator
@@ -41,10 +43,10 @@ def _folder(path: Path, name: str) -> Path:
 
 
 def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) -> None:
-    """From one server, which stays, and one worker it grows by plans of its own until no plan is left: five workers, the
-    most that its annotation allows, or fewer where the last ones brought nothing. Each step waits 0.3 s, of which 0.1 s is
-    one worker's at a time, so that a fourth worker hardly gains. It makes at least twice the steps of the same job that may
-    not grow, whose plan is only shown."""
+    """From one server, which stays, and one worker it grows by plans of its own until no plan is left: five
+    workers, the most that its annotation allows, or fewer where the last ones brought nothing. Each step
+    waits 0.3 s, of which 0.1 s is one worker's at a time, so that a fourth worker hardly gains. It makes at
+    least twice the steps of the same job that may not grow, whose plan is only shown."""
     loads = ("--wait", "0.2", "--shared", "0.1")
     roles = {"ps": Size(1, "200m", auto_scale=False), "worker": Size(1, "500m")}
     still = ScaledJob.submit(
@@ -78,8 +80,8 @@ def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
-    """The first of two servers wants more cores than it has, and is held to its limit. It is migrated to a node with more,
-    the step goes on, and the job is faster than before."""
+    """The first of two servers wants more cores than it has, and is held to its limit. It is migrated to a
+    node with more, the step goes on, and the job is faster than before."""
     training = ScaledTraining(
         _folder(tmp_path, "hot"),
         ("--wait", "0.02", "--load", "0.5"),
@@ -111,7 +113,8 @@ def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_ran_out_of_memory_has_more(cluster: Cluster, tmp_path: Path) -> None:
-    """A worker that needs more than its limit is killed by the cluster; the one in its place has twice as much, and trains."""
+    """A worker that needs more than its limit is killed by the cluster; the one in its place has twice as
+    much, and trains."""
     training = ScaledTraining(
         _folder(tmp_path, "heavy"),
         ("--wait", "0.05", "--ballast", "1000"),

@@ -1,4 +1,5 @@
-"""DIJobs as users run them: embedded cluster, controller, and an agent that really learns, with real kills."""
+"""DIJobs as users run them: embedded cluster, controller, and an agent that really learns, with real
+kills."""
 
 import sys
 from collections.abc import Iterator
@@ -33,14 +34,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.smoke
 def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_path: Path) -> None:
-    """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and taken away."""
+    """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and
+    taken away."""
     collectors_come_and_die(Job.submit(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path))
 
 
 @pytest.mark.long
 def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Path) -> None:
-    """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the next generation,
-    and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends well."""
+    """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the
+    next generation, and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends
+    well."""
     job = Job.submit(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
     job.phase(DIJobPhase.RUNNING)
     assert job.get().status.allocation == job.nodes() == [NODE_NAME] * 3

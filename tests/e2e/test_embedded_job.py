@@ -1,4 +1,5 @@
-"""Elastic jobs as users run them: embedded cluster, controller, master, agents and TensorFlow, with real kills."""
+"""Elastic jobs as users run them: embedded cluster, controller, master, agents and TensorFlow, with real
+kills."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +31,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: Path) -> None:
-    """Scaled to more workers, then from 2 to 3 servers with the master killed meanwhile: the migration finishes, the
-    step never falls below the checkpoint's, no record is lost, and the job succeeds with a good model."""
+    """Scaled to more workers, then from 2 to 3 servers with the master killed meanwhile: the migration
+    finishes, the step never falls below the checkpoint's, no record is lost, and the job succeeds with a good
+    model."""
     epochs = 60
     job = EmbeddedJob.submit(cluster, manifest("survivor", tmp_path, epochs, 0.05, {"ps": 2, "worker": 1}))
     job.wait_step(30)
@@ -59,7 +61,8 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
 
 @pytest.mark.long
 def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
-    """Suspend frees all pods; resume goes on from the checkpoint that the chief saved, and no record is lost."""
+    """Suspend frees all pods; resume goes on from the checkpoint that the chief saved, and no record is
+    lost."""
     epochs = 25
     job = EmbeddedJob.submit(cluster, manifest("sleeper", tmp_path, epochs, 0.05, {"ps": 1, "worker": 1}))
     job.wait_step(100)

@@ -1,4 +1,5 @@
-"""The kill matrix: whatever befalls a task, no job is cancelled that somebody waits for, none is made twice, none is orphaned."""
+"""The kill matrix: whatever befalls a task, no job is cancelled that somebody waits for, none is made twice,
+none is orphaned."""
 
 from collections.abc import Iterator
 
@@ -26,7 +27,8 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 # CI plays one row of each sort; `make test-all` all.
 IN_CI = frozenset({
     "deferred-cleared", "deferred-marked-failed", "deferred-run-failed-and-deleted", "deferred-killed",
-    "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed", "sync-cleared", "sync-run-failed-and-deleted",
+    "deferred-killed-and-marked-failed", "deferred-pipeline-run-failed", "sync-cleared",
+    "sync-run-failed-and-deleted",
     "sync-killed", "sync-killed-and-run-deleted", "sync-leaking-run-failed",
 })  # fmt: skip
 
@@ -35,7 +37,8 @@ IN_CI = frozenset({
     "name", [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.long]) for name in ROWS]
 )
 def test_row(name: str, matrix: Matrix) -> None:
-    """A job that somebody waits for lives on and its task succeeds with it; any other is gone, at the latest after the reaper."""
+    """A job that somebody waits for lives on and its task succeeds with it; any other is gone, at the latest
+    after the reaper."""
     row, found = ROWS[name], matrix.found[name]
 
     assert not found.trouble

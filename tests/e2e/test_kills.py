@@ -1,7 +1,8 @@
-"""Real kills of every role at every moment, on the embedded cluster: no record is lost, no job is stuck, none ends twice.
+"""Real kills of every role at every moment, on the embedded cluster: no record is lost, no job is stuck, none
+ends twice.
 
-The training programs need no framework: their model counts how often each record of each epoch was trained into it, and
-they stop where the kill is to come. A row is named by the job's kind, who is killed and when.
+The training programs need no framework: their model counts how often each record of each epoch was trained
+into it, and they stop where the kill is to come. A row is named by the job's kind, who is killed and when.
 """
 
 from collections.abc import Iterator
@@ -62,8 +63,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize(("kind", "victim", "moment"), ROWS)
 def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_path: Path) -> None:
-    """The job succeeds, once; each record of each epoch is in its model: exactly once if it is collective, else at most as
-    many twice as workers train in a moment."""
+    """The job succeeds, once; each record of each epoch is in its model: exactly once if it is collective,
+    else at most as many twice as workers train in a moment."""
     counting = prepare(Counting(kind, tmp_path), moment)
     job = CountingJob.start(cluster, f"{kind}-{victim}-{moment}", counting)
     kill_at(job, victim, moment)
@@ -75,8 +76,8 @@ def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_
 
 @pytest.mark.long
 def test_a_job_that_is_submitted_again_trains_the_rest(cluster: Cluster, tmp_path: Path) -> None:
-    """Deleted in the middle of an epoch, and submitted again with the same folder: model and data go on together, so that no
-    record is lost, and none is trained twice but what the other worker held."""
+    """Deleted in the middle of an epoch, and submitted again with the same folder: model and data go on
+    together, so that no record is lost, and none is trained twice but what the other worker held."""
     counting = Counting(Kind.SERVERS, tmp_path)
     first = CountingJob.start(cluster, "before", counting)
     first.wait_step(3 * WARM_STEPS)

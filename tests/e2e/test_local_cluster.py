@@ -94,7 +94,8 @@ def test_what_ended_while_the_cluster_was_down_is_reported_as_it_ended(tmp_path:
 
 
 def test_what_died_with_the_machine_says_so_and_restarts_by_policy(tmp_path: Path) -> None:
-    """Processes that died with the cluster are reported as NodeRestarted; restartPolicy decides what follows."""
+    """Processes that died with the cluster are reported as NodeRestarted; restartPolicy decides what
+    follows."""
     with cluster(tmp_path / "state") as local:
         pods = Pods(local.client())
         for name, policy in (("stays", "Always"), ("once", "Never")):
@@ -167,7 +168,8 @@ def test_a_pod_deleted_while_the_cluster_was_down_is_cleaned_up(tmp_path: Path) 
 
 
 def test_capacity_and_priority(tmp_path: Path) -> None:
-    """What does not fit waits with kube-scheduler's words; when there is room, the higher priority goes first."""
+    """What does not fit waits with kube-scheduler's words; when there is room, the higher priority goes
+    first."""
     with cluster(tmp_path / "state", Settings(cpu="1")) as local:
         pods = Pods(local.client())
         whole: Any = {"resources": {"requests": {"cpu": "1"}}}

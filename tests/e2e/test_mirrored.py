@@ -1,4 +1,5 @@
-"""The TensorFlow adapter of collective jobs as real groups of processes: what a change of members does to training."""
+"""The TensorFlow adapter of collective jobs as real groups of processes: what a change of members does to
+training."""
 
 import json
 import subprocess
@@ -94,7 +95,8 @@ def test_loss_curve_of_one_two_and_three_members(groups: Groups, tmp_path: Path)
 
 @pytest.mark.parametrize("lost", [0, 2], ids=["rank 0", "another"])
 def test_lost_member_ends_the_step_of_the_others(lost: int, groups: Groups, tmp_path: Path) -> None:
-    """SIGKILL to one member in the middle of training: the others' step raises an error that says what happened, soon."""
+    """SIGKILL to one member in the middle of training: the others' step raises an error that says what
+    happened, soon."""
     members = groups.start(3, 1_000_000, tmp_path / "state")
     deadline = time.monotonic() + 240
     while not all("training" in groups.output(member) for member in members):

@@ -23,7 +23,8 @@ pytestmark = [
 
 EPOCHS = 60
 START_SECONDS = 300.0
-"""To some steps of a job: its processes import TensorFlow on a machine that may have two cores, and busy ones."""
+"""To some steps of a job: its processes import TensorFlow on a machine that may have two cores, and busy
+ones."""
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,9 @@ def fixed(cluster: Cluster, folder: Path) -> dict[int, float]:
 
 
 def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) -> None:
-    """1 → 3 → 2 workers by the scale stage, under training: each record of each epoch is trained into the model exactly once,
-    the loss of each step is that of a run that nobody disturbed, and so is the final accuracy, within 1 %."""
+    """1 → 3 → 2 workers by the scale stage, under training: each record of each epoch is trained into the
+    model exactly once, the loss of each step is that of a run that nobody disturbed, and so is the final
+    accuracy, within 1 %."""
     folders = {name: tmp_path / name for name in ("fixed", "elastic")}
     for folder in folders.values():
         folder.mkdir()

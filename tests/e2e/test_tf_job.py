@@ -57,8 +57,8 @@ def accuracy(folder: Path) -> float:
 
 @pytest.mark.smoke
 def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """1 PS and 2 workers learn the digits; a killed worker is replaced, other parameter servers go on from the checkpoint,
-    and the job succeeds with a good model."""
+    """1 PS and 2 workers learn the digits; a killed worker is replaced, other parameter servers go on from
+    the checkpoint, and the job succeeds with a good model."""
     job = TfTraining(cluster, "digits-tf", tmp_path)
     program = ("tfjob_digits.py", "--steps", "1500", "--step-delay", "0.02", "--save-seconds", "2")
     job.submit(LOCAL, program, PS=1, Worker=2)
@@ -80,8 +80,8 @@ def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_mirrored_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """2 workers average their gradients at every step; when one is killed both begin anew at the newest checkpoint, and both
-    end with the same weights."""
+    """2 workers average their gradients at every step; when one is killed both begin anew at the newest
+    checkpoint, and both end with the same weights."""
     job = MirroredTraining(cluster, "digits-mirrored", tmp_path)
     pods = job.start(LOCAL)
 

@@ -1,4 +1,5 @@
-"""Programs that don't use this package's library, under ``edl agent run``: they form their group from the environment."""
+"""Programs that don't use this package's library, under ``edl agent run``: they form their group from the
+environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,8 @@ def finished(job: CollectiveJob, seconds: float = 180.0) -> JobPhase:
 
 
 def test_members_that_exit_0_together_have_done_their_work(cluster: Cluster, tmp_path: Path) -> None:
-    """Both form a group of two, exit 0, and the job has succeeded; nobody was replaced, nothing trained twice."""
+    """Both form a group of two, exit 0, and the job has succeeded; nobody was replaced, nothing trained
+    twice."""
     for rank in (0, 1):
         (tmp_path / f"end-{rank}").touch()
     job = submit(cluster, "together", tmp_path)
@@ -62,7 +64,8 @@ def test_members_that_exit_0_together_have_done_their_work(cluster: Cluster, tmp
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_members_that_exit_0_at_different_times(cluster: Cluster, tmp_path: Path, first: int) -> None:
-    """The one that ends first is not replaced, the other is left alone until it ends, and the job has succeeded."""
+    """The one that ends first is not replaced, the other is left alone until it ends, and the job has
+    succeeded."""
     (tmp_path / f"end-{first}").touch()
     job = submit(cluster, f"first-{first}", tmp_path)
 
@@ -79,8 +82,8 @@ def test_members_that_exit_0_at_different_times(cluster: Cluster, tmp_path: Path
 
 
 def test_a_killed_member_is_replaced_and_all_begin_again(cluster: Cluster, tmp_path: Path) -> None:
-    """A group can't go on without one of its members: when the replacement is there, each member's program is started anew
-    with the addresses of the new group."""
+    """A group can't go on without one of its members: when the replacement is there, each member's program is
+    started anew with the addresses of the new group."""
     job = submit(cluster, "killed", tmp_path)
     job.until(lambda: starts(tmp_path, 0) and starts(tmp_path, 1), 120, "the group has formed")
     job.kill(sorted(job.running("worker"))[1])

@@ -113,8 +113,8 @@ class MirroredTraining(TfTraining):
         return [f"{self.name}-worker-{index}" for index in (0, 1)]
 
     def ends_alike(self, pods: list[str], least: int) -> None:
-        """The job succeeds; its workers began last at the same checkpoint, of step `least` or later, and end with the same
-        weights, which are good."""
+        """The job succeeds; its workers began last at the same checkpoint, of step `least` or later, and end
+        with the same weights, which are good."""
         self.await_success()
         restored, trained = ([self.said(pod, word) for pod in pods] for word in ("restored", "trained"))
         assert self.step() == MIRRORED_STEPS

@@ -1,5 +1,5 @@
-"""A standalone master whose job says something of fault tolerance. Arguments: state folder, port, token, nodes as
-``worker=1``, and the fields of ``spec.faultTolerance`` as JSON."""
+"""A standalone master whose job says something of fault tolerance. Arguments: state folder, port, token,
+nodes as ``worker=1``, and the fields of ``spec.faultTolerance`` as JSON."""
 
 import sys
 from pathlib import Path

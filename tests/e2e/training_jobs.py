@@ -1,4 +1,5 @@
-"""TrainingJobs that really train, on any cluster: submit one, scale it, kill its programs, see which chunks were trained."""
+"""TrainingJobs that really train, on any cluster: submit one, scale it, kill its programs, see which chunks
+were trained."""
 
 import os
 import signal
@@ -35,7 +36,8 @@ CHUNKS = 12
 def manifest(
     name: str, folder: Path, container: Container, delay: float, passes: int, **spec: Any
 ) -> dict[str, Any]:
-    """A fault-tolerant job of a master, two pservers and one to four trainers, now two, that learns the digits.
+    """A fault-tolerant job of a master, two pservers and one to four trainers, now two, that learns the
+    digits.
 
     Args:
         name: the job's.
@@ -200,8 +202,8 @@ def _pod_of(process: psutil.Process) -> tuple[str, str]:
 
 
 def trainers_come_and_die(job: Job, passes: int) -> None:
-    """What a user may do to a job, and what may happen to it, while it trains; every chunk of every pass is acknowledged
-    once, the job succeeds, and what it used is released."""
+    """What a user may do to a job, and what may happen to it, while it trains; every chunk of every pass is
+    acknowledged once, the job succeeds, and what it used is released."""
     job.phase(TrainingJobPhase.RUNNING)
     job.works(0)
     job.works(1)

@@ -15,7 +15,8 @@ from tests.cluster.bed.wait import until
 ROOT = Path(__file__).resolve().parents[2]
 LANES = [sys.executable, "-m", "tests.lanes"]
 PROGRAMS = (
-    "apt-get", "buildah", "chromium", "conntrack", "containerd", "ip", "iptables", "kubectl", "mmdebstrap", "runc",
+    "apt-get", "buildah", "chromium", "conntrack", "containerd", "ip", "iptables", "kubectl", "mmdebstrap",
+    "runc",
     "sysctl",
 )  # fmt: skip
 
@@ -44,7 +45,8 @@ def test_commands_run_at_the_same_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_is_shown_and_told(command: str, verdict: str) -> None:
-    """The run fails with what the failed command printed, the other command ends as it would, and each has its verdict."""
+    """The run fails with what the failed command printed, the other command ends as it would, and each has
+    its verdict."""
     done = _run(f"bad={command}", "good=sleep 0.5; echo whole")
 
     assert done.returncode == 1
@@ -86,7 +88,8 @@ def _lives(pid: int) -> bool:
 
 
 def _ci(folder: Path, failing: str) -> tuple[int, str]:
-    """Run CI's script with a `make` that prints its arguments and fails for one target; exit status and output."""
+    """Run CI's script with a `make` that prints its arguments and fails for one target; exit status and
+    output."""
     (folder / ".ci").mkdir()
     (folder / "tests").mkdir()
     (folder / "bin").mkdir()

@@ -24,7 +24,8 @@ class AuditLog:
     """Reads what comes to an audit log from now on.
 
     Args:
-        path: one JSON document a line; a request that stays open has a line when it starts and one when it ends.
+        path: one JSON document a line; a request that stays open has a line when it starts and one when it
+            ends.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Many jobs of four pods, by our controller and by Kubeflow's training-operator, each on a fresh control plane with KWOK's nodes."""
+"""Many jobs of four pods, by our controller and by Kubeflow's training-operator, each on a fresh control
+plane with KWOK's nodes."""
 
 import os
 import subprocess
@@ -20,7 +21,7 @@ import yaml
 from edl_workflows.jobs import names
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.kube import client, transport
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import CRDS, ELASTIC_JOBS, Scope
@@ -94,7 +95,8 @@ def ours(account: str = "") -> Contender:
     """Our controller, with a stand-in for the masters.
 
     Args:
-        account: the ServiceAccount that the jobs' masters share; "" for one a job, with rights to that job alone.
+        account: the ServiceAccount that the jobs' masters share; "" for one a job, with rights to that job
+            alone.
     """
     folder = package_files.files("edl_workflows.jobs") / "crds"
     crds = [file.read_text() for file in folder.iterdir()]
@@ -158,7 +160,7 @@ def _run(cluster: Cluster, contender: Contender, jobs: int) -> float:
     running: set[str] = set()
     done = threading.Event()
 
-    def changed(change: Change) -> None:
+    def changed(change: ObjectChange) -> None:
         if contender.running(change.object.get("status") or {}):
             running.add(change.key.name)
             if len(running) == jobs:
@@ -180,7 +182,7 @@ def _run(cluster: Cluster, contender: Contender, jobs: int) -> float:
 
 
 def _submit(cluster: Cluster, contender: Contender, name: str) -> None:
-    request = transport.Request(
+    request = transport.ApiRequest(
         "create", contender.resource.plural, contender.resource.path("default"), f"create {name}",
         body=contender.job(name), idempotent=False,
     )  # fmt: skip

@@ -1,6 +1,8 @@
-"""Stands in for the masters of many jobs whose pods run nothing: as each master pod runs, asks for its job's nodes.
+"""Stands in for the masters of many jobs whose pods run nothing: as each master pod runs, asks for its job's
+nodes.
 
-A master's first act is an auto ScalePlan with the pods of its job; so much is done here, once a job, as a user of its own::
+A master's first act is an auto ScalePlan with the pods of its job; so much is done here, once a job, as a
+user of its own::
 
     python -m tests.benchmarks.cluster.masters KUBECONFIG
 """
@@ -12,7 +14,7 @@ from typing import Any
 
 from edl_workflows.jobs import names
 from edl_workflows.kube import client
-from edl_workflows.kube.cache import Change
+from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import PODS, Scope
@@ -44,7 +46,7 @@ def main() -> None:
     asked: set[str] = set()
     with ThreadPoolExecutor(2) as pool:
 
-        def changed(change: Change) -> None:
+        def changed(change: ObjectChange) -> None:
             pod = change.object
             job = pod["metadata"]["labels"][names.JOB_LABEL]
             runs = (

@@ -1,4 +1,5 @@
-"""Kubeflow's training-operator 1.7.0, built from its Go module, which pins what it needs in `../training_operator`."""
+"""Kubeflow's training-operator 1.7.0, built from its Go module, which pins what it needs in
+`../training_operator`."""
 
 import os
 import subprocess

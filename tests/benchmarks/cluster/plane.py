@@ -1,7 +1,9 @@
-"""A control plane without nodes, in a folder and on ports of its own, with KWOK's nodes on which nothing runs.
+"""A control plane without nodes, in a folder and on ports of its own, with KWOK's nodes on which nothing
+runs.
 
-For load on controllers: etcd, the API server, the controller manager and the scheduler of the cluster lane's binary, with their
-own limits of requests as they come. Every client has a user of its own, so that the audit log tells whose a request was.
+For load on controllers: etcd, the API server, the controller manager and the scheduler of the cluster lane's
+binary, with their own limits of requests as they come. Every client has a user of its own, so that the audit
+log tells whose a request was.
 """
 
 import secrets
@@ -84,7 +86,8 @@ def running_plane(binaries: Binaries, folder: Path) -> Iterator[Plane]:
         start(
             "etcd", str(binaries.plane), "etcd", "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
             "--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peers,
-            "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}", "--log-level", "error",
+            "--initial-advertise-peer-urls", peers, "--initial-cluster", f"default={peers}", "--log-level",
+            "error",
         )  # fmt: skip
         start("apiserver", str(binaries.plane), *_apiserver(plane, etcd))
         wait_for(lambda: _ready(plane))
@@ -103,7 +106,8 @@ def running_plane(binaries: Binaries, folder: Path) -> Iterator[Plane]:
         stages = [f"--config={stage}" for stage in binaries.stages]
         start(
             KWOK, str(binaries.kwok), f"--kubeconfig={plane.kubeconfig(KWOK)}", "--manage-all-nodes=false",
-            f"--manage-nodes-with-annotation-selector={FAKE}=fake", "--node-lease-duration-seconds=40", *stages,
+            f"--manage-nodes-with-annotation-selector={FAKE}=fake", "--node-lease-duration-seconds=40",
+            *stages,
         )  # fmt: skip
         _make_nodes(cluster)
         yield plane
@@ -138,9 +142,11 @@ def _apiserver(plane: Plane, etcd: str) -> list[str]:
     folder = plane.folder
     return [
         "kube-apiserver", f"--etcd-servers={etcd}", f"--secure-port={plane.port}", "--bind-address=127.0.0.1",
-        f"--advertise-address={ADVERTISED}", "--endpoint-reconciler-type=none", f"--cert-dir={folder}/certificates",
+        f"--advertise-address={ADVERTISED}", "--endpoint-reconciler-type=none",
+        f"--cert-dir={folder}/certificates",
         f"--token-auth-file={folder}/tokens.csv", "--authorization-mode=RBAC",
-        "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={folder}/sa.key",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={folder}/sa.key",
         f"--service-account-signing-key-file={folder}/sa.key", "--service-cluster-ip-range=10.96.0.0/16",
         f"--audit-policy-file={folder}/audit.yaml", f"--audit-log-path={plane.audit_log}",
         "--audit-log-maxsize=2000",
@@ -189,7 +195,7 @@ def _ready(plane: Plane) -> bool:
     with suppress(EdlError, OSError):
         impatient = plane.cluster().with_policy(CallPolicy(attempts=1, read_seconds=5))
         transport.send_for_text(
-            impatient, transport.Request("get", "readyz", "/readyz", "ask the API server")
+            impatient, transport.ApiRequest("get", "readyz", "/readyz", "ask the API server")
         )
         return client.find(impatient, NAMESPACES, "default") is not None
     return False

@@ -1,4 +1,5 @@
-"""How long a job takes to its first step in real pods, and a lost worker to its successor's: TensorFlow, 1 server, 2 workers."""
+"""How long a job takes to its first step in real pods, and a lost worker to its successor's: TensorFlow, 1
+server, 2 workers."""
 
 import shutil
 import time

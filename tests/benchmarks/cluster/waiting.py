@@ -1,8 +1,9 @@
-"""What a waiting Argo step costs, and how soon the next step starts when its job has ended: three ways to wait.
+"""What a waiting Argo step costs, and how soon the next step starts when its job has ended: three ways to
+wait.
 
-*stock* is the resource template that a user writes by hand. No controller looks at the jobs here: the bench says what becomes
-of them. Requests are all that concern the namespace, whoever makes them: the steps' pods or the agent, Argo's controller,
-the kubelet.
+*stock* is the resource template that a user writes by hand. No controller looks at the jobs here: the bench
+says what becomes of them. Requests are all that concern the namespace, whoever makes them: the steps' pods or
+the agent, Argo's controller, the kubelet.
 """
 
 import statistics

@@ -1,7 +1,7 @@
 """DLRover 0.6.1's side of ``bench_shards.py``. Runs in the bench environment; prints one line of JSON.
 
-``python dlrover_shards.py inprocess|grpc RECORDS SHARD_SIZE WORKERS``: rate of tasks that were dispatched and completed.
-Logging is off in both: it is upstream's main cost in process, and no part of the comparison.
+``python dlrover_shards.py inprocess|grpc RECORDS SHARD_SIZE WORKERS``: rate of tasks that were dispatched and
+completed. Logging is off in both: it is upstream's main cost in process, and no part of the comparison.
 """
 
 import json
@@ -52,7 +52,8 @@ def serve(port: int) -> None:
 
 
 def grpc(records: int, shard_size: int, workers: int) -> tuple[int, float]:
-    """Tasks and seconds through LocalJobMaster's gRPC service in a process of its own, one client a thread."""
+    """Tasks and seconds through LocalJobMaster's gRPC service in a process of its own, one client a
+    thread."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

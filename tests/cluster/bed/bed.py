@@ -18,8 +18,8 @@ _FILE = "bed.json"
 class Bed:
     """One Kubernetes cluster with Argo in it.
 
-    A cluster that the tests did not start may lack what only its owner has (an audit log, a way to restart its API
-    server): a test that asks for such a thing is skipped.
+    A cluster that the tests did not start may lack what only its owner has (an audit log, a way to restart
+    its API server): a test that asks for such a thing is skipped.
 
     Attributes:
         kubeconfig: the administrator's.

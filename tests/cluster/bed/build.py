@@ -1,6 +1,7 @@
 """The test bed's programs, built from source by Go into a cache that outlives the checkout.
 
-Each part is built anew when its sources or Go change. Two builds at once are safe: the second waits for the first.
+Each part is built anew when its sources or Go change. Two builds at once are safe: the second waits for the
+first.
 """
 
 import fcntl

@@ -51,8 +51,8 @@ class Site:
         folder: all its state.
         bin: the built programs.
         network: its addresses.
-        binds: folders of the machine that every container sees, read-only at the same path, beside the machine's
-            programs, this checkout and the Python that runs this.
+        binds: folders of the machine that every container sees, read-only at the same path, beside the
+            machine's programs, this checkout and the Python that runs this.
     """
 
     folder: Path
@@ -157,7 +157,8 @@ def _apiserver(site: Site) -> list[str]:
         service_account_signing_key_file=account_key,
         service_cluster_ip_range=site.network.services,
         authorization_mode="Node,RBAC",
-        # On by default on some distributions; it asks for one more right of who makes children that block their owner.
+        # On by default on some distributions; it asks for one more right of who makes children that block
+        # their owner.
         enable_admission_plugins="OwnerReferencesPermissionEnforcement",
         allow_privileged=True,
         kubelet_preferred_address_types="InternalIP",
@@ -276,7 +277,8 @@ def _proxy(site: Site) -> dict[str, Any]:
 
 
 def _cni(site: Site) -> dict[str, Any]:
-    """Each pod has a link of its own to the node, which routes: no bridge, so no bridge netfilter is needed."""
+    """Each pod has a link of its own to the node, which routes: no bridge, so no bridge netfilter is
+    needed."""
     addresses = {
         "type": "host-local",
         "dataDir": str(site.folder / "ipam"),

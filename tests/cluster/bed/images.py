@@ -1,7 +1,7 @@
 """The two images that pods use, as an archive that containerd imports. No registry is asked.
 
-``pause`` has one program. ``host`` is an empty tree: the runtime binds the machine's programs and this checkout into
-every container, so a pod runs what the machine has.
+``pause`` has one program. ``host`` is an empty tree: the runtime binds the machine's programs and this
+checkout into every container, so a pod runs what the machine has.
 """
 
 import hashlib
@@ -14,7 +14,8 @@ from pathlib import Path
 PAUSE = "docker.io/local/pause:1"
 HOST = "docker.io/local/host:1"
 PROGRAMS = "/opt/cluster"
-"""Where containers find the bed's own programs; argoexec may not lie in /tmp, over which Argo mounts a volume."""
+"""Where containers find the bed's own programs; argoexec may not lie in /tmp, over which Argo mounts a
+volume."""
 
 _PATH = f"PATH={PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FOLDERS = [

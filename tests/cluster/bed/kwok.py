@@ -1,4 +1,5 @@
-"""Fake nodes and pods by KWOK, for load on controllers: nothing runs in such pods, but all of them become Ready."""
+"""Fake nodes and pods by KWOK, for load on controllers: nothing runs in such pods, but all of them become
+Ready."""
 
 import json
 from collections.abc import Iterator

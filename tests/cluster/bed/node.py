@@ -1,8 +1,8 @@
 """What of the machine belongs to the cluster: namespaces for processes, mounts and network, and a cgroup.
 
-Every program of the cluster and every pod lives below one process, in the namespaces that it holds open. When that
-process dies, the kernel ends all of them and takes their mounts, interfaces and packet rules with them. So a bed can
-be cleared away whatever happened to it, and two beds do not meet.
+Every program of the cluster and every pod lives below one process, in the namespaces that it holds open. When
+that process dies, the kernel ends all of them and takes their mounts, interfaces and packet rules with them.
+So a bed can be cleared away whatever happened to it, and two beds do not meet.
 """
 
 import os
@@ -105,7 +105,8 @@ class Node:
         """
         if Path("/sys/class/net", self.network.interface).exists():
             raise BedError(
-                f"network {self.network.number} is another test bed's; end that one, or choose another --network"
+                f"network {self.network.number} is another test bed's; end that one, or choose another "
+                "--network"
             )
         self._holder.start()
         for root in self._cgroup_roots():

@@ -1,4 +1,5 @@
-"""Daemons that outlive whoever starts them: each has a pid file and a log, and is stopped by its pid file alone."""
+"""Daemons that outlive whoever starts them: each has a pid file and a log, and is stopped by its pid file
+alone."""
 
 import contextlib
 import os
@@ -27,7 +28,8 @@ class Daemon:
         command: with its arguments.
         folder: its working directory, where `enter` is empty; holds ``<name>.pid`` and ``log/<name>``.
         env: its variables beside PATH and HOME.
-        enter: command prefix that takes it into the node's namespaces; empty where it runs in the machine's own.
+        enter: command prefix that takes it into the node's namespaces; empty where it runs in the machine's
+            own.
     """
 
     name: str
@@ -99,7 +101,8 @@ class Daemon:
         return _command(pid) == self.command
 
     def stop(self, kill: bool = False) -> None:
-        """End it and wait until it has ended: SIGTERM, after some seconds SIGKILL; `kill`: SIGKILL at once."""
+        """End it and wait until it has ended: SIGTERM, after some seconds SIGKILL; `kill`: SIGKILL at
+        once."""
         pid = self.pid
         deadline = time.monotonic() + (0 if kill else _STOP_SECONDS)
         if pid and not kill:
@@ -120,7 +123,8 @@ def _command(pid: int) -> tuple[str, ...]:
 
 
 def _ended(pid: int) -> bool:
-    """Whether nothing of a process is left that could hold a port or a file: its other threads are gone, too."""
+    """Whether nothing of a process is left that could hold a port or a file: its other threads are gone,
+    too."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
