@@ -79,7 +79,7 @@ def test_a_missing_partner_is_an_error_in_time(environment: NodeEnvironment, nod
 
 
 def test_a_stranger_disturbs_nobody(environment: NodeEnvironment, port: int) -> None:
-    """Who can't prove to have the job's token is sent away, and the partners run_node_check none the less."""
+    """Who can't prove to have the job's token is sent away, and the partners measure none the less."""
     first, second = _nodes(environment, 2)
     stranger = replace(second, token="another")
 
