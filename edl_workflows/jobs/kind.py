@@ -28,7 +28,7 @@ from edl_workflows.jobs.api import NETWORK_POLICIES, PODS, ApiResource
 from edl_workflows.jobs.autoscaling import ElasticRole
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
-from edl_workflows.jobs.status import Job, JobStatus
+from edl_workflows.jobs.status import Job, JobStatus, KindPhase, phases_of
 from edl_workflows.jobs.view import JobView
 
 WATCHED = ("list", "watch")
@@ -103,6 +103,11 @@ class Kind:
     def name(self) -> str:
         """The ``kind`` of its manifests."""
         return self.source.api.kind
+
+    @property
+    def phases(self) -> tuple[KindPhase, ...]:
+        """The phases of its jobs, in the kind's own spelling."""
+        return phases_of(self.model.model_fields["status"].annotation)
 
     @property
     def pods(self) -> Source:

@@ -91,8 +91,7 @@ class JobStatus(Status):
     def _finished_by_condition(self) -> Self:
         if self.phase is not None and self.phase.final:
             return self
-        phases: Sequence[KindPhase] = [*get_args(type(self).model_fields["phase"].annotation)[0]]
-        ends = {phase.condition: phase for phase in phases if phase.final}
+        ends = {phase.condition: phase for phase in phases_of(type(self)) if phase.final}
         newest = next((c for c in reversed(self.conditions) if c.type in ends and c.status == "True"), None)
         if newest is not None:
             found = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
@@ -100,6 +99,12 @@ class JobStatus(Status):
             # Not in the object yet: `stored` leaves them out, so that the controller writes them.
             self.__pydantic_fields_set__.difference_update(found)
         return self
+
+
+def phases_of(status: Any) -> tuple[KindPhase, ...]:
+    """The phases that a kind's status can have."""
+    phases: type[KindPhase] = get_args(status.model_fields["phase"].annotation)[0]
+    return tuple(phases)
 
 
 class Job(Resource):

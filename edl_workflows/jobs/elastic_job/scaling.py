@@ -77,4 +77,4 @@ def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
         for name, limit in limits.items()
         if requests.get(name)
     ]
-    return max(0, min(_MOST, *(math.floor(room + _SLACK) for room in rooms)))
+    return max(0, min([_MOST, *(math.floor(room + _SLACK) for room in rooms)]))

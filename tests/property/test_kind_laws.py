@@ -1,0 +1,292 @@
+"""What holds for every kind of the registry: `edl_workflows.jobs.kinds.KINDS`.
+
+A new kind is tested here as soon as `EXAMPLES` has a manifest of it; the first test says so if it has none.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_workflows.exceptions import ManifestError
+from edl_workflows.jobs.actions import Actions, RoleChange, apply_merge_patch
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.testing import JobsNamespace
+from edl_workflows.jobs.view import JobPhase
+from tests.unit.jobs.conftest import make_job, make_template
+from tests.unit.jobs.di_jobs import make as make_di_job
+from tests.unit.jobs.di_jobs import task
+from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
+from tests.unit.jobs.training_jobs import make_training_job
+
+Manifest = dict[str, Any]
+Step = tuple[str, int]
+
+EXAMPLES: dict[str, Manifest] = {
+    "ElasticJob": make_job(
+        optimizeMode="manual", replicaSpecs={"worker": {"replicas": 2, "template": make_template()}}
+    ),
+    "TFJob": make_tf_job(PS=1, Worker=(2, "ExitCode")),
+    "TrainingJob": make_training_job(),
+    "DIJob": make_di_job(task("learner"), task("collector", 2, minReplicas=1, maxReplicas=4)),
+}
+"""A job of each kind. An autoscaler may change those of kinds that have `Kind.elastic`."""
+
+JOB_KINDS = [kind for kind in KINDS if kind.view is not None]
+each_kind = pytest.mark.parametrize("kind", JOB_KINDS, ids=lambda kind: kind.name)
+each_scaled_kind = pytest.mark.parametrize(
+    "kind", [kind for kind in JOB_KINDS if kind.scale is not None], ids=lambda kind: kind.name
+)
+each_elastic_kind = pytest.mark.parametrize(
+    "kind", [kind for kind in JOB_KINDS if kind.elastic is not None], ids=lambda kind: kind.name
+)
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["run", "run all", "succeed", "fail", "evict", "delete", "suspend", "resume", "wait"]
+        ),
+        st.integers(0, 9),
+    ),
+    max_size=12,
+)
+"""What may happen to a job: to the pod of that number, to the job, or nothing for some time."""
+
+
+class KindWorld:
+    """One job of a kind, beside objects of others that look like its own."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.namespace = JobsNamespace()
+        self.job = self.namespace.add(EXAMPLES[kind.name])
+        self.name: str = self.job["metadata"]["name"]
+        labels = dict.fromkeys(kind.labels, "other") | {kind.labels[0]: self.name}
+        spec = {"containers": [{"name": "main", "image": "other:1"}]}
+        for name in (f"{self.name}-stray", "other"):
+            head = {"name": name, "labels": dict(labels)}
+            self.namespace.add({"apiVersion": "v1", "kind": "Pod", "metadata": head, "spec": spec})
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.namespace.objects[self.kind.name, self.name]
+
+    @property
+    def phase(self) -> JobPhase:
+        return self.kind.view_stored(self.manifest).phase
+
+    def own_pods(self) -> list[str]:
+        """Names of the job's pods."""
+        uid = self.job["metadata"]["uid"]
+        return [
+            name
+            for (kind, name), obj in self.namespace.objects.items()
+            if kind == "Pod" and any(o["uid"] == uid for o in obj["metadata"].get("ownerReferences", ()))
+        ]
+
+    def run_all(self) -> None:
+        """Let every pod that the job makes run, until it makes no more."""
+        for _ in range(5):
+            self.settle()
+            for name in self.own_pods():
+                if self.namespace.objects["Pod", name]["status"]["phase"] == "Pending":
+                    self.namespace.set_pod(name, "Running")
+        self.settle()
+
+    def take(self, step: Step) -> None:
+        """Let one thing happen."""
+        what, number = step
+        pods = self.own_pods()
+        if what in ("suspend", "resume"):
+            patch = self.kind.suspension(suspend=what == "suspend")
+            self.namespace.edit(self.kind.name, self.name, {"spec": patch})
+        elif what == "wait":
+            self.namespace.tick(60 * number)
+            self.namespace.reap()
+        elif what == "run all":
+            self.run_all()
+        elif pods:
+            self._change_pod(what, pods[number % len(pods)])
+
+    def _change_pod(self, what: str, name: str) -> None:
+        match what:
+            case "run":
+                self.namespace.set_pod(name, "Running")
+            case "succeed":
+                self.namespace.set_pod(name, "Succeeded", 0)
+            case "fail":
+                self.namespace.set_pod(name, "Failed", 1)
+            case "evict":
+                self.namespace.set_pod(name, "Failed", None, "Evicted")
+            case "delete":
+                self.namespace.delete("Pod", name)
+
+    def settle(self) -> None:
+        """Decide and apply until nothing is left to do."""
+        self.namespace.settle()
+
+    def decide(self) -> Actions:
+        return self.namespace.decide(self.kind.name, self.name)
+
+
+def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
+    """The world after each step, before the controller has seen it."""
+    world = KindWorld(kind)
+    yield world
+    for step in steps:
+        world.settle()
+        world.take(step)
+        if (kind.name, world.name) in world.namespace.objects:
+            yield world
+
+
+def test_every_kind_has_an_example() -> None:
+    """A kind without an example would not be tested here."""
+    assert {kind.name for kind in JOB_KINDS} == EXAMPLES.keys()
+
+
+@each_kind
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS)
+def test_reconcile_comes_to_rest(kind: Kind, steps: list[Step]) -> None:
+    """After its own actions a decision has none: no create, delete, patch, status or Event."""
+    for world in histories(kind, steps):
+        world.settle()
+        rest = world.decide()
+
+        assert (rest.create, rest.delete, rest.patch, rest.status, rest.events) == ((), (), (), None, ())
+
+
+@each_kind
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS)
+def test_reconcile_touches_only_what_the_job_owns(kind: Kind, steps: list[Step]) -> None:
+    """Every object that is deleted or patched is owned by the job, and every object that is made will be."""
+    for world in histories(kind, steps):
+        uid = world.job["metadata"]["uid"]
+        actions = world.decide()
+        touched = [(one.kind, one.name) for one in actions.delete]
+        touched += [(one.kind, one.name) for one in actions.patch]
+        objects = [*(world.namespace.objects[key] for key in touched), *actions.create]
+        owners = [[owner["uid"] for owner in o["metadata"].get("ownerReferences", ())] for o in objects]
+
+        assert owners == [[uid]] * len(objects)
+        assert all(("Pod", name) in world.namespace.objects for name in (f"{world.name}-stray", "other"))
+
+
+@each_kind
+@settings(max_examples=30, deadline=None)
+@given(steps=STEPS)
+def test_final_phases_stay(kind: Kind, steps: list[Step]) -> None:
+    """A job that has succeeded or failed stays so, and makes nothing any more, whatever happens."""
+    ended: JobPhase | None = None
+    for world in histories(kind, steps):
+        actions = world.decide()
+        if ended is not None:
+            assert actions.create == ()
+        world.settle()
+        if ended is not None:
+            assert world.phase is ended
+        ended = world.phase if world.phase.final else None
+
+
+@each_kind
+@settings(max_examples=20, deadline=None)
+@given(steps=STEPS)
+def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> None:
+    """A stage sees identity, phase, reason and generations as they are stored; a suspended job has no pods left."""
+    for world in histories(kind, steps):
+        world.settle()
+        view, status = kind.view_stored(world.manifest), world.manifest["status"]
+
+        assert (view.kind, view.name, view.uid) == (kind.name, world.name, world.job["metadata"]["uid"])
+        assert (view.reason, view.message) == (status.get("reason", ""), status.get("message", ""))
+        assert view.current
+        if view.phase is JobPhase.SUSPENDED:
+            assert world.own_pods() == []
+
+
+@each_kind
+def test_every_phase_has_its_view(kind: Kind) -> None:
+    """Each phase of the kind is one of a view's, and exactly the final ones are final; a new job is Pending."""
+    assert kind.view is not None
+    job = kind.model.parse(EXAMPLES[kind.name])
+    phases = {str(condition) for condition in JobPhase}
+
+    assert kind.view(job).phase is JobPhase.PENDING
+    for phase in kind.phases:
+        found = kind.view(kind.model.parse(EXAMPLES[kind.name] | {"status": {"phase": str(phase)}})).phase
+        assert found in phases
+        assert found.final == phase.final
+    assert kind.failed in kind.phases
+
+
+@each_scaled_kind
+@settings(max_examples=50, deadline=None)
+@given(replicas=st.integers(-1, 12), number=st.integers(0, 3), cpu=st.sampled_from(["", "500m", "2"]))
+def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: str) -> None:
+    """An edit that `scale` allows leaves a valid job with as many nodes as it says, also by resources alone."""
+    world = KindWorld(kind)
+    world.run_all()
+    roles = sorted(kind.view_stored(world.manifest).replicas)
+    role = roles[number % len(roles)]
+    wanted = RoleChange(None if replicas < 0 else replicas, {"cpu": cpu} if cpu else {})
+    try:
+        edit = kind.rescale(world.manifest, {role: wanted})
+    except ManifestError:
+        return
+    edited = copy.deepcopy(world.manifest)
+    edited["spec"] = apply_merge_patch(edited["spec"], edit.spec)
+    kind.model.parse(edited)
+    world.namespace.edit(kind.name, world.name, {"spec": edit.spec})
+    world.run_all()
+    counts = kind.view_stored(world.manifest).replicas
+
+    assert sum(one.desired for one in counts.values()) == edit.nodes
+    if wanted.replicas is not None:
+        assert counts[role].desired == wanted.replicas
+
+
+@each_elastic_kind
+def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
+    """Its name is the one in the status and, where the kind makes the pods, on their labels; its bounds hold."""
+    assert kind.elastic is not None
+    world = KindWorld(kind)
+    world.run_all()
+    elastic = kind.elastic(kind.model.parse(world.manifest))
+
+    assert elastic is not None
+    assert elastic.role in kind.view_stored(world.manifest).replicas
+    assert elastic.minimum <= elastic.replicas <= elastic.maximum
+    if kind.scale is not None:
+        pods = (world.namespace.objects["Pod", name]["metadata"]["labels"] for name in world.own_pods())
+        assert elastic.role in {labels[kind.labels[1]] for labels in pods}
+
+
+@each_elastic_kind
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_an_autoscaler_does_not_oscillate(kind: Kind, data: st.DataObject) -> None:
+    """A job that got the replicas it was scaled to has these, the same role and the same bounds: the next plan from
+    the same cluster changes nothing.
+    """
+    assert kind.elastic is not None
+    world = KindWorld(kind)
+    world.run_all()
+    before = kind.elastic(kind.model.parse(world.manifest))
+    assert before is not None
+    if kind.scale is None:
+        return  # scaled by plans: the job's spec and bounds stay as they are
+    wanted = data.draw(st.integers(before.minimum, min(before.maximum, before.minimum + 8)))
+    edit = kind.rescale(world.manifest, {before.role: RoleChange(wanted)})
+    world.namespace.edit(kind.name, world.name, {"spec": edit.spec})
+    world.run_all()
+    after = kind.elastic(kind.model.parse(world.manifest))
+
+    assert after is not None
+    assert (after.role, after.minimum, after.maximum) == (before.role, before.minimum, before.maximum)
+    assert after.replicas == wanted
