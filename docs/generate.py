@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -29,13 +30,10 @@ from edl_workflows.argo.lint import schema as argo_schema
 from edl_workflows.argo.lint.rules import RULES as LINT_RULES
 from edl_workflows.cli.root import EXIT_CODES, app
 from edl_workflows.get_provider_info import get_provider_info
-from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
-from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.objects import Metadata
-from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
+from edl_workflows.jobs.status import phases_of
 from edl_workflows.master.state.job_result import REASONS
 from edl_workflows.master.state.nodes.relaunch import RULES, ExitRule
 from edl_workflows.master.state.settings import MAX_BUDGET
@@ -107,20 +105,20 @@ def cell(text: str) -> str:
 # --- Custom resources ---
 
 
-def kind_page(kind: type[BaseModel], title: str, phases: type[StrEnum]) -> str:
+def kind_page(kind: Kind) -> str:
     """The fields of a job kind, model by model."""
-    skipped = {kind, *models(Metadata)}
+    skipped = {kind.model, *models(Metadata)}
+    phases = phases_of(kind.model.model_fields["status"].annotation)
     sections = [
         f"## {model.__name__}\n\n{prose(model.__doc__)}\n\n{fields(model)}"
-        for model in models(kind)
+        for model in models(kind.model)
         if model not in skipped
     ]
     known = ", ".join(f"`{phase}`" for phase in phases)
     return page(
-        title,
-        f"This page lists the phases of the kind {title}, and every field of its spec and status.",
-        prose(kind.__doc__),
-        f"## Phases\n\n{prose(phases.__doc__)}\n\nAll: {known}.",
+        kind.name,
+        prose(kind.model.__doc__),
+        f"## Phases\n\n{prose(type(phases[0]).__doc__)}\n\nAll: {known}.",
         *sections,
     )
 
@@ -435,14 +433,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "airflow.md": airflow_page,
     "argo-lint.md": lint_page,
     "cli.md": cli_page,
-    "elasticjob.md": lambda: kind_page(ElasticJob, "ElasticJob", ElasticJobPhase),
-    "dijob.md": lambda: kind_page(DIJob, "DIJob", DIJobPhase),
+    **{f"{kind.name.lower()}.md": partial(kind_page, kind) for kind in KINDS},
     "errors.md": errors_page,
     "policies.md": policies_page,
     "relaunch.md": relaunch_page,
-    "scaleplan.md": lambda: kind_page(ScalePlan, "ScalePlan", ScalePlanPhase),
-    "tfjob.md": lambda: kind_page(TFJob, "TFJob", KubeflowPhase),
-    "trainingjob.md": lambda: kind_page(TrainingJob, "TrainingJob", TrainingJobPhase),
 }
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from edl_workflows.argo import access, schedules, workflows
 from edl_workflows.argo.workflows import TemplateOptions
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.kinds import KINDS
 
 NIGHTLY = "0 3 * * *"
 
@@ -61,7 +63,11 @@ PRODUCTS = (
     BuildProduct("elastic-planned-scale", _template(workflows.planned_scale)),
     BuildProduct("ps-checkpoint-migrate-restart", _template(workflows.checkpoint_migrate_restart)),
     BuildProduct("elastic-retrain", _template(workflows.elastic_retrain)),
-    *(BuildProduct(f"{kind.lower()}-train", _train(kind)) for kind in ("TFJob", "TrainingJob", "DIJob")),
+    *(
+        BuildProduct(f"{kind.name.lower()}-train", _train(kind.name))
+        for kind in KINDS
+        if kind.view is not None and kind.name != ELASTIC_JOB
+    ),
     # These need values that only their author knows, or Argo Events.
     BuildProduct("elastic-retrain-cron", _cron, usual=False),
     BuildProduct("elastic-retrain-events", _events, usual=False),

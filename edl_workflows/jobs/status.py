@@ -102,7 +102,7 @@ class JobStatus(Status):
 
 
 def phases_of(status: Any) -> tuple[KindPhase, ...]:
-    """The phases that a kind's status can have."""
+    """The phases of a kind, from the model of its status."""
     phases: type[KindPhase] = get_args(status.model_fields["phase"].annotation)[0]
     return tuple(phases)
 
