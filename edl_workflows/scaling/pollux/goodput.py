@@ -1,9 +1,11 @@
-"""Goodput: how fast a data-parallel job really gets on, as Pollux (OSDI'21, §3) models it.
+"""Goodput: the rate of useful training of a data-parallel job, as Pollux (OSDI'21, §3) models it.
 
-Goodput is throughput times statistical efficiency. Throughput follows from how long a step takes on so many nodes and
-replicas; efficiency from how noisy the gradients are: the noisier, the more a larger batch is worth.
+Goodput is throughput times statistical efficiency. Throughput follows from the duration of a step on a number
+of nodes and replicas, efficiency from the noise of the gradients: with more noise, a larger batch is worth
+more.
 
-A step of K replicas with an atomic batch of m samples each, accumulated over s steps before the gradients are exchanged::
+A step of K replicas, each with an atomic batch of m samples, accumulated over s passes before the gradients
+are exchanged::
 
     T_grad = alpha_c + beta_c · m                             one forward and backward pass
     T_sync = 0                                  for K = 1     the exchange of the gradients,
@@ -12,7 +14,8 @@ A step of K replicas with an atomic batch of m samples each, accumulated over s 
     T_opt  = (T_grad^γ + T_sync^γ)^(1/γ)                      the last pass, which overlaps with the exchange
     T      = s · T_grad + T_opt
 
-With γ = 1 nothing overlaps, with γ → ∞ the shorter of both is hidden. The number of nodes matters only as one or more.
+With γ = 1 nothing overlaps; with γ → ∞ the shorter of both times is hidden. Only one node or several make a
+difference.
 """
 
 from dataclasses import dataclass, fields
@@ -27,26 +30,27 @@ from edl_workflows.scaling.portable_math import Floats, portable_exp, portable_l
 Ints = NDArray[np.int64]
 
 MAX_GAMMA = 10.0
-"""With it T_opt is within 7 % of the longer of both times, near enough to a perfect overlap."""
+"""With it T_opt is within 7 % of the longer of both times, which is close to a perfect overlap."""
 
 _CANDIDATES = 50
-"""Batch sizes that are tried, in geometric steps; a step over a range of 1:100 is a tenth."""
+"""The number of batch sizes that are tried, in geometric steps; over a range of 1:100 a step is a tenth."""
 _SLACK = 1e-8
-"""Quotients such as 3 · (1/3) are off by less than this."""
+"""The rounding error of quotients such as 3 · (1/3) is smaller."""
 
 
 @dataclass(frozen=True)
 class PerfParams:
-    """How long a job's steps take; the formulae are in the module.
+    """The durations of a job's steps; see the module for the formulae.
 
     Attributes:
-        alpha_c, beta_c: seconds of a pass, and seconds more for each sample of the atomic batch.
-        alpha_n, beta_n: seconds of an exchange between nodes, and seconds more for each replica beyond two.
+        alpha_c, beta_c: seconds of a pass, and additional seconds per sample of the atomic batch.
+        alpha_n, beta_n: seconds of an exchange between nodes, and additional seconds per replica beyond two.
         alpha_r, beta_r: the same within one node.
         gamma: how far pass and exchange overlap, 1 to 10.
 
     Raises:
-        InvalidError: a time is negative or not a number, there is no pass at all, or gamma is out of its range.
+        InvalidError: a time is negative or not a number, there is no pass at all, or gamma is out of its
+            range.
     """
 
     alpha_c: float
@@ -68,7 +72,7 @@ class PerfParams:
 
 @dataclass(frozen=True)
 class GradParams:
-    """How noisy a job's gradients are, at its initial batch size.
+    """The noise of a job's gradients, at its initial batch size.
 
     Attributes:
         sqr: squared norm of the gradient's expectation.
@@ -88,13 +92,13 @@ class GradParams:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Which batch sizes a job may have.
+    """The batch sizes that a job may have.
 
     Attributes:
-        initial: samples of a batch as its user chose them; goodput never chooses less.
-        largest: samples of a batch at most.
-        atomic: least and most samples that one replica has in memory at once.
-        accumulation: whether a replica may do several passes for one batch.
+        initial: the user's batch size in samples, and the smallest one that is chosen.
+        largest: the largest batch size in samples.
+        atomic: the least and the most samples that one replica has in memory at once.
+        accumulation: whether a replica may run several passes for one batch.
 
     Raises:
         InvalidError: a bound is below 1, or above its upper one.
@@ -116,10 +120,10 @@ class BatchLimits:
 
 @dataclass(frozen=True)
 class BatchChoice:
-    """The best batch for each placement that was asked for; the arrays have the shape of the question.
+    """The best batch for each placement; the arrays have the shape of the placements.
 
     Attributes:
-        goodput: useful samples a second; 0 where no batch size is allowed.
+        goodput: useful samples per second; 0 if no batch size is allowed.
         atomic: samples of a replica's pass.
         accumulation: passes before the last one.
     """
@@ -131,7 +135,7 @@ class BatchChoice:
 
 @dataclass(frozen=True)
 class GoodputModel:
-    """What is known of one job; hashable, so that tables made of it can be kept."""
+    """The goodput of one job; hashable, so that tables made from it can be cached."""
 
     perf: PerfParams
     grad: GradParams
@@ -140,11 +144,11 @@ class GoodputModel:
     def throughput(
         self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
-        """Samples a second.
+        """Samples per second.
 
         Args:
-            nodes: on how many nodes.
-            replicas: how many replicas, at least as many.
+            nodes: number of nodes.
+            replicas: number of replicas, at least as many.
             atomic: samples of a replica's pass.
             accumulation: passes before the last one.
 
@@ -157,7 +161,7 @@ class GoodputModel:
         return rate
 
     def efficiency(self, batch: ArrayLike) -> Floats:
-        """How much a sample of such a batch is worth, of one of the initial batch: 0 to 1.
+        """The worth of a sample of such a batch, relative to one of the initial batch: 0 to 1.
 
         With the noise scale φ = initial · var / sqr it is (φ + initial) / (φ + batch), Pollux's equation 7.
         """
@@ -170,7 +174,7 @@ class GoodputModel:
     def goodput(
         self, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accumulation: ArrayLike = 0
     ) -> Floats:
-        """Useful samples a second: throughput times efficiency."""
+        """Useful samples per second: throughput times efficiency."""
         batch = np.asarray(replicas, dtype=float) * np.asarray(atomic) * (np.asarray(accumulation) + 1)
         return self.throughput(nodes, replicas, atomic, accumulation) * self.efficiency(batch)
 
@@ -178,8 +182,8 @@ class GoodputModel:
         """The batch with the highest goodput, for each placement.
 
         Args:
-            nodes: on how many nodes.
-            replicas: how many replicas, at least as many; the shapes broadcast.
+            nodes: number of nodes.
+            replicas: number of replicas, at least as many; the shapes broadcast.
 
         Raises:
             InvalidError: a placement is not possible.
@@ -187,7 +191,7 @@ class GoodputModel:
         nodes, replicas = np.asarray(nodes), np.asarray(replicas)
         if not np.all((nodes >= 1) & (nodes <= replicas)):
             raise InvalidError("a placement has at least one node, and at least as many replicas as nodes")
-        # Candidates don't depend on the nodes: of a table over both there are as many as numbers of replicas.
+        # Candidates don't depend on the nodes, so they are computed for the replicas only.
         missing = np.broadcast(nodes, replicas).ndim - replicas.ndim
         atomic, accumulation = self._candidates(replicas.reshape((1,) * missing + replicas.shape))
         least, most = self.limits.atomic
@@ -199,7 +203,7 @@ class GoodputModel:
         return BatchChoice(*(np.take_along_axis(values, chosen, axis=0)[0] for values in found))
 
     def _candidates(self, replicas: Ints) -> tuple[Ints, Ints]:
-        """Atomic batch sizes and passes before the last; the first axis is the candidates. Some may be out of bounds."""
+        """Candidates, as the first axis: atomic batch sizes (some out of bounds), and passes before the last."""
         limits = self.limits
         least = np.minimum(np.maximum(limits.initial, limits.atomic[0] * replicas), limits.largest)
         steps = np.arange(_CANDIDATES).reshape((-1,) + (1,) * replicas.ndim) / (_CANDIDATES - 1)
@@ -209,7 +213,7 @@ class GoodputModel:
         passes = np.ones_like(local)
         if limits.accumulation:
             passes = np.maximum(np.ceil(local / limits.atomic[1] - _SLACK), 1.0)
-            # The noise of gradients is measured between passes: one replica with a larger batch needs two.
+            # Gradient noise is measured between passes, so one replica with a larger batch needs two.
             alone = (replicas == 1) & (local > limits.initial + _SLACK)
             passes = np.where(alone, np.maximum(passes, 2.0), passes)
         atomic = np.ceil(local / passes - _SLACK)

@@ -1,16 +1,18 @@
-"""How a job's step times are learnt from what was measured: the parameters of `edl_workflows.scaling.pollux.goodput`.
+"""Fits the parameters of step times (`edl_workflows.scaling.pollux.goodput`) to measurements.
 
-Least squares of the logarithms, so that a short step counts as much as a long one, by Levenberg and Marquardt's method over
-the parameters' logarithms, so that none gets negative. Measurements of the same placement and batch count by their median,
-and one that is more than a tenth off counts by its distance, not by its square (Huber), so that a straggler does not spoil it.
+The fit minimizes squared errors of logarithms, so that a short step counts as much as a long one, by the
+Levenberg–Marquardt method over the logarithms of the parameters, so that none becomes negative. Measurements
+of the same placement and batch are replaced by their median. An error of more than a tenth counts linearly,
+not squared (Huber), so that a straggler does little harm.
 
-What the data can't tell is assumed, and optimistically, so that a job is tried with more (OSDI'21, §4.1, and AdaptDL):
+Where data is missing, assumptions are optimistic, so that a job is tried with more replicas (OSDI'21, §4.1,
+and AdaptDL):
 
-- one batch size only: half of a pass is constant;
-- never two numbers of replicas, on one node or on several: the exchange there does not grow with them;
-- never several replicas on one node: there the exchange takes no time;
-- never several nodes: between nodes it takes 1.1 times as long as within one;
-- else: little overlap, and little growth by replica.
+- only one batch size: half of a pass is constant;
+- only one number of replicas, on one node or on several: the exchange there does not depend on it;
+- never several replicas on one node: the exchange there takes no time;
+- never several nodes: the exchange between nodes takes 1.1 times as long as within one;
+- otherwise: little overlap, and little growth per replica.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,15 +34,15 @@ from edl_workflows.scaling.portable_math import (
 )
 
 _LEAST = 1e-8
-"""Seconds; stands for none."""
+"""Seconds; stands for zero."""
 _INTER_NODE = 1.1
 _HUBER = 0.1
 _PRIOR = 1e-3
-"""Root of what assumptions weigh, against errors of logarithms: what 1 % noise in the data says is stronger."""
+"""Square root of the weight of assumptions; data with 1 % noise outweighs them."""
 _MOST_GROWTH = 150.0
-"""Of an exchange by replica, in parts of a short one; more is assumed to be as unlikely as this."""
+"""Growth of an exchange per replica, relative to its constant part; more is as unlikely as this."""
 _GAMMAS = (1.1, 2.0, 5.0)
-"""Where the search starts: the overlap is what makes it have several optima."""
+"""Starting points of the search; because of the overlap there are several local optima."""
 _ITERATIONS = 100
 _ENOUGH = 1e-12
 _A_C, _B_C, _A_N, _B_N, _A_R, _B_R, _GAMMA = range(7)
@@ -48,13 +50,13 @@ _A_C, _B_C, _A_N, _B_N, _A_R, _B_R, _GAMMA = range(7)
 
 @dataclass(frozen=True)
 class StepMeasurement:
-    """How long steps took.
+    """The measured duration of steps.
 
     Attributes:
         nodes, replicas: the placement.
         atomic: samples of a replica's pass.
-        step_seconds: of a pass and the exchange after it.
-        grad_seconds: of a pass without exchange; None if it was not measured.
+        step_seconds: seconds of a pass and the exchange after it.
+        grad_seconds: seconds of a pass without exchange; None if it was not measured.
     """
 
     nodes: int
@@ -68,15 +70,17 @@ def fit_step_times(measurements: Iterable[StepMeasurement]) -> PerfParams:
     """The parameters that explain the measurements best.
 
     Args:
-        measurements: in any order. Those that can't be (no number, not above 0, more nodes than replicas) are left out.
+        measurements: in any order. Impossible ones (no number, not above 0, more nodes than replicas) are
+            ignored.
 
     Raises:
-        InvalidError: there is none that can be.
+        InvalidError: no measurement is possible.
     """
     rows = _merged([one for one in measurements if _possible(one)])
     if not rows:
         raise InvalidError(
-            "no measurement of a step can be used: give at least one with 1 <= nodes <= replicas, and seconds above 0"
+            "no measurement of a step can be used: "
+            "give at least one with 1 <= nodes <= replicas, and seconds above 0"
         )
     data = _Data.of(rows)
     values = portable_exp(_solved(data)).tolist()
@@ -106,7 +110,7 @@ def _possible(one: StepMeasurement) -> bool:
 
 
 def _merged(measurements: Sequence[StepMeasurement]) -> list[StepMeasurement]:
-    """One row, the median, for each placement and batch that makes a difference."""
+    """One row, the median, for each distinct placement and batch."""
     groups: dict[tuple[int, int, int], list[StepMeasurement]] = {}
     for one in measurements:
         groups.setdefault((min(one.nodes, 2), one.replicas, one.atomic), []).append(one)
@@ -124,16 +128,16 @@ def _grad_seconds(group: Sequence[StepMeasurement]) -> float | None:
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows as arrays, and what the parameters may be.
+    """Rows as arrays, and the start values of the parameters.
 
     Attributes:
-        several, multiple: whether on several nodes; whether several replicas.
+        several, multiple: whether there are several nodes; whether there are several replicas.
         beyond: replicas beyond two.
-        atomic: as measured.
-        log_step, log_grad: logarithms of the seconds; `log_grad` has only those that are known.
+        atomic: samples of a pass.
+        log_step, log_grad: logarithms of the seconds; `log_grad` has known values only.
         known: whether the pass was measured.
         start: first guess of the parameters' logarithms; gamma's is replaced.
-        free: which of them are sought.
+        free: which parameters are fitted.
     """
 
     several: NDArray[np.bool_]
@@ -148,13 +152,12 @@ class _Data:
 
     @classmethod
     def of(cls, rows: Sequence[StepMeasurement]) -> "_Data":
-        """What the rows tell."""
         nodes, replicas, atomic = np.array([(row.nodes, row.replicas, row.atomic) for row in rows]).T
         step = np.array([row.step_seconds for row in rows])
         known = np.array([row.grad_seconds is not None for row in rows])
         grad = np.array([row.grad_seconds or 1.0 for row in rows])
         several, multiple = nodes > 1, replicas > 1
-        passes = np.where(known, grad, step / 2)  # a guess, where only both together are known
+        passes = np.where(known, grad, step / 2)  # a guess if only the sum is known
         within = multiple & ~several
         start, free = np.full(7, portable_log(_LEAST)), np.zeros(7, dtype=bool)
         start[_A_C] = portable_log(_mean(passes) / 2)
@@ -173,16 +176,16 @@ class _Data:
 
 
 def _solved(data: _Data) -> Floats:
-    """Levenberg-Marquardt from all starts at once; the logarithms of the parameters that leave least.
+    """Levenberg–Marquardt from all starts at once; the logarithms of the best parameters.
 
-    The arrays' first axis is the starts: they are few and small, so that three at once take little longer than one.
+    The starts are the first axis of the arrays: three small problems at once take little longer than one.
     """
     low, high = np.full(7, portable_log(_LEAST)), np.full(7, np.inf)
     low[_GAMMA], high[_GAMMA] = 0.0, portable_log(MAX_GAMMA)
     now = np.tile(data.start, (len(_GAMMAS), 1))
     now[:, _GAMMA] = portable_log(_GAMMAS) if data.free[_GAMMA] else 0.0
     errors, slopes = _errors(data, now)
-    limit = _HUBER / sqrt(len(data.log_step))  # errors are divided so, that many rows weigh as much as few
+    limit = _HUBER / sqrt(len(data.log_step))  # errors are scaled so that the number of rows does not matter
     cost, damping = _cost(errors, limit), np.full(len(now), 1e-3)
     going = np.arange(len(now))
     for _ in range(_ITERATIONS):
@@ -205,7 +208,7 @@ def _solved(data: _Data) -> Floats:
 
 
 def _step(errors: Floats, slopes: Floats, damping: Floats, limit: float) -> Floats:
-    """Where the errors' linear guess is least, damped, for each start."""
+    """The damped step to the minimum of the linearized errors, for each start."""
     weights = np.minimum(1.0, limit / np.maximum(np.abs(errors), _LEAST))
     weighted = weights[:, :, None] * slopes
     normal = ordered_sum(weighted[:, :, :, None] * slopes[:, :, None, :], 1)
@@ -213,14 +216,12 @@ def _step(errors: Floats, slopes: Floats, damping: Floats, limit: float) -> Floa
     diagonal = np.arange(size)
     normal[:, diagonal, diagonal] += damping[:, None] * (normal[:, diagonal, diagonal] + _LEAST) + _ENOUGH
     step = solve_positive(normal, -ordered_sum(weighted * errors[:, :, None], 1), _ENOUGH)
-    bounded: Floats = np.minimum(
-        np.maximum(step, -3.0), 3.0
-    )  # a factor of 20 is as far as a linear guess goes
+    bounded: Floats = np.minimum(np.maximum(step, -3.0), 3.0)  # a linear guess is good for a factor of 20
     return bounded
 
 
 def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
-    """Errors of the logarithms of passes and steps, and of the assumptions; and their slopes by the free parameters.
+    """Errors of the logarithms and of the assumptions, and their derivatives by the free parameters.
 
     Args:
         data: the rows.
@@ -234,7 +235,7 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
     sync_beta = np.where(data.several, b_n, b_r) * data.beyond
     sync = sync_alpha + sync_beta
     log_grad, log_sync = portable_log([grad, sync])
-    # T_opt^γ = T_grad^γ + T_sync^γ; `part` is what the exchange is of it.
+    # T_opt^γ = T_grad^γ + T_sync^γ; `part` is the exchange's share of it.
     ratio = np.where(data.multiple, gamma * (log_sync - log_grad), -np.inf)
     smaller = portable_exp(-np.abs(ratio))
     both = np.maximum(ratio, 0.0) + portable_log(1.0 + smaller)
@@ -260,7 +261,7 @@ def _errors(data: _Data, logs: Floats) -> tuple[Floats, Floats]:
 
 
 def _assumptions(values: Floats) -> tuple[Floats, Floats]:
-    """γ − 1 and β / α of both kinds of exchange are small; their slopes are by the logarithms."""
+    """Errors of the assumption that γ − 1 and β / α are small, and their derivatives by the logarithms."""
     gamma = values[:, _GAMMA]
     between, within = np.minimum(values[:, [_B_N, _B_R]] / values[:, [_A_N, _A_R]], _MOST_GROWTH).T
     slopes = np.zeros((len(values), 3, 7))
@@ -271,7 +272,7 @@ def _assumptions(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _cost(errors: Floats, limit: float) -> Floats:
-    """Huber's, of each start."""
+    """The Huber loss of each start."""
     size = np.abs(errors)
     return ordered_sum(np.where(size <= limit, size * size / 2, limit * (size - limit / 2)), 1)
 

@@ -1,6 +1,6 @@
-"""What jobs report of their training, as Pollux reads it, and what other jobs of the same scenario add to it.
+"""Reads what jobs report about their training, and adds the reports of other jobs of the same scenario.
 
-A job reports AdaptDL's scheduling hints, whose names stand in its profilings::
+The profilings of a job are AdaptDL's scheduling hints::
 
     {"initBatchSize": 128, "maxBatchSize": 1280, "localBszBounds": [64, 256], "gradientAccumulation": true,
      "maxProfiledReplicas": 4, "gradParams": {"norm": 0.00136, "var": 0.000502},
@@ -8,13 +8,15 @@ A job reports AdaptDL's scheduling hints, whose names stand in its profilings::
                     "alpha_r": 0.0118, "beta_r": 0.00317, "gamma": 1.14},
      "remainingSamples": 1200000}
 
-The last is no hint of AdaptDL: what is left to train, in samples of batches of the initial size; the policy `shortest` goes by it.
+``remainingSamples`` is not one of AdaptDL's hints: it is the work left, in samples of batches of the initial
+size, and is used by the policy `shortest`.
 
-A job that is trained again, as pipelines do each night, need not find out once more how its steps scale. How long they take
-depends on the program, so that it is known from a former job; how noisy its gradients are depends on how far the training is.
-So a job has the step times of the one of its scenario that was measured with the most replicas, while it was not measured with as
-many itself, and gradients of its own. Until it has measured these, a larger batch counts as worth nothing: it may start too
-small, but not too large. A former job with other limits of the batch trained something else.
+A job that is trained again, for example by a pipeline each night, need not measure again how its steps scale.
+Step times depend on the program, so they are known from former jobs. Gradient noise depends on the progress
+of the training. So a job uses the step times of the job of its scenario that was measured with the most
+replicas, until it was measured with as many itself, and always its own gradients. Until these are measured, a
+larger batch counts as worth nothing: the job may start too small, but not too large. Former jobs with other
+batch limits trained something else and are ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,27 +28,27 @@ from edl_workflows.scaling.pollux.goodput import BatchLimits, GoodputModel, Grad
 
 _PERF = ("alpha_c", "beta_c", "alpha_n", "beta_n", "alpha_r", "beta_r", "gamma")
 MOST_SECONDS = 1e12
-"""What would take longer counts as this."""
+"""Longer durations count as this."""
 _MOST_WHOLE = 2**31 - 1
 _MOST_TIME = 1e9
-"""Seconds of a part of a step."""
+"""Seconds; the longest part of a step."""
 _LEAST_PASS = 1e-9
-"""Seconds of a pass. Within these limits no sum and no quotient overflows."""
+"""Seconds; the shortest pass. Within these limits no sum and no quotient overflows."""
 _MOST_AMOUNT = 1e100
-"""Of the squares of gradients, and of samples."""
+"""The largest square of a gradient, and the largest number of samples."""
 _NO_NOISE = GradParams(1.0, 0.0)
-"""Of gradients that are exact, so that nothing is gained by a larger batch."""
+"""Gradients without noise: a larger batch gains nothing."""
 
 
 @dataclass(frozen=True)
 class SchedulingHints:
-    """What is known of a job.
+    """What is known about a job.
 
     Attributes:
-        model: its goodput; None before there is one.
-        profiled: the most replicas with which it was measured; 0 for none.
-        remaining: samples that are left to train, in batches of the initial size; None where it does not say.
-        limits: of its batch; None where it does not say.
+        model: its goodput; None if unknown.
+        profiled: the most replicas with which it was measured; 0 before the first measurement.
+        remaining: samples left to train, in batches of the initial size; None if unknown.
+        limits: limits of its batch; None if unknown.
     """
 
     model: GoodputModel | None = None
@@ -56,17 +58,17 @@ class SchedulingHints:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """What is left, in seconds with one replica; None where that is not known."""
+        """The work left, in seconds with one replica; None if unknown."""
         if self.model is None or self.remaining is None:
             return None
         return min(self.remaining / (float(self.model.best(1, 1).goodput) or 1.0), MOST_SECONDS)
 
     def after(self, former: Mapping[BatchLimits, "SchedulingHints"], most: int) -> "SchedulingHints":
-        """The same with what former jobs of the scenario know better: how long steps take with more replicas.
+        """These hints with the step times of a former job, if that one was measured with more replicas.
 
         Args:
             former: see `best_measured`.
-            most: replicas that the job may have; what is known of more is of no use to it.
+            most: the most replicas of the job; measurements with more are of no use to it.
         """
         limits = self.limits or next(iter(former), None)
         best = former.get(limits) if limits is not None else None
@@ -77,10 +79,10 @@ class SchedulingHints:
 
 
 def best_measured(hints: Iterable[SchedulingHints]) -> dict[BatchLimits, SchedulingHints]:
-    """Limits of the batch → of the jobs that have them and a model the one measured with the most replicas, of equals the first.
+    """Batch limits → the hints that were measured with the most replicas; of equals, the first.
 
     Args:
-        hints: the newest job's first; so are the limits then.
+        hints: the newest job's first; the result has the same order.
     """
     found: dict[BatchLimits, SchedulingHints] = {}
     for one in hints:
@@ -94,10 +96,11 @@ def read_hints(profilings: Mapping[str, Any]) -> SchedulingHints:
     """Read a job's profilings.
 
     Args:
-        profilings: as they came; other fields are ignored. Without `perfParams` and `gradParams` there is no model.
+        profilings: as reported; unknown fields are ignored. Without `perfParams` and `gradParams` there is no
+            model.
 
     Raises:
-        InvalidError: a field is missing or makes no sense, by its name.
+        InvalidError: a field is missing or invalid; the message names it.
     """
     known = SchedulingHints(
         None,
@@ -119,7 +122,7 @@ def read_hints(profilings: Mapping[str, Any]) -> SchedulingHints:
 
 
 def _remaining(said: Any) -> float | None:
-    """It only ranks jobs: what is no number is not said, and a job that trains more than it declared has nothing left."""
+    """The work left; None if it is no number, 0 if the job trained more than it declared."""
     if isinstance(said, bool) or not isinstance(said, int | float) or not abs(said) <= _MOST_AMOUNT:
         return None
     return max(0.0, float(said))

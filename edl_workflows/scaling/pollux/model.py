@@ -1,4 +1,4 @@
-"""What Pollux is asked about: jobs with their speed-ups, and how to weigh them; see `edl_workflows.scaling.pollux.optimizer`."""
+"""The jobs and options of `edl_workflows.scaling.pollux.optimizer`."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -10,18 +10,18 @@ from edl_workflows.scaling.pollux.speedup import SpeedupTable
 
 @dataclass(frozen=True)
 class PolluxJob:
-    """A job and what more replicas are worth to it.
+    """A job, and what more replicas are worth to it.
 
     Attributes:
-        info: its demands and bounds. Of `age` the restart penalty is made; `profilings` are not looked at.
-        speedup: by the number of all its replicas; it never gets more than the table knows.
+        info: its demands and bounds. The restart penalty depends on `age`; `profilings` are ignored.
+        speedup: its speed by the number of all its replicas; it never gets more replicas than the table has.
         restarts: how often it was re-allocated so far.
-        weight: how much its speed counts beside the others'. Pollux's first version lowers it with the device time that a
-            job has had.
-        remaining: seconds of work that it has left, with one replica; None where it does not say how much it has to do.
+        weight: how much its speed counts relative to other jobs. (Pollux's first version lowers it with the
+            device time that a job has used.)
+        remaining: seconds of work left with one replica; None if unknown.
 
     Raises:
-        InvalidError: weight, restarts or what remains are negative or not numbers.
+        InvalidError: weight, restarts or remaining are negative or not numbers.
     """
 
     info: JobInfo
@@ -41,18 +41,18 @@ class PolluxJob:
 
 @dataclass(frozen=True)
 class PolluxOptions:
-    """How jobs are weighed against each other and against restarts.
+    """Weights of jobs and restarts.
 
     Attributes:
-        fairness: exponent of the power mean of the speed-ups: 1 is their sum, 0 their product, -1, the paper's, the harmonic
-            mean; the lower, down to -10, the more the slow ones count.
-        restart_seconds: what a re-allocated job loses.
+        fairness: exponent of the power mean of the speed-ups: 1 is their sum, 0 their product, and -1, the
+            paper's choice, their harmonic mean. With lower values, down to -10, slow jobs count more.
+        restart_seconds: seconds that a re-allocated job loses.
         avoid_interference: at most one job that spans nodes on a node, since such jobs slow each other down.
-        shortest_first: a job's speed counts the more, the more jobs have at least as much left to do as it, so that the mean
-            completion time is short; see `edl_workflows.scaling.pollux.values`.
+        shortest_first: jobs with less work left count more, for a short mean completion time; see
+            `edl_workflows.scaling.pollux.values`.
 
     Raises:
-        InvalidError: a number is not one, `restart_seconds` is negative, or `fairness` out of its range.
+        InvalidError: `restart_seconds` is negative or not finite, or `fairness` is out of its range.
     """
 
     fairness: float = -1.0
@@ -68,4 +68,4 @@ class PolluxOptions:
 
 
 SHORTEST_FIRST = PolluxOptions(fairness=1.0, shortest_first=True)
-"""For a short mean completion time, in place of fair speed-ups."""
+"""For a short mean completion time instead of fair speed-ups."""

@@ -1,16 +1,12 @@
-"""Pollux (OSDI'21): which job gets how many replicas on which nodes, so that the jobs' speed-ups are best and fair.
+"""Pollux (OSDI'21): allocates replicas to jobs so that their speed-ups are high and fair.
 
-The paper searches with a genetic algorithm. Here the problem is taken apart. Its objective is a sum over jobs, so a price for
-shares of the cluster tells what each job would take by itself; the jobs are packed onto nodes by that, what is left is offered
-at falling prices, and jobs that miss something are exchanged with those in their way. There is no chance in it.
+The paper uses a genetic algorithm. This module is deterministic and decomposes the problem: the objective is a sum
+over jobs, so with a price for shares of the cluster each job can be considered alone. Jobs are packed onto nodes by
+what they want at that price (`values`), the rest is offered at falling prices, and jobs that lack something are
+exchanged with jobs in their way (`search`).
 
-The answer is asked about again until it stands: what is put to `optimize_allocations` with its own answer as what is held has that answer.
-That ends, since each turn's answer is worth more than the one before it, also without regard to restarts.
-
-- `edl_workflows.scaling.pollux.model`: jobs and options
-- `edl_workflows.scaling.pollux.values`: what an allocation is worth; the price
-- `edl_workflows.scaling.pollux.search`: packing and exchanges
-- `edl_workflows.scaling.pollux.policy`: this as a policy of the allocator
+The search is repeated with its own result until the result does not change, so an answer is a fixed point. This
+terminates, since each result is worth more than the one before it, even if restarts are ignored.
 """
 
 from collections import Counter
@@ -26,7 +22,7 @@ from edl_workflows.scaling.pollux.values import JobShape, allocation_values, job
 from edl_workflows.scaling.portable_math import Floats, ordered_sum
 
 LEAST_GAIN = 5e-4
-"""What a job's worth has to grow by, on average, for anything to change; a job with its fair share is worth 1."""
+"""The least average gain of a job's worth for a change; a job with its fair share is worth 1."""
 
 
 def optimize_allocations(
@@ -35,17 +31,17 @@ def optimize_allocations(
     previous: Mapping[str, Allocation],
     options: PolluxOptions | None = None,
 ) -> dict[str, list[str]]:
-    """Where all jobs shall be.
+    """Allocate nodes to all jobs.
 
     Args:
         jobs: in any order.
-        nodes: in any order; free is what these jobs may share: what they hold now is not taken off.
-        previous: what each holds; a job that is not named holds nothing.
-        options: how to weigh; the paper's if left out.
+        nodes: in any order; `free` is what these jobs may share, and includes what they hold now.
+        previous: the present allocation of each job; a job that is missing here has none.
+        options: weights; the paper's by default.
 
     Returns:
-        An allocation for each job, a node for each replica. What changes is grouped by node; what does not is as it was. The
-        promises of `edl_workflows.scaling.policy.Policy` are kept.
+        An allocation for each job, which keeps the promises of `edl_workflows.scaling.policy.Policy`. Changed
+        allocations are grouped by node; the others are as they were.
     """
     problem = _Problem(jobs, nodes, options or PolluxOptions())
     held = {job.info.key: list(previous.get(job.info.key, ())) for job in jobs}
@@ -61,17 +57,17 @@ def allocation_worth(
     allocations: Mapping[str, Allocation],
     options: PolluxOptions | None = None,
 ) -> float:
-    """What `optimize_allocations` makes as high as it can: the sum of what each job's allocation is worth to it.
+    """The objective of `optimize_allocations`: the sum of the worth of each job's allocation.
 
     Args:
-        jobs: as put to `optimize_allocations`, like the nodes, what is held, and the options.
+        jobs: as for `optimize_allocations`, like `nodes`, `previous` and `options`.
         nodes: the nodes.
-        previous: what is held.
-        options: how to weigh.
-        allocations: what each job would have. Jobs that may not be touched don't count.
+        previous: the present allocations.
+        options: weights.
+        allocations: the allocations to judge. Jobs that are not preemptible don't count.
 
     Returns:
-        With the paper's fairness minus the sum of the inverse speed-ups; -inf if a job would have what it may not.
+        With the paper's fairness, minus the sum of the inverse speed-ups; -inf if an allocation is not allowed.
     """
     problem, question = _asked(jobs, nodes, previous, options)
     cluster = ClusterPacking(question)
@@ -90,7 +86,7 @@ def search_problem(
     previous: Mapping[str, Allocation],
     options: PolluxOptions | None = None,
 ) -> SearchProblem:
-    """What is searched for, with the worth of all options, and the bound; the arguments are as put to `optimize_allocations`."""
+    """The problem that `optimize_allocations` searches, for the same arguments."""
     return _asked(jobs, nodes, previous, options)[1]
 
 
@@ -105,11 +101,7 @@ def _asked(
 
 
 class _Problem:
-    """What does not change from turn to turn.
-
-    Args:
-        jobs, nodes, options: as put to `optimize_allocations`.
-    """
+    """The parts of the problem that don't change between rounds of the search."""
 
     def __init__(self, jobs: Sequence[PolluxJob], nodes: Sequence[NodeInfo], options: PolluxOptions) -> None:
         self._jobs = sorted(jobs, key=importance_order)
@@ -126,7 +118,7 @@ class _Problem:
         self._total: Mapping[str, float] = dict(zip(names, there, strict=True))
 
     def turn(self, held: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """A better answer than what is held, or that."""
+        """An allocation better than `held`, or `held` itself."""
         question = self.question(held)
         search = AllocationSearch(question)
         now, best = search.held(), search.best()
@@ -142,7 +134,7 @@ class _Problem:
         return dict(held) | moved
 
     def question(self, held: Mapping[str, list[str]]) -> SearchProblem:
-        """What to solve, for the jobs that may move."""
+        """The search problem of the jobs that may move."""
         free, spanned = self._free.copy(), [0] * len(self._nodes)
         pinned = [job for job in self._jobs if not job.info.preemptible and held[job.info.key]]
         for job in pinned:
@@ -171,12 +163,12 @@ class _Problem:
         )
 
     def _capacity(self, free: Floats) -> float:
-        """The part of the cluster that is left of each resource, of the scarcest."""
+        """The fraction of the scarcest resource that is left."""
         there, left = (ordered_sum(np.maximum(amounts, 0.0), 0) for amounts in (self._free, free))
         return float((left[there > 0] / there[there > 0]).min(initial=1.0))
 
     def _pin(self, job: PolluxJob, held: Sequence[str], free: Floats, spanned: list[int]) -> None:
-        """Take off what a job holds that keeps it."""
+        """Subtract what a job holds that must not move."""
         for rank, node in enumerate(held):
             if node in self._numbers:
                 free[self._numbers[node]] -= resource_vector(job.info.demand(rank), self._total)
@@ -188,7 +180,7 @@ class _Problem:
         return [self._numbers[node] for node in nodes if node in self._numbers]
 
     def place(self, shape: JobShape, held: Sequence[str]) -> JobPlacement | None:
-        """Where a job is; None if that is nowhere, or can't stay."""
+        """The placement of what a job holds; None if that is nothing or may not be kept."""
         fixed = len(shape.fixed)
         known = self._known(held)
         if not held or len(known) < len(held) or not shape.least <= len(held) - fixed <= shape.most:
@@ -196,7 +188,7 @@ class _Problem:
         return JobPlacement(tuple(known[:fixed]), tuple(sorted(Counter(known[fixed:]).items())))
 
     def _fair(self, shape: JobShape) -> tuple[int, bool]:
-        """What a job would get if all got as much: replicas, and whether on several nodes."""
+        """The fair share of a job: its number of replicas, and whether they are on several nodes."""
         slots = shape.slots(self._free) if len(self._nodes) else np.zeros(1, dtype=np.int64)
         replicas = ceil(int(slots.sum()) / len(self._jobs)) + len(shape.fixed)
         return replicas, replicas > int(slots.max()) + len(shape.fixed)
@@ -209,6 +201,6 @@ class _Problem:
 
 
 def importance_order(job: PolluxJob) -> tuple[int, float, str]:
-    """Who comes first where nothing else decides: priority, age, name."""
+    """A sort key for ties: priority, age, name."""
     age = job.info.age if isfinite(job.info.age) else 0.0
     return -job.info.priority, -age, job.info.key

@@ -1,8 +1,9 @@
-"""Pollux as a policy of the allocator: what jobs report becomes their speed-ups.
+"""Pollux as an allocation policy: the speed-ups of jobs are computed from their reports.
 
-A job that has not reported, or what makes no sense, counts as one that gains as much from each replica, and gets what it needs
-at least, or has. Nobody gets more than twice the replicas with which he, or another job of his scenario, was measured
-(OSDI'21, §4.1): a model says little of what is far from its data. What jobs report: `edl_workflows.scaling.pollux.hints`.
+A job without a report, or with an invalid one, is assumed to scale linearly, and gets its minimum or keeps
+what it has. No job gets more than twice the replicas with which it, or another job of its scenario, was
+measured (OSDI'21, §4.1), since a model says little far from its data. For the reports see
+`edl_workflows.scaling.pollux.hints`.
 """
 
 from collections.abc import Mapping
@@ -17,14 +18,14 @@ from edl_workflows.scaling.pollux.optimizer import optimize_allocations
 from edl_workflows.scaling.pollux.speedup import SpeedupTable, SpeedupTables
 
 MOST_REPLICAS = 512
-"""A table has no more: further ones count as worth nothing, and no job gets them beyond its minimum."""
+"""The size of speed-up tables. More replicas are worth nothing, and only a minimum can demand them."""
 
 
 class PolluxPolicy:
-    """See the module. It keeps speed-up tables between calls, which change no answer.
+    """Pollux. It caches speed-up tables between calls, which changes no answer.
 
     Args:
-        options: how to weigh; the paper's if left out.
+        options: weights; the paper's by default.
     """
 
     def __init__(self, options: PolluxOptions | None = None) -> None:
@@ -32,7 +33,7 @@ class PolluxPolicy:
         self._speedups = SpeedupTables()
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:
-        """What it needs at least, or may have by its own reports: what others have is looked at in the next cycle."""
+        """Allocate by the job's own reports only; other jobs' reports are used by the next `optimize`."""
         return self._optimized({job.key: (job, _read(job.profilings))}, {}, nodes, {})[job.key]
 
     def optimize(
@@ -41,7 +42,6 @@ class PolluxPolicy:
         nodes: Mapping[str, NodeInfo],
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
-        """The best answer, found by `edl_workflows.scaling.pollux.optimizer.optimize_allocations`."""
         known = _known(jobs)
         models = {
             key: (hints.model, _most(job)) for key, (job, hints) in known.items() if hints.model is not None
@@ -72,7 +72,7 @@ class PolluxPolicy:
             found = optimize_allocations(asked, list(nodes.values()), held, self._options)
             if found == held:
                 return found
-            held = found  # who has less now may have less again: what is held is one of the bounds
+            held = found  # what a job holds is one of its bounds, so a job that shrank may shrink again
 
 
 class ShortestFirstPolicy(PolluxPolicy):
@@ -83,7 +83,7 @@ class ShortestFirstPolicy(PolluxPolicy):
 
 
 def _known(jobs: Mapping[str, JobInfo]) -> dict[str, tuple[JobInfo, SchedulingHints]]:
-    """What is known of each job, by its own reports and those of its scenario."""
+    """Each job with what is known from its own reports and those of its scenario."""
     reported = {job.scenario: job.reported for job in jobs.values()}
     former = {scenario: best_measured(map(_read, reports)) for scenario, reports in reported.items()}
     return {
@@ -99,10 +99,10 @@ def _read(profilings: Mapping[str, Any]) -> SchedulingHints:
 
 
 def _most(job: JobInfo) -> int:
-    """As many replicas as its table has."""
+    """The size of the job's speed-up table."""
     return max(min(job.max_replicas, MOST_REPLICAS), 1)
 
 
 def _allowed(job: JobInfo, hints: SchedulingHints, held: Allocation) -> int:
-    """As many replicas as it may have now."""
+    """The most replicas that the job may have now."""
     return max(job.min_replicas, 2 * hints.profiled, len(held))

@@ -1,4 +1,4 @@
-"""The search for good allocations: a cluster that jobs are put on and taken off, and the moves that improve it."""
+"""The search for good allocations: a packing of jobs on nodes, and the moves that improve it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from edl_workflows.scaling.portable_math import Floats
 _SLACK = 1e-9
 """Sums of floats such as 0.1 are off by less than this part of them."""
 _LEAST_GAIN = 1e-9
-"""What is less is a rounding error."""
+"""A smaller gain is a rounding error."""
 _PRICE_STEPS = (1.0, 0.5, 0.25, 0.1, 0.0)
-"""What is left is offered at falling prices, so that it goes to who gains most from it."""
+"""Free capacity is offered at falling prices, so that it goes to the jobs that gain most from it."""
 _TRIALS = 400
-"""How many exchanges are tried in one search: each takes about a quarter of a millisecond."""
+"""How many exchanges one search tries; each takes about a quarter of a millisecond."""
 
 
 @dataclass(frozen=True)
 class JobPlacement:
-    """Where a job is.
+    """The nodes of a job.
 
     Attributes:
         fixed: node of each fixed replica.
@@ -38,24 +38,23 @@ class JobPlacement:
 
     @property
     def elastic(self) -> int:
-        """Its elastic replicas."""
         return sum(count for _, count in self.counts)
 
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What is to be solved.
+    """The problem that a search solves.
 
     Attributes:
         shapes: the jobs, the most important first.
-        values: what their options are worth.
-        held: what each holds and may keep.
+        values: the worth of their options.
+        held: the placement that each job has and may keep.
         free: nodes × resources, what the jobs may share.
-        spanned: by node, how many jobs there are that span nodes and are not among these.
-        exclusive: at most one job that spans nodes on a node.
-        price: of a share of the cluster.
-        bound: what no answer is worth more than, if only one resource is scarce.
-        near: a search may end when it is so near to the bound.
+        spanned: by node, the number of other jobs there that span nodes.
+        exclusive: whether a node may have at most one job that spans nodes.
+        price: the price of a share of the cluster.
+        bound: an upper bound of the worth of all solutions, if only one resource is scarce.
+        near: a search may stop at this distance from the bound.
     """
 
     shapes: Sequence[JobShape]
@@ -70,11 +69,11 @@ class SearchProblem:
 
 
 class ClusterPacking:
-    """Jobs on nodes. Putting and taking change it; what is worth what stays.
+    """An assignment of jobs to nodes, changed by `put` and `take`.
 
     Attributes:
-        places: of each job; None for one that waits.
-        worth: of all places together.
+        places: the placement of each job; None for one that waits.
+        worth: the worth of all placements together.
     """
 
     def __init__(self, question: SearchProblem) -> None:
@@ -83,13 +82,12 @@ class ClusterPacking:
         self._question = question
         self._free = question.free + _SLACK * np.abs(question.free)
         self._spread = list(question.spanned)
-        """How many jobs that span nodes each node has."""
+        """By node, the number of jobs there that span nodes."""
         values = question.values
         self._local, self._several = values.local.tolist(), values.spread.tolist()
         self._kept, self._nothing = values.kept.tolist(), values.nothing.tolist()
 
     def worth_of(self, job: int, place: JobPlacement | None) -> float:
-        """Of one job's place."""
         if place is None:
             return float(self._nothing[job])
         if place == self._question.held[job]:
@@ -97,13 +95,13 @@ class ClusterPacking:
         return float((self._several if place.spread else self._local)[job][place.elastic])
 
     def put(self, job: int, place: JobPlacement | None) -> None:
-        """Put a job that has no place; the room is taken, also where there is none."""
+        """Place a job that has no placement, whether or not there is room."""
         if place is not None:
             self._move(job, place, 1)
             self.places[job] = place
 
     def take(self, job: int) -> JobPlacement | None:
-        """Take a job off; where it was."""
+        """Remove a job; the placement that it had."""
         place = self.places[job]
         if place is not None:
             self._move(job, place, -1)
@@ -121,7 +119,7 @@ class ClusterPacking:
         self.worth += sign * (self.worth_of(job, place) - self._nothing[job])
 
     def fits(self, job: int, place: JobPlacement) -> bool:
-        """Whether there is room for this place, for a job that has none."""
+        """Whether there is room for this placement of a job without one."""
         shape = self._question.shapes[job]
         if place.spread and self._question.exclusive and any(self._spread[node] for node, _ in place.counts):
             return False
@@ -133,14 +131,14 @@ class ClusterPacking:
         return all(_within(amounts, self._free[node]) for node, amounts in taken.items())
 
     def proposal(self, job: int, wants: PricedDemand) -> tuple[float, JobPlacement | None]:
-        """The best place for a job that has none, with what the others leave.
+        """The best placement of a job without one, in the room that the others leave.
 
         Args:
             job: the job.
-            wants: what it wants at some price.
+            wants: the demand at some price.
 
         Returns:
-            The place's worth less its price, and the place.
+            The placement's worth less its price, and the placement.
         """
         shape, held = self._question.shapes[job], self._question.held[job]
         best: tuple[float, JobPlacement | None] = (wants.nothing[job], None)
@@ -169,7 +167,7 @@ class ClusterPacking:
         return best
 
     def _fixed(self, shape: JobShape, held: JobPlacement | None) -> tuple[tuple[int, ...], Floats] | None:
-        """Places for the fixed replicas: where they are, else first-fit; and what they leave."""
+        """Nodes for the fixed replicas (present ones, else first-fit), and what is free after them."""
         free = self._free.copy()
         found: list[int] = []
         for rank, demand in enumerate(shape.fixed):
@@ -183,7 +181,7 @@ class ClusterPacking:
         return tuple(found), free
 
     def _on_one(self, slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
-        """Best-fit: the node with the least room that is enough, of equals one that spanning jobs can't use anyway."""
+        """Best-fit: the node with the least sufficient room; of equals, one that spanning jobs can't use."""
         if not wanted:
             return ()
         _, _, node = min(
@@ -193,7 +191,7 @@ class ClusterPacking:
 
 
 def _on_several(slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
-    """As few nodes as can be: those with most room, and for the rest best-fit."""
+    """As few nodes as possible: those with the most room, and best-fit for the rest."""
     counts: list[tuple[int, int]] = []
     order = sorted(range(len(slots)), key=lambda node: (-slots[node], node))
     for index, node in enumerate(order):
@@ -211,11 +209,7 @@ def _within(amounts: Floats, free: Floats) -> bool:
 
 
 class AllocationSearch:
-    """Two starts, each improved by exchanges.
-
-    Args:
-        question: what is to be solved.
-    """
+    """A local search from two starts, improved by exchanges of jobs."""
 
     def __init__(self, question: SearchProblem) -> None:
         self._question = question
@@ -225,7 +219,7 @@ class AllocationSearch:
         self._jobs = range(len(question.shapes))
 
     def best(self) -> ClusterPacking:
-        """The better of what is held, filled up, and of what each job would have at the price."""
+        """The better result of two starts: the present placements, and what each job wants at the price."""
         found = self._improved(self.held())
         if self._near(found):
             return found
@@ -236,7 +230,7 @@ class AllocationSearch:
         return cluster.worth >= self._question.bound - self._question.near
 
     def held(self) -> ClusterPacking:
-        """What is held, as far as it may be kept; who comes first keeps it."""
+        """The present placements as far as they may be kept, the most important job first."""
         cluster = ClusterPacking(self._question)
         for job in self._jobs:
             place = self._question.held[job]
@@ -245,7 +239,7 @@ class AllocationSearch:
         return cluster
 
     def _at_price(self) -> ClusterPacking:
-        """Who would keep what he has, does; the others are placed anew, those that want most first."""
+        """Jobs that prefer their present placement keep it; the others are placed anew, the largest first."""
         cluster, wants = ClusterPacking(self._question), self._wants[0]
         moving: list[tuple[int, int]] = []
         for job in self._jobs:
@@ -264,7 +258,7 @@ class AllocationSearch:
         return cluster
 
     def _improved(self, cluster: ClusterPacking) -> ClusterPacking:
-        """Offer what is left, then try exchanges for those that want something else."""
+        """Offer free capacity, then try exchanges for jobs that want something else."""
         self._offer(cluster, self._jobs)
         trials = _TRIALS
         for _, job in self._unhappy(cluster):
@@ -277,7 +271,7 @@ class AllocationSearch:
         return cluster
 
     def _offer(self, cluster: ClusterPacking, jobs: Iterable[int]) -> None:
-        """Let each take the best place that the others leave, at falling prices."""
+        """Let each job take the best placement that the others leave, at falling prices."""
         jobs = list(jobs)
         for wants, price in zip(self._wants, self._prices, strict=True):
             for job in jobs:
@@ -291,7 +285,7 @@ class AllocationSearch:
         return 0.0 if place is None else float(self._question.values.share[job, place.elastic])
 
     def _unhappy(self, cluster: ClusterPacking) -> list[tuple[float, int]]:
-        """The jobs that want something else at the price, those that miss most first."""
+        """The jobs that want something else at the price, those with the largest loss first."""
         wants, missing = self._wants[0], []
         for job in self._jobs:
             wanted = max(
@@ -304,7 +298,7 @@ class AllocationSearch:
         return sorted(missing)
 
     def _rivals(self, cluster: ClusterPacking, job: int) -> list[tuple[int, ...]]:
-        """The jobs that may make room for one: all of one node, or any other."""
+        """Groups of jobs that may make room for a job: all jobs of a node, or any single one."""
         on: Mapping[int, list[int]] = {node: [] for node in range(len(self._question.free))}
         others = [other for other in self._jobs if other != job and cluster.places[other] is not None]
         for other in others:
@@ -317,7 +311,7 @@ class AllocationSearch:
         ]
 
     def _exchanged(self, cluster: ClusterPacking, job: int, others: tuple[int, ...]) -> bool:
-        """Take them off and put the one first, then the others; whether that is better, else all is as before."""
+        """Remove all, place the job first and then the others; undo it unless the result is better."""
         before, group = cluster.worth, (job, *others)
         places = [cluster.take(one) for one in group]
         for one in group:
@@ -332,7 +326,7 @@ class AllocationSearch:
         return False
 
     def _offer_last(self, cluster: ClusterPacking, jobs: Iterable[int]) -> None:
-        """Let each take the best place that the others leave, at no price."""
+        """Let each job take the best placement that the others leave, at no price."""
         for job in jobs:
             place = cluster.take(job)
             score, found = cluster.proposal(job, self._wants[-1])

@@ -1,4 +1,4 @@
-"""Speed-up tables: what a job gains from each number of replicas, on one node and on several."""
+"""Speed-up tables: the speed of a job by its number of replicas, on one node and on several."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from edl_workflows.scaling.pollux.goodput import GoodputModel
 
 @dataclass(frozen=True)
 class SpeedupTable:
-    """How fast a job gets on, by its number of replicas; only ratios matter, so any unit will do.
+    """The speed of a job by its number of replicas, in any unit, since only ratios matter.
 
     Attributes:
         local: index is replicas, all on one node; [0] is 0.
         spread: the same on several nodes; as long as `local`.
 
     Raises:
-        InvalidError: a value is negative or not a number, or the lists don't fit together.
+        InvalidError: a value is negative or not a number, or the lists differ in length.
     """
 
     local: tuple[float, ...]
@@ -35,12 +35,12 @@ class SpeedupTable:
 
     @property
     def max_replicas(self) -> int:
-        """The most replicas that it knows."""
+        """The most replicas that the table has."""
         return len(self.local) - 1
 
     @classmethod
     def linear(cls, max_replicas: int) -> "SpeedupTable":
-        """Each replica is worth as much as the first: what is assumed of a job that has reported nothing."""
+        """The table of a job that scales linearly, as is assumed without reports."""
         values = tuple(float(count) for count in range(max(max_replicas, 1) + 1))
         return cls(values, values)
 
@@ -48,12 +48,10 @@ class SpeedupTable:
     def of(cls, model: GoodputModel, max_replicas: int) -> "SpeedupTable":
         """Goodput with the best batch for each number of replicas, relative to one replica.
 
-        A model by which one replica has no allowed batch has none relative to it; its values are useful samples a second.
+        If no batch is allowed with one replica, the values are useful samples per second.
         """
         replicas = np.arange(1, max(max_replicas, 1) + 1)
-        nodes = np.stack(
-            [np.ones_like(replicas), np.minimum(replicas, 2)]
-        )  # their number beyond 1 does not matter
+        nodes = np.stack([np.ones_like(replicas), np.minimum(replicas, 2)])  # one node or several
         goodput = model.best(nodes, replicas).goodput
         base = goodput[0, 0] if goodput[0, 0] > 0 else 1.0
         local, spread = ((0.0, *row) for row in (goodput / base).tolist())
@@ -61,16 +59,16 @@ class SpeedupTable:
 
 
 class SpeedupTables:
-    """The tables of many jobs; one is made again only when what is known of its job has changed."""
+    """A cache of the jobs' tables; a table is made again only if its model has changed."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[GoodputModel, int, SpeedupTable]] = {}
 
     def tables(self, models: Mapping[str, tuple[GoodputModel, int]]) -> dict[str, SpeedupTable]:
-        """A table for each job; those of jobs that are not named are forgotten.
+        """A table for each job; tables of other jobs are dropped.
 
         Args:
-            models: job → what is known of it, and its most replicas.
+            models: job → its goodput model, and its most replicas.
         """
         kept = {key: self._tables[key] for key in models if key in self._tables}
         for key, (model, most) in models.items():

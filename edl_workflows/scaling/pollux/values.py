@@ -1,4 +1,4 @@
-"""What each allocation is worth to each job, and what a share of the cluster costs where all compete for it.
+"""What each allocation is worth to each job, and the price of a share of the cluster.
 
 Pollux maximizes the power mean of the jobs' speed-ups (OSDI'21, §4.2)::
 
@@ -6,22 +6,24 @@ Pollux maximizes the power mean of the jobs' speed-ups (OSDI'21, §4.2)::
     u_j     = goodput of what j gets / goodput of a fair share, times, where j is re-allocated,
     REALLOC = max(T − R·δ, 0) / (T + δ)     for T seconds of age, R restarts so far, δ seconds that one takes
 
-The mean is a sum over jobs, so that each allocation has a *worth* of its own, `w_j · φ(u_j)`, with φ(u) = u^p / p, or log u
-for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to start once anyway.
+The mean is a sum over jobs, so each allocation has a *worth* of its own, `w_j · φ(u_j)`, with φ(u) = u^p / p,
+or log u for p = 0. A job that starts pays no REALLOC: it interrupts nothing, and has to start once anyway.
 
-Speed-ups weigh all jobs alike, however long they are. With `PolluxOptions.shortest_first` the shorter ones weigh more. The job of J
-that has l_j seconds left weighs::
+Speed-ups weigh all jobs equally, however long they are. With `PolluxOptions.shortest_first`, shorter jobs
+weigh more. One of J jobs that has l_j seconds left weighs::
 
     w_j = (1/J · Σ_i min(1, l_i / l_j)^4)^1.25
 
-The sum is about its rank by what is left, the longest first: of a job with half as much left a sixteenth is counted. But it is
-continuous: jobs with nearly as much left weigh nearly the same, and none moves for a second more or less. About as many jobs as that
-wait for the end of this one, and a second sooner is a second for each of them (heSRPT, the optimum for jobs that are all there and
-whose speed grows as k^p, gives more by the rank, too: Berg, Vesilo and Harchol-Balter, 2020). Both exponents were found by simulation,
-see docs/explanation/performance.md; those around them do nearly as well.
+The sum is roughly the job's rank by the work left, longest first; a job with half as much left adds a
+sixteenth. Unlike a rank it is continuous: jobs with nearly the same work left weigh nearly the same, and no
+job moves for a second more or less. About that many jobs wait for the end of this one, and each gains a
+second if it ends a second sooner. (heSRPT, the optimum for jobs that are all present and whose speed grows as
+k^p, weighs by rank too: Berg, Vesilo and Harchol-Balter, 2020.) Both exponents were found by simulation, see
+docs/explanation/performance.md; similar ones do nearly as well.
 
-How much is left is what the job declares; of one that doesn't, as much as it has had, which is a good guess where few jobs are very
-long. Nobody starves: the longer a job has been there, the more it counts that it waits.
+The work left is what the job declares. Without that, it is assumed to be as much as the job has already had,
+a good guess if few jobs are very long. No job starves: the older a waiting job is, the more its waiting
+counts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,42 +38,43 @@ from edl_workflows.scaling.pollux.model import PolluxJob, PolluxOptions
 from edl_workflows.scaling.portable_math import Floats, ordered_sum, portable_log, portable_power
 
 LEAST_SPEEDUP = 1e-3
-"""Of a job that waits, so that its worth is finite: as the artifact of the paper."""
+"""The speed-up of a job that waits, so that its worth is finite, as in the paper's artifact."""
 PRIORITY_FACTOR = 10.0
-"""How many times more it counts that a job waits, by each step of its priority."""
+"""The factor by which waiting counts more with each step of a job's priority."""
 MOST_PRIORITY = 5
-"""Steps above it make no difference, so that sums keep their digits."""
+"""Higher priorities make no difference, so that sums keep their precision."""
 PATIENCE = 24 * 3600.0
-"""With the shortest first, a job that is older comes before all younger ones that wait, however long it is."""
+"""Seconds. With `shortest_first`, older jobs come before all younger waiting ones, however long they are."""
 MOST_PATIENCE = 30.0
-"""Beyond so many times that it makes no difference, for the same reason."""
+"""The largest multiple of `PATIENCE` that makes a difference, for the same reason."""
 LEAST_LEFT = 1.0
 MOST_LEFT = 1e12
-"""Seconds; of jobs that have less or more left none is shorter or longer."""
+"""Seconds; the range in which the work left of jobs is compared."""
 _STEEPNESS = 4
 _RANK_POWER = 1.25
-"""The exponents of a job's weight with the shortest first."""
+"""The exponents of a job's weight with `shortest_first`."""
 _SLACK = 1e-6
 """Sums of floats such as 0.1 are off by less than this part of them."""
 _LEAST_SPEED = 1e-200
-"""What is less is none: quotients of it would not be numbers."""
+"""A lower speed counts as 0, since quotients of it would not be finite."""
 _PRICES = (1e-9, 1e15)
 _BISECTIONS = 20
-"""Each halves the logarithm of what is left; so many leave a price that is right to 0.01 %."""
+"""Each halves the logarithm of the interval; the resulting price is exact to 0.01 %."""
 
 
 @dataclass(frozen=True)
 class JobShape:
-    """A job as the search sees it: nodes are numbers, demands arrays.
+    """A job as the search sees it: nodes are numbers, demands are arrays.
 
     Attributes:
-        job: what it was made of.
-        least, most: elastic replicas that it may have, beside the fixed ones, if it has anything.
-        demand: what an elastic replica takes, by resource.
-        fixed: the same of each fixed one.
-        caps: by node, how many elastic replicas it may have; `most` but where new ones are not let in.
-        open: the nodes that take new replicas of it.
-        share: part of the whole cluster that a replica takes of what it takes most of.
+        job: the job itself.
+        least, most: elastic replicas that it may have beside the fixed ones, unless it waits.
+        demand: the request of an elastic replica, by resource.
+        fixed: the request of each fixed replica.
+        caps: by node, how many elastic replicas it may have: `most`, or fewer on nodes that accept no new
+            ones.
+        open: the nodes that accept new replicas of it.
+        share: the largest fraction of any resource of the cluster that a replica requests.
     """
 
     job: PolluxJob
@@ -83,7 +86,7 @@ class JobShape:
     open: NDArray[np.bool_]
     share: float
     wanted: NDArray[np.intp] = field(repr=False)
-    """The resources of which an elastic replica takes some."""
+    """The resources that an elastic replica requests."""
 
     def slots(self, free: Floats) -> NDArray[np.int64]:
         """How many elastic replicas fit on each node."""
@@ -97,23 +100,23 @@ class JobShape:
 def job_shape(
     job: PolluxJob, nodes: Sequence[NodeInfo], total: Mapping[str, float], held: Mapping[int, int]
 ) -> JobShape:
-    """A job as the search sees it.
+    """Make the shape of a job.
 
     Args:
         job: the job.
         nodes: in the order of their numbers.
-        total: what all nodes have together, by resource, in the order of the arrays.
-        held: node → elastic replicas that it has there.
+        total: free amounts of all nodes together, by resource, in the order of the arrays.
+        held: node → elastic replicas that the job has there.
     """
     info = job.info
     fixed = len(info.fixed)
     least = max(info.min_replicas - fixed, 0 if fixed else 1)
     most = max(min(info.max_replicas, max(job.speedup.max_replicas, info.min_replicas)) - fixed, 0)
     if info.max_replicas < info.min_replicas or not all(map(_sound, (info.resources, *info.fixed))):
-        least, most = 1, 0  # a contradiction, or no number: nothing is allowed
+        least, most = 1, 0  # contradictory bounds or invalid requests: nothing is allowed
     demand = resource_vector(info.resources, total)
     for amount, there in zip(demand.tolist(), total.values(), strict=True):
-        if amount > 0:  # more than the whole cluster holds need not be looked at
+        if amount > 0:  # more replicas than the whole cluster holds
             most = min(most, int(there / amount * (1 + _SLACK)))
     shares = [
         min(amount / there, 1.0) if there > 0 else 1.0
@@ -142,12 +145,12 @@ class AllocationValues:
     """The worth of each job's options; the first axis is jobs, the second elastic replicas.
 
     Attributes:
-        local: worth of a new allocation on one node; -inf where it isn't allowed.
-        spread: the same on several nodes.
-        kept: worth of what the job holds; -inf if that is nothing, or not allowed.
+        local: worth of a new allocation on one node; -inf if it is not allowed.
+        spread: worth of a new allocation on several nodes.
+        kept: worth of the present allocation; -inf if there is none or it is not allowed.
         nothing: worth of waiting.
-        share: part of the cluster that the replicas take.
-        kept_share: part of the cluster that what the job holds takes.
+        share: fraction of the cluster that the replicas use.
+        kept_share: fraction of the cluster that the present allocation uses.
     """
 
     local: Floats
@@ -158,13 +161,13 @@ class AllocationValues:
     kept_share: Floats
 
     def price(self, capacity: float) -> float:
-        """What a share of the whole cluster has to cost, so that the jobs together want no more than there is.
+        """The lowest price of a share of the cluster at which the jobs together want no more than `capacity`.
 
-        It is the multiplier of the relaxed problem, in which only the sum of all shares is limited: each job takes what is
-        worth most beyond its price.
+        It is the multiplier of the relaxed problem, in which only the sum of all shares is limited: each job
+        takes the option with the highest worth less price.
 
         Args:
-            capacity: shares that the jobs may have together.
+            capacity: the shares that the jobs may have together.
         """
         worth, share = self._options()
         rows = np.arange(len(worth))
@@ -181,19 +184,19 @@ class AllocationValues:
         return high
 
     def bound(self, price: float, capacity: float) -> float:
-        """What no solution of the relaxed problem is worth more than, by any price (Lagrange)."""
+        """An upper bound of the worth of all solutions of the relaxed problem, for any price (Lagrange)."""
         worth, share = self._options()
         return fsum((worth - price * share).max(axis=1).tolist()) + price * capacity
 
     def _options(self) -> tuple[Floats, Floats]:
-        """Worth and share of all that each job may have: nothing, what it holds, so many replicas."""
+        """Worth and share of each job's options: nothing, its present allocation, each number of replicas."""
         sized = np.maximum(self.local, self.spread)
         worth = np.concatenate([self.nothing[:, None], self.kept[:, None], sized], axis=1)
         none = np.zeros((len(worth), 1))
         return worth, np.concatenate([none, self.kept_share[:, None], self.share], axis=1)
 
     def wants(self, price: float) -> "PricedDemand":
-        """What each job wants at this price, for any room."""
+        """What each job wants at this price, by the room that there is."""
         cost = price * self.share
         local, local_score = _running_best(self.local - cost)
         spread, spread_score = _running_best(self.spread - cost)
@@ -210,13 +213,13 @@ class AllocationValues:
 
 @dataclass(frozen=True)
 class PricedDemand:
-    """What each job wants at a price, as plain lists: they are read one by one.
+    """What each job wants at a price, as plain lists, since values are read one by one.
 
     Attributes:
-        local: job → room → elastic replicas to take, with room for so many on one node.
-        local_score: their worth less their price; -inf where no number is allowed.
+        local: job → room for so many replicas on one node → elastic replicas to take.
+        local_score: their worth less their price; -inf if no number is allowed.
         spread, spread_score: the same for room on several nodes.
-        kept: job → worth of what it holds, less its price.
+        kept: job → worth of its present allocation, less its price.
         nothing: job → worth of waiting.
     """
 
@@ -234,13 +237,13 @@ def allocation_values(
     fair: Sequence[tuple[int, bool]],
     options: PolluxOptions,
 ) -> AllocationValues:
-    """The worth of all options.
+    """The worth of all options of all jobs.
 
     Args:
         shapes: the jobs.
-        held: what each holds: node → elastic replicas; empty for nothing, or for what can't be kept.
-        fair: a fair share for each: replicas, and whether on several nodes.
-        options: how to weigh.
+        held: for each job, node → elastic replicas; empty if it has none or may not keep them.
+        fair: for each job its fair share: the number of replicas, and whether they are on several nodes.
+        options: weights.
     """
     width = max((shape.most for shape in shapes), default=0) + 1
     count = len(shapes)
@@ -267,7 +270,7 @@ def _fill(
     weight: float,
     options: PolluxOptions,
 ) -> None:
-    """One job's row; `base` is its speed with a fair share."""
+    """Fill in one job's row; `base` is its speed with a fair share."""
     job = shape.job
     fixed = len(shape.fixed)
     tables = [_speeds(table, fixed, shape.most) for table in (job.speedup.local, job.speedup.spread)]
@@ -276,7 +279,8 @@ def _fill(
     for rows, speeds in zip((values.local, values.spread), tables, strict=True):
         rows[row, allowed] = _worth(speeds[allowed] / base * factor, weight, options.fairness)
     slow = float(_worth(np.array([1.0]), weight, options.fairness)[0])
-    # A placed job is worth more than a waiting one, whatever its table says: its speed counts from LEAST_SPEEDUP up.
+    # A placed job is worth more than a waiting one, whatever its table says: its speed-up is at least
+    # LEAST_SPEEDUP.
     urgency = PRIORITY_FACTOR ** max(min(job.info.priority, MOST_PRIORITY), 0)
     if options.shortest_first:
         urgency *= max(1.0, min(_age(job) / PATIENCE, MOST_PATIENCE) * job.weight / weight)
@@ -292,7 +296,7 @@ def _fill(
 def _weights(
     jobs: Sequence[PolluxJob], fair: Sequence[tuple[int, bool]], options: PolluxOptions
 ) -> list[float]:
-    """How much each job's speed counts; see the module."""
+    """The weight of each job's speed; see the module."""
     if not options.shortest_first:
         return [job.weight for job in jobs]
     left = [
@@ -306,12 +310,12 @@ def _weights(
 
 
 def _speeds(table: Sequence[float], fixed: int, most: int) -> Floats:
-    """By elastic replicas; more than the table knows is worth as much as the most that it knows."""
+    """Speeds by elastic replicas; beyond the table's end its last value is used."""
     return np.array([table[min(fixed + count, len(table) - 1)] for count in range(most + 1)])
 
 
 def _fair_speed(job: PolluxJob, replicas: int, spread: bool) -> float:
-    """With a fair share; where the job hardly gets on with that, a part of the best."""
+    """The speed with a fair share, but at least a small fraction of the best speed."""
     table = job.speedup.spread if spread else job.speedup.local
     best = max(*job.speedup.local, *job.speedup.spread)
     return (
@@ -333,12 +337,12 @@ def _age(job: PolluxJob) -> float:
 
 
 def _worth(speedup: Floats, weight: float, fairness: float) -> Floats:
-    """φ of the speed-ups of a job that is placed."""
+    """The worth of speed-ups of a placed job."""
     return weight * _phi(np.maximum(speedup, LEAST_SPEEDUP) + LEAST_SPEEDUP, fairness)
 
 
 def _lowest(weight: float, fairness: float) -> float:
-    """φ of a job that waits: at most that of the paper's fairness, so that nobody waits while another has more than it needs."""
+    """The worth of waiting, so low (as with the paper's fairness) that no job waits while others have plenty."""
     return weight * min(float(_phi(np.array([LEAST_SPEEDUP]), fairness)[0]), -1 / LEAST_SPEEDUP)
 
 
@@ -347,14 +351,14 @@ def _phi(speedup: Floats, fairness: float) -> Floats:
 
 
 def _running_best(scores: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """For each room the number of replicas up to it with the best score, and the score."""
+    """For each amount of room, the number of replicas with the best score, and the score."""
     best = np.maximum.accumulate(scores, axis=1)
     fresh = np.concatenate([np.ones((len(best), 1), dtype=bool), best[:, 1:] > best[:, :-1]], axis=1)
     return np.maximum.accumulate(np.where(fresh, np.arange(scores.shape[1]), 0), axis=1), best
 
 
 def resource_vector(amounts: Resources, names: Iterable[str]) -> Floats:
-    """Amounts in the order of the names; what is no number is nothing."""
+    """Amounts in the order of the names; those that are not finite count as 0."""
     found = np.array([amounts.get(name, 0.0) for name in names], dtype=float)
     return np.where(np.isfinite(found), found, 0.0)
 
