@@ -117,6 +117,7 @@ def kind_page(kind: Kind) -> str:
     known = ", ".join(f"`{phase}`" for phase in phases)
     return page(
         kind.name,
+        f"This page lists the phases of the kind {kind.name}, and every field of its spec and status.",
         prose(kind.model.__doc__),
         f"## Phases\n\n{prose(type(phases[0]).__doc__)}\n\nAll: {known}.",
         *sections,
