@@ -1,12 +1,12 @@
-"""What one kind of training does: how long its steps take, and how far each gets it.
+"""One kind of training: the duration of its steps, and the progress that each step makes.
 
-Progress is counted in steps of the initial batch size. A step of a larger batch is worth more of them, up to the gradient's
-noise scale: with the batch M₀ at first and M now, s = M / M₀,
+Progress is counted in steps of the initial batch size. A step with a larger batch is worth several of them,
+up to the noise scale of the gradient: with the initial batch M₀, the present batch M, and s = M / M₀,
 
     gain(s) = (var + sqr) / (var / s + sqr)
 
-where sqr is the squared norm of the gradient and var its variance at M₀ (Pollux, OSDI'21, §3.1: s times the statistical
-efficiency). Both were measured epoch by epoch in trainings at several batch sizes.
+where sqr is the squared norm of the gradient and var its variance at M₀ (s times the statistical efficiency
+of Pollux, OSDI'21, §3.1). Both were measured in each epoch of trainings at several batch sizes.
 """
 
 from bisect import bisect_left
@@ -19,11 +19,11 @@ from edl_workflows.simulator.throughput import Placement, StepTime, ThroughputTa
 
 @dataclass(frozen=True)
 class ValidationTrace:
-    """A measured training at one batch size; an item an epoch, in order.
+    """A measured training at one batch size, with one item per epoch.
 
     Attributes:
-        progress: after the epoch, in steps of the initial batch size.
-        iterations: steps that were made until then.
+        progress: progress at the end of the epoch, in steps of the initial batch size.
+        iterations: steps made by then.
         grad_sqr, grad_var: the gradient's squared norm and variance in the epoch.
     """
 
@@ -41,7 +41,7 @@ class GradientNoise:
     var: float
 
     def gain(self, scale: float) -> float:
-        """Progress of a step whose batch is `scale` times the initial one; see the module."""
+        """The progress of a step whose batch is `scale` times the initial one; see the module."""
         denominator = self.var / scale + self.sqr
         return (self.var + self.sqr) / denominator if denominator > 0 else 1.0
 
@@ -51,8 +51,9 @@ class BatchSplit:
     """How a batch is divided.
 
     Attributes:
-        local_bsz: examples in one replica's mini-batch.
-        accumulation: mini-batches whose gradients are added up before the one that is followed by an exchange.
+        local_bsz: examples in a replica's mini-batch.
+        accumulation: mini-batches whose gradients are accumulated before the one that is followed by an
+            exchange.
     """
 
     local_bsz: int
@@ -67,14 +68,14 @@ class Application:
     """One kind of training.
 
     Args:
-        name: as workloads call it.
-        validation: batch size → the training measured with it; all with as many epochs.
+        name: its name in workloads.
+        validation: batch size → the training measured with it; all have the same number of epochs.
         throughput: its step times.
         min_local_bsz: smallest mini-batch of a replica.
         max_local_bsz: largest one that fits a GPU.
 
     Raises:
-        InvalidError: there is no measured training, or they differ in epochs.
+        InvalidError: there is no measured training, or their numbers of epochs differ.
     """
 
     def __init__(
@@ -89,23 +90,24 @@ class Application:
         epochs = {len(measured.progress) for measured in validation.values()}
         if len(epochs) != 1 or epochs == {0}:
             raise InvalidError(
-                f"application {name}: its trainings have {sorted(epochs)} epochs; give at least one, all of a length"
+                f"application {name}: its trainings have {sorted(epochs)} epochs; "
+                "give at least one, all of a length"
             )
         self.name = name
         self.epochs = epochs.pop()
-        """A job is complete after so many."""
+        """A job is complete after this number of epochs."""
         self.min_local_bsz = min_local_bsz
         self.max_local_bsz = max_local_bsz
         self._validation = validation
         self._sizes = sorted(validation)
         self._throughput = throughput
-        # The same few placements and batches are asked for in each interval of a run.
+        # Caches: the same few placements and batches are used in each interval of a run.
         self._steps: dict[tuple[Placement, int], StepTime] = {}
         self._gradients: dict[tuple[int, int], GradientNoise] = {}
 
     @property
     def init_batch_size(self) -> int:
-        """The batch that a training begins with, and the unit of progress."""
+        """The initial batch, whose steps are the unit of progress."""
         return self._sizes[0]
 
     @property
@@ -114,18 +116,18 @@ class Application:
         return self._sizes[-1]
 
     def progress_after(self, epochs: int) -> float:
-        """Progress at which so many epochs are complete."""
+        """The progress at which this number of epochs is complete."""
         if epochs == 0:
             return 0.0
         return min(measured.progress[epochs - 1] for measured in self._validation.values())
 
     def iterations(self, batch_size: int, epoch: int) -> float:
-        """Steps of this batch from the begin of training to the end of an epoch, counted from 0."""
+        """Steps with this batch from the start of training to the end of an epoch, counted from 0."""
         low, high, part = self._around(batch_size)
         return low.iterations[epoch] + (high.iterations[epoch] - low.iterations[epoch]) * part
 
     def gradient(self, batch_size: int, epoch: int) -> GradientNoise:
-        """What was measured in an epoch, counted from 0, of a training with this batch."""
+        """The gradient in an epoch, counted from 0, of a training with this batch."""
         found = self._gradients.get((batch_size, epoch))
         if found is None:
             low, high, part = self._around(batch_size)
@@ -136,7 +138,7 @@ class Application:
         return found
 
     def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
-        """How long a step takes; see `ThroughputTable.step_time`."""
+        """The duration of a step; see `ThroughputTable.step_time`."""
         found = self._steps.get((placement, local_bsz))
         if found is None:
             found = self._steps[placement, local_bsz] = self._throughput.step_time(placement, local_bsz)
@@ -145,8 +147,8 @@ class Application:
     def split(self, batch_size: int, replicas: int) -> BatchSplit:
         """Divide a batch into mini-batches of one size, at most `max_local_bsz`, rounded up.
 
-        The gradient's noise can't be measured from a single mini-batch, so one replica that trains with more than
-        the initial batch accumulates at least once.
+        The gradient's noise can't be measured from a single mini-batch, so one replica that trains with more
+        than the initial batch accumulates at least once.
         """
         local = -(-batch_size // replicas)
         accumulation = -(-local // self.max_local_bsz) - 1
@@ -157,7 +159,7 @@ class Application:
         return BatchSplit(max(1, size), accumulation)
 
     def _around(self, batch_size: int) -> tuple[ValidationTrace, ValidationTrace, float]:
-        """The measured trainings with the next smaller and larger batch, and how far it is from one to the other."""
+        """The trainings with the next smaller and larger batch, and the position between them, 0 to 1."""
         size = min(max(batch_size, self._sizes[0]), self._sizes[-1])
         high = self._sizes[bisect_left(self._sizes, size)]
         low = high if high == size else self._sizes[bisect_left(self._sizes, size) - 1]

@@ -1,7 +1,4 @@
-"""What others take of the nodes, over time: failures, and services that come before jobs.
-
-Everything is a list of changes; in a run without any, jobs may have all nodes all the time.
-"""
+"""Changes of the capacity for jobs over time: node failures, and services that have priority over jobs."""
 
 import heapq
 from collections.abc import Mapping, Sequence
@@ -14,20 +11,20 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.portable_math import portable_log
 
 FAILURE = "failure"
-"""What takes all of a node that is down."""
+"""Stands for a failure in `CapacityChange.by`."""
 
 
 @dataclass(frozen=True)
 class CapacityChange:
-    """From a time on, something takes so many GPUs of a node.
+    """From a time on, a failure or a service takes GPUs of a node.
 
     Attributes:
-        time: seconds after the begin of the run.
-        node: which.
-        by: what takes them: `FAILURE`, or a service by name. It replaces what the same one took of this node before; what
-            several take adds up. Where it is a failure, jobs lose what they trained since their last checkpoint;
-            otherwise they make one before they go.
-        taken: how many GPUs.
+        time: seconds after the start of the run.
+        node: the node's name.
+        by: `FAILURE`, or the name of a service. The change replaces an earlier one by the same name on this
+            node; changes by different names add up. After a failure, jobs lose what they trained since their
+            last checkpoint; for a service, they save a checkpoint before they leave.
+        taken: number of GPUs.
     """
 
     time: float
@@ -43,9 +40,9 @@ def draw_failures(
 
     Args:
         nodes: node → its GPUs.
-        mean_time_between: of one node, in seconds of its being up.
-        repair_time: seconds until it is back.
-        until: no failure begins later, in seconds.
+        mean_time_between: mean seconds that a node is up between two failures.
+        repair_time: seconds until a failed node is back.
+        until: the time of the last possible failure, in seconds.
         seed: the same seed gives the same failures.
 
     Raises:
@@ -58,7 +55,7 @@ def draw_failures(
         raise InvalidError(f"seed: {seed} is below 0")
     changes = []
     for number, (node, gpus) in enumerate(sorted(nodes.items())):
-        # A generator a node: one node more changes nothing for the others.
+        # One generator for each node: another node changes nothing for the others.
         random = np.random.default_rng([seed, number])
         time = _exponential(random, mean_time_between)
         while time < until:
@@ -69,19 +66,20 @@ def draw_failures(
 
 
 def _exponential(random: np.random.Generator, mean: float) -> float:
-    """NumPy's own takes the C library's logarithm, whose last digit depends on the machine."""
+    """An exponential variate; NumPy's own uses the C library's logarithm, which depends on the machine."""
     return -mean * float(portable_log(1.0 - random.random()))
 
 
 def service_changes(
     name: str, nodes: Mapping[str, int], demand: Sequence[tuple[float, int]]
 ) -> list[CapacityChange]:
-    """A service that comes before jobs, spread over the nodes that have most left of it.
+    """A service with priority over jobs, spread over the nodes with the most GPUs left.
 
     Args:
-        name: of the service.
+        name: name of the service.
         nodes: node → its GPUs.
-        demand: (seconds after the begin of the run, GPUs in all from then on). What there isn't it doesn't get.
+        demand: (seconds after the start of the run, GPUs from then on). The service gets no more GPUs than
+            there are.
     """
     changes = []
     for time, gpus in demand:

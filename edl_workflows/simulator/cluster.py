@@ -1,8 +1,8 @@
-"""The run, interval by interval.
+"""Simulates a run interval by interval.
 
-As in the simulator of the Pollux artifact: jobs train for an interval with what they hold; then the scheduler is asked
-once, and each job whose places change restarts. A job is seen at the end of the interval in which it is submitted. So are
-failures and services: a job that completes in the interval in which its node fails has escaped it.
+As in the simulator of the Pollux artifact, jobs train for an interval with what they hold. Then the scheduler
+decides once, and each job whose nodes change restarts. Submissions, failures and services take effect at the
+end of an interval: a job that completes in the interval in which its node fails is not affected.
 """
 
 from collections import Counter
@@ -24,18 +24,19 @@ class SimulationSettings:
     """The cluster and its rules; the defaults are those of the Pollux paper's evaluation.
 
     Attributes:
-        nodes: how many.
-        node_gpus: GPUs of each.
+        nodes: number of nodes.
+        node_gpus: GPUs of each node.
         interval: seconds between two decisions.
-        restart_penalty: seconds that a job stands still when its places change.
-        interference: part of the speed that a job on several nodes loses while it shares one with another such job.
-        checkpoint_interval: seconds of training between two checkpoints. They are made where an interval begins, so that a
-            failure undoes up to an interval more.
-        changes: what others take of the nodes; see `capacity`.
-        horizon: seconds after the last submission at which the run ends, whatever is incomplete.
+        restart_penalty: seconds that a job does not train after its nodes changed.
+        interference: fraction of its speed that a job on several nodes loses while it shares a node with
+            another such job.
+        checkpoint_interval: seconds of training between two checkpoints. They are saved at the start of an
+            interval, so a failure can undo up to an interval more.
+        changes: node failures and services; see `capacity`.
+        horizon: seconds after the last submission at which the run ends, complete or not.
 
     Raises:
-        InvalidError: a number that is missing, negative or not one, or a change of a node that isn't there.
+        InvalidError: a number is out of its range, or a change names an unknown node.
     """
 
     nodes: int = 16
@@ -61,22 +62,22 @@ class SimulationSettings:
                 raise InvalidError(f"{change}: give a node of {self.nodes}, a time, and 0 or more GPUs")
 
     def capacity(self) -> dict[str, int]:
-        """Node → GPUs, if nothing takes any."""
+        """Node → GPUs, without changes."""
         return {f"node-{number:03}": self.node_gpus for number in range(self.nodes)}
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """What became of a job.
+    """The result of a job. Times are in seconds after the start of the run.
 
     Attributes:
         name: of the job.
-        submitted: in seconds after the begin of the run, as all times.
-        started: when it first held a GPU; None: never.
-        finished: when it was complete; None: it wasn't at the end of the run.
+        submitted: when it was submitted.
+        started: when it first held a GPU; None if it never did.
+        finished: when it was complete; None if it was not at the end of the run.
         pending: seconds without a GPU.
         attained_service: GPU seconds.
-        restarts: without the first start.
+        restarts: number of restarts, not counting the first start.
     """
 
     name: str
@@ -94,10 +95,10 @@ class ClusterSample:
 
     Attributes:
         time: in seconds.
-        gpus: that jobs may have.
-        used: of them.
-        running: jobs that hold some.
-        waiting: jobs that hold none.
+        gpus: GPUs available to jobs.
+        used: GPUs that jobs hold.
+        running: number of jobs with GPUs.
+        waiting: number of jobs without.
     """
 
     time: float
@@ -109,12 +110,12 @@ class ClusterSample:
 
 @dataclass(frozen=True)
 class HoldingPeriod:
-    """What a job held for a while.
+    """A period in which a job held a number of GPUs.
 
     Attributes:
         job: its name.
         start, end: in seconds.
-        gpus: how many.
+        gpus: number of GPUs.
     """
 
     job: str
@@ -125,12 +126,12 @@ class HoldingPeriod:
 
 @dataclass(frozen=True)
 class SimulationRun:
-    """The result.
+    """The result of a run.
 
     Attributes:
-        jobs: in the order in which they were submitted.
+        jobs: in the order of submission.
         samples: one for each interval in which there were jobs.
-        holdings: by their end; a new one for each change of a job's places.
+        holdings: in the order of their ends; a new one starts whenever a job's nodes change.
     """
 
     jobs: Sequence[JobResult]
@@ -147,13 +148,14 @@ def simulate(
     """Run a workload.
 
     Args:
-        workload: any order; of jobs submitted at the same time the one whose name comes first is the first.
-        applications: by name, each that the workload mentions.
-        scheduler: a new one.
+        workload: in any order; jobs submitted at the same time are ordered by name.
+        applications: by name; all that the workload names.
+        scheduler: a new scheduler.
         settings: the cluster.
 
     Raises:
-        InvalidError: an application is missing, two jobs have one name, or the scheduler promised GPUs that aren't there.
+        InvalidError: an application is missing, two jobs have the same name, or the scheduler allocates GPUs
+            that don't exist.
     """
     run = _Simulation(workload, applications, scheduler, settings or SimulationSettings())
     while not run.over():
@@ -184,28 +186,28 @@ class _Simulation:
             for spec in sorted(workload, key=lambda spec: (spec.submitted, spec.name))
         }
         self._to_come = list(self._jobs.values())[::-1]
-        """The next one last."""
+        """The jobs not yet submitted, the next one last."""
         self._end = max((spec.submitted for spec in workload), default=0.0) + settings.horizon
         self._active: dict[str, SimulatedJob] = {}
         self._held: dict[str, Sequence[str]] = {}
         self._total = settings.capacity()
         self._taken: Counter[tuple[str, str]] = Counter()
-        """(Node, by what) → GPUs."""
+        """(Node, failure or service) → GPUs."""
         self._nodes = dict(self._total)
-        """Node → GPUs that jobs may have."""
+        """Node → GPUs available to jobs."""
         self._changes = sorted(settings.changes, key=lambda change: change.time)[::-1]
         self._now = 0.0
         self._samples: list[ClusterSample] = []
         self._open: dict[str, tuple[float, int]] = {}
-        """Job → since when it holds how many GPUs."""
+        """Job → (start, GPUs) of its current holding period."""
         self._holdings: list[HoldingPeriod] = []
 
     def over(self) -> bool:
-        """Whether all is complete, or the time is up."""
+        """Whether all jobs are complete, or the time is up."""
         return not (self._active or self._to_come) or self._now >= self._end
 
     def step(self) -> None:
-        """One interval and one decision."""
+        """Simulate one interval and one decision."""
         if self._active:
             self._train()
         self._now += self._settings.interval
@@ -215,7 +217,6 @@ class _Simulation:
             self._decide()
 
     def result(self) -> SimulationRun:
-        """What became of all jobs."""
         for name in list(self._open):
             self._book(name, 0, self._now)
         return SimulationRun(
@@ -236,7 +237,7 @@ class _Simulation:
         )
 
     def _book(self, name: str, gpus: int, now: float) -> None:
-        """From now on a job holds so many GPUs, others than before."""
+        """Close the job's holding period, and open one with this number of GPUs."""
         since, before = self._open.pop(name, (now, 0))
         if before:
             self._holdings.append(HoldingPeriod(name, since, now, before))
@@ -255,20 +256,20 @@ class _Simulation:
                 self._book(name, 0, job.finished)
 
     def _disturbed(self) -> set[str]:
-        """Jobs on several nodes that share one of them with another such job."""
+        """Jobs on several nodes that share a node with another such job."""
         spread = {name: set(places) for name, places in self._held.items() if len(set(places)) > 1}
         shared = Counter(node for nodes in spread.values() for node in nodes)
         return {name for name, nodes in spread.items() if any(shared[node] > 1 for node in nodes)}
 
     def _admit(self) -> None:
-        """Those submitted by now; they waited for the end of the interval."""
+        """Admit the jobs submitted in this interval."""
         while self._to_come and self._to_come[-1].spec.submitted <= self._now:
             job = self._to_come.pop()
             job.pending += self._now - job.spec.submitted
             self._active[job.spec.name] = job
 
     def _change_capacity(self) -> None:
-        """What others took by now; on nodes with too little left jobs lose all their places, the youngest first."""
+        """Apply capacity changes; on overloaded nodes, jobs lose all their GPUs, the youngest first."""
         while self._changes and self._changes[-1].time <= self._now:
             change = self._changes.pop()
             self._taken[change.node, change.by] = change.taken
@@ -288,7 +289,7 @@ class _Simulation:
                 self._active[name].place((), self._now, 0.0)
 
     def _decide(self) -> None:
-        """Ask the scheduler, and give each job what it shall hold."""
+        """Ask the scheduler, and give each job its new allocation."""
         nodes = {node: gpus for node, gpus in self._nodes.items() if gpus > 0}
         found = self._scheduler.schedule([self._seen(job) for job in self._active.values()], nodes)
         _check_promise(found, nodes)
@@ -316,12 +317,12 @@ class _Simulation:
 
 
 def _placement(places: Sequence[str]) -> Placement:
-    """Replicas of each node, in the order of their first ranks."""
+    """Replicas on each node, in the order of their first ranks."""
     return tuple(Counter(places).values())
 
 
 def _check(workload: Sequence[WorkloadJob], applications: Mapping[str, Application]) -> None:
-    """Raise what `simulate` says about its input."""
+    """Check the input of `simulate`."""
     names = Counter(job.name for job in workload)
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise InvalidError(f"workload: {', '.join(twice)}: more than one job of this name; make names unique")
@@ -334,5 +335,6 @@ def _check_promise(found: Mapping[str, Sequence[str]], nodes: Mapping[str, int])
     for node, count in used.items():
         if count > nodes.get(node, 0):
             raise InvalidError(
-                f"scheduler: {count} replicas on {node}, which has {nodes.get(node, 0)} GPUs; correct the scheduler"
+                f"scheduler: {count} replicas on {node}, which has {nodes.get(node, 0)} GPUs; "
+                "correct the scheduler"
             )

@@ -1,8 +1,8 @@
 """The evaluation of the Pollux paper (OSDI'21, §5.3) as a ready scenario.
 
-Eight workloads a load, 16 nodes of four GPUs, a decision each minute, 30 s a restart. The published figures are the mean of
-the eight mean job completion times, from the summaries in the paper's artifact (petuum/adaptdl, branch osdi21-artifact,
-``simulator/results-jobload``).
+It has eight workloads for each load, 16 nodes with four GPUs, a decision each minute, and restarts of 30 s.
+The published figures are means of the eight mean job completion times, from the summaries in the paper's
+artifact (petuum/adaptdl, branch osdi21-artifact, ``simulator/results-jobload``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,13 @@ PUBLISHED: dict[str, Mapping[float, float]] = {
     "tiresias": {0.5: 2091.0, 1.0: 4038.0, 1.5: 6182.0, 2.0: 10040.0},
     "optimus": {0.5: 2395.0, 1.0: 5682.0, 1.5: 7235.0, 2.0: 9721.0},
 }
-"""Policy → relative load → mean job completion time in seconds; Tiresias with jobs tuned by hand, Optimus with these and an
-oracle."""
+"""Policy → relative load → mean job completion time in seconds.
+
+Tiresias and Optimus run jobs that were tuned by hand; Optimus also has an oracle.
+"""
 
 SINGLE_REPLICA = {"ncf": 1}
-"""Neural collaborative filtering trains on one GPU in the evaluation."""
+"""Application → replicas: neural collaborative filtering trains on one GPU in the evaluation."""
 
 PUBLISHED_EACH: Mapping[float, tuple[float, ...]] = {
     0.5: (1059.5, 1826.3, 1310.5, 1497.8, 976.8, 1287.8, 2881.1, 1432.0),
@@ -40,14 +42,14 @@ PUBLISHED_EACH: Mapping[float, tuple[float, ...]] = {
     1.5: (3855.8, 3380.6, 3299.9, 3902.7, 4007.3, 3474.3, 3217.6, 4345.1),
     2.0: (6186.3, 4190.8, 5131.8, 5262.4, 6590.8, 5105.3, 3836.3, 6009.8),
 }
-"""Relative load → the same of Pollux, workload by workload; from the same summaries."""
+"""Relative load → the mean job completion time of each workload with Pollux, from the same summaries."""
 
 _MAX_LOCAL_BSZ = {"yolov3": 8}
-"""Mini-batches above this were measured on a few GPUs only."""
+"""Larger mini-batches were measured on a few GPUs only."""
 
 
 KIN = ("pollux-history", "shortest", "shortest-history")
-"""Policies that are compared with the published figures of Pollux, on which they build."""
+"""Variants of Pollux, compared with its published figures."""
 
 COMPARED = PUBLISHED | dict.fromkeys(KIN, PUBLISHED["pollux"])
 """Policy → relative load → the published mean that it is compared with."""
@@ -57,7 +59,7 @@ PUBLISHED_MEANS = {
     for policy, means in COMPARED.items()
     for load, mean in means.items()
 }
-"""Means as `edl_workflows.simulator.study.summarize_results` takes them."""
+"""(Group, policy) → (number of workloads, mean), for `study.summarize_results`."""
 
 PUBLISHED_RUNS = {
     (f"{LOAD_FOLDERS[load]}/workload-{number}", policy): mean
@@ -73,12 +75,12 @@ def read_evaluation(data: Path, loads: Sequence[float], numbers: Sequence[int]) 
 
     Args:
         data: the artifact's folder ``simulator``, or a copy of its ``traces`` and ``workloads*``.
-        loads: relative ones, of `LOAD_FOLDERS`.
-        numbers: of the workloads of each, of `WORKLOADS`.
+        loads: keys of `LOAD_FOLDERS`.
+        numbers: numbers of workloads, of `WORKLOADS`.
 
     Raises:
         NotFoundError: a file is missing.
-        InvalidError: a field that can't be read, or a load or number that there isn't.
+        InvalidError: a field can't be read, or there is no such load or number.
     """
     if wrong := [load for load in loads if load not in LOAD_FOLDERS]:
         raise InvalidError(f"there is no load {wrong[0]:g}; give one of {', '.join(map(str, LOAD_FOLDERS))}")
@@ -102,8 +104,8 @@ def read_applications(traces: Path) -> dict[str, Application]:
     """All applications in the artifact's folder ``traces``, by name.
 
     Raises:
-        NotFoundError: there is no such folder, or a file is missing.
-        InvalidError: a field that can't be read.
+        NotFoundError: the folder or a file is missing.
+        InvalidError: a field can't be read.
     """
     if not traces.is_dir():
         raise NotFoundError(

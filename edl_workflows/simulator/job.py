@@ -10,13 +10,13 @@ from edl_workflows.simulator.workload import WorkloadJob
 
 @dataclass(frozen=True)
 class TrainingMeasurement:
-    """What a job sees of its own training.
+    """What a job measures of its own training.
 
     Attributes:
         placement: replicas on each node.
-        split: how it divides its batch.
-        step: time of a step without accumulation.
-        gradient: of the current epoch.
+        split: how the batch is divided.
+        step: the duration of a step without accumulation.
+        gradient: the gradient of the current epoch.
     """
 
     placement: Placement
@@ -26,14 +26,14 @@ class TrainingMeasurement:
 
 
 class BatchAgent(Protocol):
-    """Decides a job's batch, from what the job measures."""
+    """Chooses a job's batch from what the job measures."""
 
     def split(self, placement: Placement) -> BatchSplit:
-        """How the batch is divided on this placement; asked when training begins there and after each epoch."""
+        """The batch on this placement; called when training starts there, and after each epoch."""
         ...
 
     def observe(self, measurement: TrainingMeasurement) -> None:
-        """Learn from a measurement; told whenever one of its parts changed."""
+        """Learn from a measurement; called whenever one of its parts changed."""
         ...
 
 
@@ -49,27 +49,27 @@ class FixedBatch:
         return self.application.split(self.batch_size, sum(placement))
 
     def observe(self, measurement: TrainingMeasurement) -> None:
-        """Nothing depends on it."""
+        """Do nothing: the batch does not depend on it."""
 
 
 class SimulatedJob:
     """One job's training.
 
     Args:
-        spec: as submitted.
+        spec: the job as submitted.
         application: what it trains.
-        agent: decides its batch.
-        checkpoint_interval: seconds of training between checkpoints; see `edl_workflows.simulator.cluster.SimulationSettings`.
+        agent: chooses its batch.
+        checkpoint_interval: seconds of training between checkpoints; see `cluster.SimulationSettings`.
 
     Attributes:
-        placement: replicas on each node; empty while it holds nothing.
-        epoch: how many are complete.
+        placement: replicas on each node; empty while it has none.
+        epoch: number of complete epochs.
         progress: in steps of the initial batch size.
         started: when it first held a GPU; None before.
         finished: when it completed; None before.
-        pending: seconds in which it held nothing, since it was submitted.
-        attained_service: GPU seconds it has held.
-        restarts: how often its training began anew, without the first time.
+        pending: seconds without a GPU since its submission.
+        attained_service: GPU seconds that it held.
+        restarts: number of restarts, not counting the first start.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class SimulatedJob:
         self.restarts = 0
         self._split = BatchSplit(1, 0)
         self._delay = 0.0
-        """Seconds of the restart that are left."""
+        """Seconds left of the restart."""
         self._checkpoint_interval = checkpoint_interval
         self._checkpoint = (0, 0.0)
         self._since_checkpoint = 0.0
         self._observed: TrainingMeasurement | None = None
 
     def place(self, placement: Placement, now: float, restart_penalty: float) -> None:
-        """Go on with these replicas from a checkpoint made now, or with none."""
+        """Save a checkpoint and continue with these replicas; without any, wait."""
         self._save()
         self.placement = placement
         if not placement:
@@ -108,7 +108,7 @@ class SimulatedJob:
             self.restarts += 1
 
     def crash(self) -> None:
-        """Lose the replicas and what was trained since the last checkpoint."""
+        """Lose the replicas, and the progress since the last checkpoint."""
         self.epoch, self.progress = self._checkpoint
         self._since_checkpoint = 0.0
         self.placement = ()
@@ -117,14 +117,14 @@ class SimulatedJob:
         """Train for a while.
 
         Args:
-            now: when it begins.
-            seconds: how long.
-            slowdown: part of the speed that is lost to interference, in [0, 1].
+            now: the start time.
+            seconds: the duration.
+            slowdown: fraction of the speed that is lost to interference, 0 to 1.
         """
         if not self.placement:
             self.pending += seconds
             return
-        # Not after training: a failure within these seconds must not find them in a checkpoint.
+        # Saved before training, not after: a failure in this interval must undo it.
         if self._since_checkpoint >= self._checkpoint_interval:
             self._save()
         end = now + seconds
@@ -136,13 +136,13 @@ class SimulatedJob:
         self._since_checkpoint += now - began
 
     def _restart(self, seconds: float) -> float:
-        """How much of the time goes to the restart."""
+        """Seconds of the interval that the restart takes."""
         delay = min(self._delay, seconds)
         self._delay -= delay
         return delay
 
     def _train(self, now: float, end: float, slowdown: float) -> float:
-        """Until the epoch is complete or the time is up; returns when that is."""
+        """Train until the epoch is complete or the time is up; the time then."""
         speed = self._goodput() * (1.0 - slowdown)
         target = self.application.progress_after(self.epoch + 1)
         missing = max(0.0, target - self.progress)
@@ -159,7 +159,7 @@ class SimulatedJob:
         return now
 
     def _goodput(self) -> float:
-        """Progress a second; the agent is told what it can measure of it."""
+        """Progress per second; the agent observes the measurement."""
         batch_size = self._split.batch_size(sum(self.placement))
         gradient = self.application.gradient(batch_size, self.epoch)
         step = self.application.step_time(self.placement, self._split.local_bsz)

@@ -1,4 +1,4 @@
-"""What a run is judged by."""
+"""Metrics of a run."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,18 @@ from edl_workflows.simulator.cluster import SimulationRun
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """Of one run. Times are in seconds; NaN where no job was complete.
+    """The metrics of one run. Times are in seconds, and NaN if no job is complete.
 
     Attributes:
-        jct_mean, jct_p50, jct_p99: job completion time, from submission to completion, of the jobs that were complete; the
-            99th percentile is the smallest value that 99 % of them don't exceed.
-        makespan: from the first submission to the last completion, or to the end of the run where jobs were not complete.
-        utilisation: part of the GPU time of the makespan that jobs held.
+        jct_mean, jct_p50, jct_p99: job completion time, from submission to completion, of the complete jobs;
+            the 99th percentile is the smallest value that 99 % of them don't exceed.
+        makespan: from the first submission to the last completion, or to the end of the run if jobs are
+            incomplete.
+        utilisation: fraction of the GPU time of the makespan that jobs held.
         pending: mean time without a GPU.
-        restarts: mean number, without the first start.
-        jobs: how many.
-        unfinished: jobs that were not complete at the end of the run.
+        restarts: mean number of restarts, not counting the first start.
+        jobs: number of jobs.
+        unfinished: number of incomplete jobs.
     """
 
     jct_mean: float
@@ -34,7 +35,6 @@ class RunMetrics:
 
 
 def measure_run(run: SimulationRun) -> RunMetrics:
-    """The metrics of a run."""
     times = completion_times(run)
     first = min((job.submitted for job in run.jobs), default=math.nan)
     last = _end(run)
@@ -52,22 +52,22 @@ def measure_run(run: SimulationRun) -> RunMetrics:
 
 
 def completion_times(run: SimulationRun) -> list[float]:
-    """Of the jobs that were complete, in seconds, ascending."""
+    """Completion times of the complete jobs, in seconds, ascending."""
     return sorted(job.finished - job.submitted for job in run.jobs if job.finished is not None)
 
 
 def percentile(ascending: Sequence[float], part: int) -> float:
-    """The smallest value that so many percent don't exceed; NaN of none."""
+    """The smallest value that `part` percent of the values don't exceed; NaN without values."""
     return ascending[math.ceil(part * len(ascending) / 100) - 1] if ascending else math.nan
 
 
 def mean(values: Sequence[float]) -> float:
-    """NaN of none."""
+    """The arithmetic mean; NaN without values."""
     return math.fsum(values) / len(values) if values else math.nan
 
 
 def _end(run: SimulationRun) -> float:
-    """The last completion; where a job was not complete, the last decision."""
+    """The time of the last completion or, if a job is incomplete, of the last decision."""
     finished = [job.finished for job in run.jobs if job.finished is not None]
     if len(finished) < len(run.jobs) and run.samples:
         return run.samples[-1].time
@@ -75,10 +75,10 @@ def _end(run: SimulationRun) -> float:
 
 
 def _utilisation(run: SimulationRun, first: float, last: float) -> float:
-    """GPU seconds held by those there were."""
+    """GPU seconds that jobs held, relative to those available."""
     samples = [sample for sample in run.samples if sample.time < last]
     if not samples:
         return math.nan
-    # While no job is there no sample is taken; as many GPUs as otherwise on average then stand idle.
+    # There are no samples without jobs; the average number of GPUs is assumed to idle then.
     there = sum(sample.gpus for sample in samples) / len(samples) * (last - first)
     return math.fsum(job.attained_service for job in run.jobs) / there if there else math.nan

@@ -1,12 +1,12 @@
-"""Optimus: the next GPU goes where it saves most time (EuroSys'18), with an oracle, as the Pollux paper evaluates it.
+"""Optimus (EuroSys'18), with an oracle, as in the Pollux paper: the next GPU goes where it saves most time.
 
-Each job gets one GPU while there are some. Each of the others goes to the job for which it shortens the remaining training
-most:
+Each job gets one GPU while there are any. Each further GPU goes to the job whose remaining training it
+shortens most:
 
     (T(r) - T(r + 1)) * remaining iterations
 
-with T(r) the time of a step of r replicas packed on as few nodes as possible. The oracle knows T and the remaining
-iterations. A job whose number of replicas stays keeps its places.
+where T(r) is the duration of a step with r replicas on as few nodes as possible. The oracle knows T and the
+remaining iterations. A job whose number of replicas does not change keeps its nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +21,14 @@ from edl_workflows.simulator.scheduler import (
 
 
 class OptimusScheduler(FixedBatchScheduler):
-    """Marginal gains; see the module. A job gets at most one replica for each smallest mini-batch of its batch."""
+    """A job gets at most one replica for each smallest mini-batch of its batch."""
 
     def __init__(self, inputs: SchedulerInputs | None = None) -> None:
         super().__init__(inputs)
         self._times: dict[tuple[str, int, int, int], float] = {}
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """Numbers of replicas by gain; then places, the smallest jobs first."""
+        """Decide the numbers of replicas by gain, then place the jobs, the smallest first."""
         replicas = self._share(jobs, nodes)
         found = {
             job.spec.name: job.held for job in jobs if job.held and len(job.held) == replicas[job.spec.name]
@@ -58,7 +58,7 @@ class OptimusScheduler(FixedBatchScheduler):
         return replicas
 
     def _gain(self, job: ActiveJob, replicas: int, node_gpus: int) -> float:
-        """Seconds that one replica more saves."""
+        """Seconds that one more replica saves."""
         application, batch_size = job.application, job.spec.batch_size
         most = self.inputs.most_replicas.get(application.name, batch_size // application.min_local_bsz)
         if replicas + 1 > most:
@@ -73,7 +73,6 @@ class OptimusScheduler(FixedBatchScheduler):
         return saved * remaining
 
     def _time(self, job: ActiveJob, replicas: int, node_gpus: int) -> float:
-        """Seconds of a step."""
         key = (job.application.name, job.spec.batch_size, replicas, node_gpus)
         if key not in self._times:
             full, rest = divmod(replicas, node_gpus)

@@ -1,12 +1,12 @@
-"""PaddlePaddle EDL's experiment as a ready scenario: pods of training jobs and of a web service on a cluster of CPUs.
+"""PaddlePaddle EDL's experiment as a ready scenario: training jobs and a web service on a CPU cluster.
 
-The report (``doc/edl/experiment`` in PaddlePaddle/cloud) had 133 nodes with 2348 cores and jobs of 10 parameter servers of 4
-cores and 2 to 60 trainers of 5. In case 1, twenty jobs come ten seconds apart. In case 2, six jobs share the cluster with
-Nginx, whose 400 instances of 3 cores become 100 and 400 again, a step each 90 s. Without autoscaling a job has a fixed number
-of trainers.
+In the report (``doc/edl/experiment`` in PaddlePaddle/cloud), a cluster of 133 nodes with 2348 cores runs jobs
+with 10 parameter servers of 4 cores and 2 to 60 trainers of 5 cores. In case 1, twenty jobs are submitted ten
+seconds apart. In case 2, six jobs share the cluster with Nginx, whose 400 instances of 3 cores shrink to 100
+and grow again, with a step every 90 s. Without autoscaling, a job has a fixed number of trainers.
 
-What the report does not say is assumed: all nodes are alike, a pod runs a second and a half after it has a node, and one that
-is deleted goes after 30 s, Kubernetes' default. No job ends within the measured time.
+The report leaves some things open. Assumed are equal nodes, 1.5 s from scheduling a pod to its running, and
+30 s to delete a pod (Kubernetes' default). No job ends within the measured time.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ TRAINER_CORES = 5.0
 MIN_TRAINERS, MAX_TRAINERS = 2, 60
 NGINX_CORES = 3.0
 PLAN_INTERVAL = 5
-"""Seconds between two plans, as upstream's loop."""
+"""Seconds between two plans, as in upstream's loop."""
 START_SECONDS = 1.5
 STOP_SECONDS = 30.0
 
@@ -35,10 +35,10 @@ class PaddleCase:
     """One of the report's cases.
 
     Attributes:
-        jobs: how many come, ten seconds apart.
-        trainers: of each job, fixed; None: the planner decides.
+        jobs: number of jobs, submitted ten seconds apart.
+        trainers: fixed number of trainers of each job; None lets the planner decide.
         nginx: (seconds, instances from then on), ascending.
-        seconds: how long is measured.
+        seconds: the measured time.
     """
 
     jobs: int
@@ -63,22 +63,24 @@ SCENARIOS: Mapping[str, Mapping[str, PaddleCase]] = {
 """Scenario → the case with autoscaling and the one without."""
 
 PUBLISHED_PENDING = {TRAINING_ONLY: 47.2, TRAINING_ONLY_FIXED: 308.5}
-"""Mean seconds from a job's first trainer pod to its running, or to the end; recomputed from the report's raw logs, whose own
-averages divide ten values by eleven."""
+"""Mean seconds from the creation of a job's first trainer pod until it runs, or to the end.
+
+Recomputed from the report's raw logs, since its own averages divide ten values by eleven.
+"""
 PUBLISHED_CPU = {TRAINING_ONLY: 0.763, TRAINING_ONLY_FIXED: 0.762, MIXED: 0.834, MIXED_FIXED: 0.619}
-"""Requests of running pods by what the nodes have, mean over the measured time."""
+"""Requests of running pods relative to the nodes' cores, averaged over the measured time."""
 
 
 @dataclass(frozen=True)
 class PaddleResult:
-    """What was measured.
+    """The measurements of one case.
 
     Attributes:
         pending: mean seconds from a job's submission to its first running trainer, or to the end.
-        cpu: requests of pods in phase Running by the cluster's cores, mean over the time.
-        running: jobs that have had a running trainer.
-        cpu_each, service_each: the same of all pods and of Nginx's, second by second.
-        running_each: the jobs, second by second.
+        cpu: requests of pods in phase Running relative to the cluster's cores, averaged over time.
+        running: number of jobs that have had a running trainer.
+        cpu_each, service_each: `cpu` of all pods and of Nginx's pods, by second.
+        running_each: `running` by second.
     """
 
     pending: float
@@ -91,8 +93,6 @@ class PaddleResult:
 
 @dataclass(eq=False)
 class _Pod:
-    """A pod; the scheduler and deletion change it."""
-
     owner: str
     cores: float
     created: int
@@ -102,7 +102,7 @@ class _Pod:
 
 
 def run_case(case: PaddleCase) -> PaddleResult:
-    """Run one case, second by second."""
+    """Simulate one case second by second."""
     experiment = _Experiment(case)
     for now in range(case.seconds):
         experiment.step(now)
@@ -110,16 +110,14 @@ def run_case(case: PaddleCase) -> PaddleResult:
 
 
 class _Experiment:
-    """The cluster's state."""
-
     def __init__(self, case: PaddleCase) -> None:
         self._case = case
         self._nodes = [f"node-{number:03}" for number in range(NODES)]
         self._cores = CORES / NODES
         self._trainers: dict[str, list[_Pod]] = {}
-        """Job → its pods that shall live, the oldest first."""
+        """Job → its trainer pods that are not being deleted, oldest first."""
         self._others: dict[str, list[_Pod]] = {"nginx": []}
-        """Parameter servers by job, and Nginx."""
+        """Parameter servers of each job, and Nginx's pods."""
         self._stopping: list[_Pod] = []
         self._submitted: dict[str, int] = {}
         self._first_run: dict[str, int] = {}
@@ -128,7 +126,6 @@ class _Experiment:
         self._running: list[int] = []
 
     def step(self, now: int) -> None:
-        """One second."""
         self._stopping = [pod for pod in self._stopping if pod.gone_at > now]
         self._arrive(now)
         if self._case.trainers is None and now % PLAN_INTERVAL == 0:
@@ -137,7 +134,6 @@ class _Experiment:
         self._measure(now)
 
     def outcome(self) -> PaddleResult:
-        """What was measured so far."""
         end = self._case.seconds
         waits = [self._first_run.get(job, end) - begun for job, begun in self._submitted.items()]
         return PaddleResult(
@@ -150,7 +146,7 @@ class _Experiment:
         )
 
     def _arrive(self, now: int) -> None:
-        """A new job each ten seconds, and as many instances of Nginx as it shall have."""
+        """Submit a job every ten seconds, and scale Nginx."""
         if now % 10 == 0 and len(self._submitted) < self._case.jobs:
             job = f"job-{len(self._submitted):02}"
             self._submitted[job] = now
@@ -162,20 +158,20 @@ class _Experiment:
             self._resize(self._others["nginx"], "nginx", NGINX_CORES, wanted[-1], now)
 
     def _resize(self, pods: list[_Pod], owner: str, cores: float, wanted: int, now: int) -> None:
-        """New pods, or the youngest go."""
+        """Create pods, or delete the youngest."""
         pods += [_Pod(owner, cores, now) for _ in range(wanted - len(pods))]
         while len(pods) > wanted:
             self._delete(pods, pods[-1], now)
 
     def _delete(self, pods: list[_Pod], pod: _Pod, now: int) -> None:
-        """A pod without a node is gone at once."""
+        """Delete a pod; without a node it is gone at once."""
         pods.remove(pod)
         if pod.node is not None:
             pod.gone_at = now + STOP_SECONDS
             self._stopping.append(pod)
 
     def _plan(self, now: int) -> None:
-        """What the planner changes: the pods that aren't in its places go, and new ones come."""
+        """Carry out a plan: pods on other nodes than planned are deleted, and new ones created."""
         jobs = {
             job: fulfilment.FulfilmentJob(
                 {"cpu": TRAINER_CORES}, MIN_TRAINERS, MAX_TRAINERS, len(pods), _places(pods)
@@ -198,7 +194,7 @@ class _Experiment:
             self._resize(pods, job, TRAINER_CORES, change.after, now)
 
     def _known_nodes(self) -> Mapping[str, FulfilmentNode]:
-        """With what is no trainer's. Pods that are going are left out: else the same room would be made again and again."""
+        """Nodes with the use of all but trainers. Terminating pods don't count: room would be freed twice."""
         used = dict.fromkeys(self._nodes, 0.0)
         for pods in self._others.values():
             for pod in pods:
@@ -207,7 +203,7 @@ class _Experiment:
         return {node: FulfilmentNode({"cpu": self._cores}, {"cpu": used[node]}) for node in self._nodes}
 
     def _schedule(self, now: int) -> None:
-        """Pods that wait, the oldest first, go to the node with most cores free, as Kubernetes' scheduler prefers."""
+        """Place pending pods, oldest first, on the node with the most free cores, as Kubernetes does."""
         free = dict.fromkeys(self._nodes, self._cores)
         pods = self._pods()
         for pod in (*pods, *self._stopping):
@@ -222,14 +218,14 @@ class _Experiment:
                 most = max(free.values())
 
     def _pods(self) -> list[_Pod]:
-        """All that shall live."""
+        """All pods that are not being deleted."""
         pods = list(self._others["nginx"])
         for job in self._submitted:
             pods += [*self._others[job], *self._trainers[job]]
         return pods
 
     def _measure(self, now: int) -> None:
-        # A pod that is going is in phase Running until it is gone, so the report counts it.
+        # A terminating pod is in phase Running until it is gone, so the report counts it.
         running = [pod for pod in (*self._pods(), *self._stopping) if pod.runs_from <= now]
         self._cpu.append(fsum(pod.cores for pod in running) / CORES)
         self._service.append(fsum(pod.cores for pod in running if pod.owner == "nginx") / CORES)

@@ -1,4 +1,4 @@
-"""Runs as pictures. Drawing needs matplotlib (extra ``controller``)."""
+"""Draws pictures of runs. This needs matplotlib (extra ``controller``)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#2a6fb5", "#b5532a", "#6b8f3c", "#7d5ba6", "#8a8a8a")
-"""Of runs, in their order."""
+"""Colours of runs, in their order."""
 _WAITS = "#d8d8d8"
 _MOST_BARS = 400
-"""More jobs than that would be thinner than a pixel."""
+"""The most bars in a picture; more would be thinner than a pixel."""
 _NAMED_BARS = 40
 _UNITS = ((3 * 24 * 3600.0, 24 * 3600.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 60.0, "minutes"))
-"""(From how many seconds on, the unit's seconds, its name)."""
+"""(Least duration in seconds, the unit in seconds, its name)."""
 
 
 def draw_utilisation(runs: Mapping[str, SimulationRun], title: str, path: Path) -> None:
-    """GPUs that jobs hold over time, and jobs that wait; a row a run.
+    """Draw the GPUs that jobs hold over time, and the number of waiting jobs, with a row for each run.
 
     Args:
-        runs: of the same workload, by what names them.
-        title: above it.
-        path: the image's file; its suffix is its format.
+        runs: label → a run of the same workload.
+        title: the picture's title.
+        path: the image file; its suffix gives the format.
 
     Raises:
         InvalidError: the file can't be written.
@@ -58,10 +58,10 @@ def draw_utilisation(runs: Mapping[str, SimulationRun], title: str, path: Path) 
 
 
 def draw_completion(runs: Mapping[str, Sequence[SimulationRun]], title: str, path: Path) -> None:
-    """The distribution of job completion times, with the 50th and 99th percentile.
+    """Draw the distribution of job completion times, with the 50th and 99th percentile.
 
     Args:
-        runs: what names them → runs whose jobs are put together.
+        runs: label → runs whose jobs are counted together.
         title: above it.
         path: the image's file.
 
@@ -92,10 +92,10 @@ def draw_completion(runs: Mapping[str, Sequence[SimulationRun]], title: str, pat
 
 
 def draw_jobs(run: SimulationRun, title: str, path: Path) -> None:
-    """Each job as a bar from its submission to its end: grey while it waits, else by its GPUs.
+    """Draw each job as a bar from its submission to its end: grey while it waits, else coloured by its GPUs.
 
     Args:
-        run: of which at most 400 jobs are drawn, the first.
+        run: the run; its first 400 jobs are drawn.
         title: above it.
         path: the image's file.
 
@@ -140,10 +140,10 @@ def draw_jobs(run: SimulationRun, title: str, path: Path) -> None:
 
 
 def draw_paddle(outcomes: Mapping[str, PaddleResult], title: str, path: Path) -> None:
-    """Use of the cluster's cores and jobs that run, second by second.
+    """Draw the use of the cluster's cores and the number of running jobs, second by second.
 
     Args:
-        outcomes: what names them → what was measured.
+        outcomes: label → measurements.
         title: above it.
         path: the image's file.
 

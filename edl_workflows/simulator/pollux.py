@@ -1,6 +1,7 @@
-"""Pollux in the simulator: jobs that fit their own goodput, and the optimizer of `edl_workflows.scaling.pollux.optimizer` over them.
+"""Pollux in the simulator: jobs that fit their own goodput models, allocated by the live optimizer.
 
-As in the artifact, a job begins with the initial batch on one GPU and may have twice the replicas with which it was seen.
+As in the artifact, a job starts with the initial batch on one GPU, and may have twice the replicas with which
+it has run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,15 @@ from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 
 MOST_REPLICAS = 64
-"""As in the artifact; no more were measured."""
+"""As in the artifact, which has no measurements with more."""
 
 
 class AdaptiveBatch:
-    """The agent of a job whose batch follows its goodput.
+    """The agent of a job that chooses its batch by goodput.
 
     Args:
-        application: what it trains; only bounds of the batch are asked of it.
-        fits: shared by the run.
+        application: what the job trains; only its batch limits are used.
+        fits: a cache, shared by jobs.
     """
 
     def __init__(self, application: Application, fits: FitCache) -> None:
@@ -39,20 +40,20 @@ class AdaptiveBatch:
             (application.min_local_bsz, application.max_local_bsz),
         )
         self._measured: dict[tuple[int, int, int], StepMeasurement] = {}
-        """(Nodes, replicas, mini-batch) → its first measurement. The fit knows one node from several, no more."""
+        """(One node or several, replicas, mini-batch) → its first measurement."""
         self._stale = False
-        """Whether there are measurements that `_perf` does not know."""
+        """Whether there are measurements that are not in `_perf`."""
         self._perf: PerfParams | None = None
         self._gradient: GradientNoise | None = None
         self._model: GoodputModel | None = None
         self._splits: dict[tuple[int, int], BatchSplit] = {}
-        """Of the current model."""
+        """(Nodes, replicas) → the best batch by the current model."""
         self.profiled = 0
-        """The most replicas with which it ran."""
+        """The most replicas with which the job has run."""
 
     @property
     def model(self) -> GoodputModel | None:
-        """What is known of the job; None before it has run."""
+        """The job's goodput model; None before it has run."""
         if self._gradient is None:
             return None
         if self._model is None:
@@ -61,14 +62,14 @@ class AdaptiveBatch:
         return self._model
 
     def refreshed(self) -> GoodputModel | None:
-        """The model with all that was measured; asked once an interval, since a fit takes long beside an epoch."""
+        """The model with all measurements; called once per interval, since fitting is expensive."""
         if self._stale:
             self._learned()
             self._forget()
         return self.model
 
     def split(self, placement: Placement) -> BatchSplit:
-        """The batch with the best goodput; the smallest one before anything is known."""
+        """The batch with the best goodput; the smallest batch before there is a model."""
         nodes, replicas = min(len(placement), 2), sum(placement)
         model = self.model
         if model is None:
@@ -80,7 +81,7 @@ class AdaptiveBatch:
         return self._splits[nodes, replicas]
 
     def observe(self, measurement: TrainingMeasurement) -> None:
-        """A placement and batch are measured once, the gradient always."""
+        """Keep the first measurement of a placement and batch, and always the gradient."""
         nodes, replicas = min(len(measurement.placement), 2), sum(measurement.placement)
         key = (nodes, replicas, measurement.split.local_bsz)
         if key in self._measured and measurement.gradient == self._gradient:
@@ -99,13 +100,13 @@ class AdaptiveBatch:
         return self._perf
 
     def _forget(self) -> None:
-        """What follows from the model."""
+        """Drop what depends on the model."""
         self._model = None
         self._splits = {}
 
 
 class PolluxScheduler:
-    """Pollux; see the module.
+    """Pollux.
 
     Attributes:
         options: how jobs and restarts are weighed.
@@ -120,17 +121,17 @@ class PolluxScheduler:
         self._agents: dict[str, AdaptiveBatch] = {}
         self._speedups = SpeedupTables()
         self._reported: dict[str, dict[str, SchedulingHints]] = {}
-        """Application → job → what it last reported; in the order in which they came."""
+        """Application → job → its last hints; in the order of the jobs' first reports."""
 
     def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
-        """One that adapts the batch, but where replicas are limited."""
+        """An agent that adapts the batch, unless the application's replicas are limited."""
         if application.name in self._inputs.most_replicas:
             return FixedBatch(application, job.batch_size)
         self._agents[job.name] = AdaptiveBatch(application, self._inputs.fits)
         return self._agents[job.name]
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """The optimizer's answer, for what the jobs know of themselves, and of earlier ones."""
+        """Allocate by what jobs know of themselves and, with `history`, of earlier jobs."""
         hints = {job.spec.name: self._hints(job) for job in jobs}
         if self.history:
             hints = self._with_former(jobs, hints)
@@ -142,7 +143,7 @@ class PolluxScheduler:
         return optimize_allocations(asked, free, {job.spec.name: job.held for job in jobs}, self.options)
 
     def _hints(self, job: ActiveJob) -> SchedulingHints:
-        """What a job would report. What is left looks at nothing to come: a job declares its epochs and its records."""
+        """The hints that a job would report. No oracle is needed: a job declares its epochs and records."""
         name, application = job.spec.name, job.application
         if (agent := self._agents.get(name)) is None:
             return SchedulingHints()
@@ -154,7 +155,7 @@ class PolluxScheduler:
     def _with_former(
         self, jobs: Sequence[ActiveJob], hints: Mapping[str, SchedulingHints]
     ) -> dict[str, SchedulingHints]:
-        """What jobs know with what others of their application reported by now, also those that are complete."""
+        """The hints with what other jobs of the application, complete ones included, have reported so far."""
         for job in jobs:
             self._reported.setdefault(job.application.name, {})[job.spec.name] = hints[job.spec.name]
         former = {
@@ -193,6 +194,6 @@ class PolluxHistoryScheduler(PolluxScheduler):
 
 
 class ShortestFirstHistoryScheduler(ShortestFirstScheduler):
-    """Both."""
+    """Pollux that prefers jobs with the least work left, with the measurements of earlier jobs."""
 
     history = True

@@ -1,4 +1,4 @@
-"""Workloads and measured traces from CSV files, in the form of the Pollux artifact, and traces of clusters."""
+"""Reads workloads, measured traces, failures and services from CSV files."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
@@ -17,10 +17,10 @@ _Value = TypeVar("_Value")
 
 
 def is_pollux_workload(path: Path) -> bool:
-    """Whether a file's jobs name what they train, as the Pollux artifact's do; else it is a trace of a cluster.
+    """Whether a file is a workload of the Pollux artifact, whose jobs name applications, or a trace.
 
     Raises:
-        NotFoundError: there is no such file.
+        NotFoundError: the file is missing.
         InvalidError: the file can't be read, or has no jobs.
     """
     first = next(read_rows(path), None)
@@ -30,7 +30,7 @@ def is_pollux_workload(path: Path) -> bool:
 
 
 def read_workload(path: Path) -> list[WorkloadJob]:
-    """A workload: ``name,time,application,num_replicas,batch_size``, where time is in seconds.
+    """Read a workload: ``name,time,application,num_replicas,batch_size``, with the time in seconds.
 
     Raises:
         NotFoundError: there is no such file.
@@ -49,7 +49,7 @@ def read_workload(path: Path) -> list[WorkloadJob]:
 
 
 def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[ClusterJob]:
-    """A trace of a cluster, as of Microsoft's Philly clusters; see `ClusterJob` for what is made of it.
+    """Read a cluster's trace, such as Microsoft's Philly trace.
 
     ========================================= ================================================================
     column, or one of its other names         meaning
@@ -65,7 +65,8 @@ def read_cluster_jobs(path: Path, statuses: Collection[str] = ()) -> list[Cluste
 
     Args:
         path: the file.
-        statuses: only jobs that ended so; all if empty. Jobs that failed or were killed used the cluster, too.
+        statuses: only jobs with one of these statuses; all if empty. Failed and killed jobs used the cluster
+            too.
 
     Raises:
         NotFoundError: there is no such file.
@@ -88,7 +89,7 @@ def _name(row: CsvRow) -> str:
 
 
 def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:
-    """Failures of nodes: ``time,node,seconds``: when, the node's number from 0, and how long it is away.
+    """Read failures of nodes: ``time,node,seconds``: when, the node's number from 0, seconds until it is back.
 
     Args:
         path: the file.
@@ -96,7 +97,8 @@ def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:
 
     Raises:
         NotFoundError: there is no such file.
-        InvalidError: a field that can't be read, with its file and line; a node that isn't there, or is away twice at once.
+        InvalidError: a field can't be read, a node is unknown, or it fails while it is down; with file and
+            line.
     """
     keys = list(nodes)
     changes: list[CapacityChange] = []
@@ -115,7 +117,7 @@ def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:
 
 
 def read_services(path: Path) -> dict[str, list[tuple[float, int]]]:
-    """What others take over time: ``time,gpus`` or ``time,service,gpus``: from when on, who, and how many in all.
+    """Read the demand of services over time: ``time,gpus`` or ``time,service,gpus``, valid from that time on.
 
     Returns:
         Service → (seconds, GPUs from then on), ascending.
@@ -135,11 +137,11 @@ def read_services(path: Path) -> dict[str, list[tuple[float, int]]]:
 
 
 def read_application(folder: Path, max_local_bsz: int | None = None) -> Application:
-    """An application's traces: ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv``.
+    """Read an application: ``placements.csv``, ``scalability.csv`` and ``validation-<batch size>.csv``.
 
     Args:
-        folder: its name is the application's.
-        max_local_bsz: largest mini-batch of a replica, where it is less than what was measured.
+        folder: named like the application.
+        max_local_bsz: the largest mini-batch of a replica, if it is smaller than the largest measured one.
 
     Raises:
         NotFoundError: a file is missing.
@@ -191,7 +193,7 @@ def _read_steps(path: Path, key: Callable[[CsvRow], _Value]) -> dict[_Value, dic
 
 
 def _placement(row: CsvRow) -> tuple[int, ...]:
-    """A digit a node: ``42`` is four replicas on one and two on another."""
+    """A placement has a digit for each node: ``42`` is four replicas on one node and two on another."""
     digits = str(row.whole("placement"))
     if "0" in digits:
         raise row.wrong("placement", f"{digits!r} has a node without replicas")

@@ -1,4 +1,4 @@
-"""Lines of CSV files with a header, field by field: what can't be read is said with its file, line and field."""
+"""Rows of CSV files with a header; errors name the file, line and field."""
 
 import csv
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ from edl_workflows.exceptions import InvalidError, NotFoundError
 
 @dataclass(frozen=True)
 class CsvRow:
-    """A line.
+    """A row.
 
     Attributes:
-        file: as it was given.
-        line: its number, from 1; the header's is 1.
-        fields: column → what stands there; None where the line is too short.
+        file: the path as given.
+        line: the line number; the header is line 1.
+        fields: column → text; None if the line is too short.
     """
 
     file: str
@@ -25,26 +25,26 @@ class CsvRow:
     fields: Mapping[str, str | None]
 
     def has(self, name: str) -> bool:
-        """Whether there is something in this column."""
+        """Whether this column is not empty."""
         return bool(self.fields.get(name))
 
     def text(self, *names: str) -> str:
-        """What stands in the first of these columns that there is.
+        """The text in the first of these columns that exists.
 
         Raises:
-            InvalidError: the header has none of them, or the line has nothing there.
+            InvalidError: the header has none of them, or the field is empty.
         """
         return self._field(*names)[1]
 
     def number(self, *names: str, zero: bool = False) -> float:
-        """A finite number above 0, or not below it.
+        """A finite number above 0, or at least 0.
 
         Args:
-            names: columns that may have it.
+            names: alternative names of the column.
             zero: whether it may be 0.
 
         Raises:
-            InvalidError: there is none.
+            InvalidError: the field is something else.
         """
         name, text = self._field(*names)
         try:
@@ -71,7 +71,7 @@ class CsvRow:
         return value
 
     def moment(self, *names: str) -> float:
-        """A time in seconds: a number from 0 up, or an ISO 8601 date and time, without a zone taken as UTC.
+        """A time in seconds: a number of at least 0, or an ISO 8601 date and time, by default in UTC.
 
         Raises:
             InvalidError: there is none.
@@ -84,15 +84,15 @@ class CsvRow:
         try:
             return self.number(name, zero=True)
         except InvalidError:
-            problem = f"{text!r} is neither a date and time as 2017-10-09 07:01:55 nor a number of seconds from 0 up"
+            time = "a date and time as 2017-10-09 07:01:55"
+            problem = f"{text!r} is neither {time} nor a number of seconds from 0 up"
             raise self.wrong(name, problem) from None
 
     def wrong(self, name: str, problem: str) -> InvalidError:
-        """The error about a field."""
         return InvalidError(f"{self.file}:{self.line}: {name}: {problem}; correct the line")
 
     def _field(self, *names: str) -> tuple[str, str]:
-        """The column that there is, and what stands there."""
+        """The name of the column that exists, and its text."""
         name = next((one for one in names if one in self.fields), None)
         if name is None:
             known = ", ".join(self.fields)
@@ -106,11 +106,11 @@ class CsvRow:
 
 
 def read_rows(path: Path) -> Iterator[CsvRow]:
-    """The lines of a file, without its header.
+    """The rows of a file.
 
     Raises:
-        NotFoundError: there is no such file.
-        InvalidError: the file can't be read, is no CSV in UTF-8, or a line has more fields than there are columns.
+        NotFoundError: the file is missing.
+        InvalidError: the file can't be read, is not CSV in UTF-8, or a line has more fields than the header.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -1,7 +1,7 @@
-"""What a scheduler is asked and told.
+"""The contract of the simulator's schedulers, and schedulers that run live policies.
 
-A scheduler of the simulator may know more than a live one: `ActiveJob.application` is what will be, for policies that are
-compared with an oracle. `PolicyScheduler` gives the policies of `edl_workflows.scaling` only what they get in a cluster.
+A scheduler of the simulator may know more than a live policy: `ActiveJob.application` shows the future, for
+policies with an oracle. `PolicyScheduler` passes on only what a policy is told in a live cluster.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,15 +22,15 @@ GPU = "nvidia.com/gpu"
 
 @dataclass(frozen=True)
 class ActiveJob:
-    """A job that was submitted and is not complete.
+    """A job that is submitted and not complete.
 
     Attributes:
-        spec: as submitted.
+        spec: the job as submitted.
         application: what it trains.
-        epoch: how many are complete.
-        age: seconds since it was submitted.
-        attained_service: GPU seconds it has held.
-        restarts: how often its training began anew.
+        epoch: number of complete epochs.
+        age: seconds since its submission.
+        attained_service: GPU seconds that it held.
+        restarts: number of restarts.
         held: the nodes of its replicas, in the order of ranks.
     """
 
@@ -44,21 +44,21 @@ class ActiveJob:
 
 
 class JobScheduler(Protocol):
-    """Decides who gets what, once an interval. Made for one run: it may remember."""
+    """Allocates GPUs once per interval. A scheduler is made for one run, and may keep state."""
 
     def agent(self, job: WorkloadJob, application: Application) -> BatchAgent:
-        """Who decides the job's batch; asked once a job, before the run."""
+        """What chooses the job's batch; called once for each job, before the run."""
         ...
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """What each job shall hold.
+        """Allocate GPUs to the jobs.
 
         Args:
             jobs: in the order of the workload.
-            nodes: node → GPUs that jobs may have there.
+            nodes: node → GPUs available to jobs.
 
         Returns:
-            Job name → the nodes of its replicas, in the order of ranks. A job that is not named gets nothing.
+            Job name → the nodes of its replicas, in the order of ranks. A job that is missing gets nothing.
         """
         ...
 
@@ -132,7 +132,7 @@ def make_scheduler(name: str, inputs: SchedulerInputs) -> JobScheduler:
 
 
 def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict[str, int]:
-    """Node → GPUs that none of these replicas have."""
+    """Node → GPUs that none of these replicas use."""
     free = dict(nodes)
     for places in held:
         for node in places:
@@ -141,11 +141,11 @@ def free_gpus(nodes: Mapping[str, int], held: Iterable[Collection[str]]) -> dict
 
 
 def take_emptiest(free: dict[str, int], replicas: int) -> list[str]:
-    """Places for replicas on the nodes with most GPUs free, which are taken; the first node of several.
+    """Take GPUs for replicas on the nodes with the most free GPUs; of equals, on the first.
 
     Args:
-        free: node → free GPUs; at least `replicas` in all.
-        replicas: how many.
+        free: node → free GPUs, at least `replicas` in all; reduced by what is taken.
+        replicas: number of replicas.
     """
     places: list[str] = []
     while len(places) < replicas:

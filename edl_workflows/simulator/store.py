@@ -1,4 +1,4 @@
-"""Results of simulations in a file: a line of JSON for each, written when the run has ended, so that a later call goes on."""
+"""Keeps results of simulations in a file, a JSON line for each, so that an interrupted study can continue."""
 
 import json
 from collections.abc import Mapping
@@ -13,25 +13,24 @@ class ResultFile:
     """The results in a file.
 
     Args:
-        path: the file; it is made with the first result, and its folder, too.
+        path: the file; it and its folder are created with the first result.
 
     Raises:
-        InvalidError: the file can't be read, or a line is no result.
+        InvalidError: the file can't be read, or a line is not a result.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         data = _read(path)
         self._whole = data.rfind(b"\n") + 1
-        """Bytes of whole lines. The rest is what a call that was killed has left; that run is made again."""
+        """Bytes of complete lines. A partial line was left by a killed process; its run is repeated."""
         self._known = {_text(result.key): result for result in _parsed(path, data[: self._whole])}
 
     def find(self, key: Mapping[str, Any]) -> StudyResult | None:
-        """The result with this key, if there is one."""
         return self._known.get(_text(key))
 
     def add(self, result: StudyResult) -> None:
-        """Write one down.
+        """Append a result.
 
         Raises:
             InvalidError: the file can't be written.

@@ -1,4 +1,4 @@
-"""What is to be simulated, what came of it, and how runs of several seeds and workloads are put together."""
+"""Runs to simulate, their results, and summaries over workloads and seeds."""
 
 import hashlib
 import math
@@ -25,11 +25,11 @@ class Workload:
     """Jobs, and what they train.
 
     Attributes:
-        name: for people.
-        group: of which it is one, as all of the same load.
+        name: a name for people.
+        group: the group of workloads that it belongs to, such as all workloads of the same load.
         jobs: in any order.
-        applications: by name, each that the jobs mention.
-        most_replicas: application → the most replicas that its jobs get, where that is limited.
+        applications: by name; all that the jobs name.
+        most_replicas: application → the most replicas of its jobs, where that is limited.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Study:
-    """One run to be made.
+    """A run to simulate.
 
     Attributes:
-        workload: what is run.
-        policy: its name; see `edl_workflows.scaling.policies`.
-        seed: of what is left to chance in `settings`.
-        settings: the cluster, with what happens to it.
+        workload: the jobs.
+        policy: a name in `edl_workflows.scaling.policies`.
+        seed: the seed of what is random in `settings`.
+        settings: the cluster, with its capacity changes.
     """
 
     workload: Workload
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What the result depends on, as JSON: two studies with the same key have the same result."""
+        """What the result depends on, as JSON: studies with the same key have the same result."""
         jobs = sorted(self.workload.jobs, key=lambda job: job.name)
         settings = asdict(self.settings)
         return {
@@ -69,33 +69,34 @@ class Study:
         }
 
     def run(self, fits: FitCache) -> SimulationRun:
-        """Make the run.
+        """Simulate the run.
 
         Args:
             fits: shared by the runs of a process.
 
         Raises:
-            InvalidError: the policy is unknown, a job can never run, or what `simulate` says.
+            InvalidError: the policy is unknown, a job can never run, or `simulate` refuses the input.
         """
         scheduler = make_scheduler(self.policy, SchedulerInputs(self.workload.most_replicas, fits))
         gpus = self.settings.nodes * self.settings.node_gpus
         greedy = [job for job in self.workload.jobs if job.replicas > gpus]
         if policy_entry(self.policy).rigid and greedy:
             raise InvalidError(
-                f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which {self.policy} gives "
-                f"as a whole, and the cluster has {gpus}; simulate more nodes, or another policy"
+                f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which "
+                f"{self.policy} gives as a whole, and the cluster has {gpus}; simulate more nodes, or another "
+                "policy"
             )
         return simulate(self.workload.jobs, self.workload.applications, scheduler, self.settings)
 
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What came of a study.
+    """The result of a study.
 
     Attributes:
-        key: the study's.
-        group: its workload's.
-        metrics: of the run.
+        key: the study's key.
+        group: the group of its workload.
+        metrics: the metrics of the run.
     """
 
     key: Mapping[str, Any]
@@ -104,11 +105,10 @@ class StudyResult:
 
     @classmethod
     def of(cls, study: Study, run: SimulationRun) -> "StudyResult":
-        """The result of a run that was made."""
         return cls(study.key, study.workload.group, measure_run(run))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; what is no number is null."""
+        """As JSON; values that are not finite become null."""
         metrics = {name: _finite(value) for name, value in asdict(self.metrics).items()}
         return {"key": dict(self.key), "group": self.group, "metrics": metrics}
 
@@ -117,7 +117,7 @@ class StudyResult:
         """The opposite of `to_json`.
 
         Raises:
-            InvalidError: it is something else.
+            InvalidError: the value is not a result.
         """
         try:
             key, group, numbers = value["key"], value["group"], value["metrics"]
@@ -137,11 +137,11 @@ class StudySummary:
     """The runs of one policy over the workloads of a group and over seeds.
 
     Attributes:
-        group, policy: which.
-        runs: how many.
+        group, policy: the group of workloads, and the policy.
+        runs: number of runs.
         jct_mean: the mean of their mean job completion times, in seconds.
-        jct_spread: their standard deviation; 0 of a single run.
-        published: what others published of the same; None if nothing is known.
+        jct_spread: the standard deviation of these; 0 for a single run.
+        published: the published mean of the same runs; None if there is none.
     """
 
     group: str
@@ -153,22 +153,22 @@ class StudySummary:
 
     @property
     def ratio(self) -> float | None:
-        """By how much the mean is above the published one, as a part."""
+        """The relative difference of the mean from the published one."""
         return None if self.published is None else self.jct_mean / self.published - 1
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; what is no number is null."""
+        """As JSON; values that are not finite become null."""
         return {name: _finite(value) for name, value in asdict(self).items()} | {"ratio": self.ratio}
 
 
 def summarize_results(
     results: Sequence[StudyResult], published: Mapping[tuple[str, str], tuple[int, float]]
 ) -> list[StudySummary]:
-    """One for each group and policy, in the order in which they come.
+    """Summarize the results of each group and policy, in the order of their first results.
 
     Args:
         results: of all runs.
-        published: (group, policy) → of how many workloads the mean was published, and the mean.
+        published: (group, policy) → (number of workloads, published mean).
     """
     found: dict[tuple[str, str], list[StudyResult]] = {}
     for result in results:
@@ -184,7 +184,7 @@ def summarize_results(
 
 
 def jobs_of(run: SimulationRun) -> list[dict[str, Any]]:
-    """What became of each job, as JSON."""
+    """The result of each job, as JSON."""
     return [asdict(job) for job in run.jobs]
 
 
@@ -193,7 +193,7 @@ def _finite(value: Any) -> Any:
 
 
 def _digest(values: Sequence[object]) -> str:
-    """A short name of what they are; empty of none."""
+    """A short hash of the values; empty without values."""
     if not values:
         return ""
     return hashlib.sha256("\n".join(map(repr, values)).encode()).hexdigest()[:16]

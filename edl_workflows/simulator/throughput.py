@@ -1,8 +1,8 @@
-"""How long a training step takes on a placement, from measurements.
+"""The duration of a training step on a placement, from measurements.
 
-Small placements were measured one by one, each at several local batch sizes. Larger ones were measured at some numbers of
-nodes and replicas; what lies between is interpolated: linearly in the local batch size, in the replicas per node, and in
-the number of nodes.
+Small placements were measured individually, each at several local batch sizes. Larger ones were measured at
+some numbers of nodes and replicas; between these, durations are interpolated linearly in the local batch
+size, in the replicas per node, and in the number of nodes.
 """
 
 from bisect import bisect_left
@@ -14,38 +14,38 @@ from statistics import fmean
 from edl_workflows.exceptions import InvalidError
 
 Placement = tuple[int, ...]
-"""Replicas on each node that holds some, in the order of ranks: ``(4, 2)`` is six replicas on two nodes."""
+"""Replicas on each node, in the order of ranks: ``(4, 2)`` is six replicas on two nodes."""
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """A step of one mini-batch per replica, in seconds.
+    """The duration in seconds of a step with one mini-batch per replica.
 
     Attributes:
-        total: from its begin to the next one's.
-        sync: the part in which gradients are exchanged and nothing is computed. A step that only accumulates gradients
-            has no such part.
+        total: from its start to the start of the next step.
+        sync: the part in which gradients are exchanged and nothing is computed; 0 for a step that only
+            accumulates gradients.
     """
 
     total: float
     sync: float
 
     def accumulated(self, accumulation: int) -> float:
-        """A step of `accumulation` mini-batches more, whose gradients are exchanged once."""
+        """The duration of a step with `accumulation` more mini-batches and one exchange of gradients."""
         return self.total + (self.total - self.sync) * accumulation
 
 
 def smallest_rotation(placement: Placement) -> Placement:
-    """The name of a placement among those that are the same ring begun elsewhere: the smallest rotation."""
+    """The smallest rotation of a placement; rotations are the same ring, started on another node."""
     return min(placement[start:] + placement[:start] for start in range(len(placement)))
 
 
 @dataclass(frozen=True)
 class StepTimeCurve:
-    """Step times by local batch size, ascending; linear between the points.
+    """Step times by local batch size, ascending, with linear interpolation.
 
-    Below the first point its value stays, for a step is never shorter than what it costs to begin one; beyond the last
-    point time grows as the batch does. Neither flatters a batch that nobody has measured.
+    Below the first point its value is used, since a step has a fixed cost; beyond the last point the time
+    grows with the batch. Neither favours a batch that was not measured.
     """
 
     sizes: tuple[int, ...]
@@ -53,12 +53,10 @@ class StepTimeCurve:
 
     @classmethod
     def of(cls, points: Mapping[int, StepTime]) -> "StepTimeCurve":
-        """From local batch size → step time."""
         sizes = tuple(sorted(points))
         return cls(sizes, tuple(points[size] for size in sizes))
 
     def at(self, size: float) -> StepTime:
-        """The step time at a local batch size."""
         if size <= self.sizes[0]:
             return self.steps[0]
         if size > self.sizes[-1]:
@@ -73,8 +71,8 @@ class ThroughputTable:
     """Step times of one application; see the module.
 
     Attributes:
-        placements: measured ones, by their `smallest_rotation`.
-        scalability: nodes → replicas → what was measured, averaged over placements.
+        placements: measured placements, by their `smallest_rotation`.
+        scalability: nodes → replicas → step times, averaged over placements.
     """
 
     placements: Mapping[Placement, StepTimeCurve]
@@ -86,7 +84,7 @@ class ThroughputTable:
         placements: Mapping[Placement, Mapping[int, StepTime]],
         scalability: Mapping[tuple[int, int], Mapping[int, StepTime]],
     ) -> "ThroughputTable":
-        """From measurements.
+        """Make a table from measurements.
 
         Args:
             placements: placement → local batch size → step time.
@@ -106,7 +104,7 @@ class ThroughputTable:
         return cls(curves, {nodes: dict(sorted(found[nodes].items())) for nodes in sorted(found)})
 
     def step_time(self, placement: Placement, local_bsz: int) -> StepTime:
-        """The time of a step.
+        """The duration of a step.
 
         Args:
             placement: replicas on each node.
@@ -117,8 +115,8 @@ class ThroughputTable:
             return measured.at(local_bsz)
         replicas = sum(placement)
         low, high, part = _around(tuple(self.scalability), len(placement))
-        # Replicas per node, not replicas, are kept from one number of nodes to the next: each lies in [1, GPUs of a node]
-        # and so within what was measured.
+        # Interpolation keeps the replicas per node, not the replicas: that number lies between 1 and the GPUs
+        # of a node, and so within the measured range.
         per_node = replicas / min(len(placement), max(self.scalability))
         return _between(
             self._on(low, per_node * low, local_bsz), self._on(high, per_node * high, local_bsz), part
@@ -131,7 +129,7 @@ class ThroughputTable:
 
 
 def _around(measured: tuple[int, ...], value: float) -> tuple[int, int, float]:
-    """The neighbours of a value among ascending ones, and how far it is from the lower to the upper; clamped."""
+    """The neighbours of a value among ascending ones, and its position between them, 0 to 1; clamped."""
     upper = bisect_left(measured, value)
     if upper == 0 or upper == len(measured):
         nearest = measured[min(upper, len(measured) - 1)]
@@ -147,7 +145,7 @@ def _between(low: StepTime, high: StepTime, part: float) -> StepTime:
 def _averaged(
     placements: Mapping[Placement, Mapping[int, StepTime]],
 ) -> dict[tuple[int, int], dict[int, StepTime]]:
-    """(nodes, replicas) → local batch size → the mean over the placements that are so."""
+    """(nodes, replicas) → local batch size → the mean over the placements of that shape."""
     found: dict[tuple[int, int], dict[int, list[StepTime]]] = defaultdict(lambda: defaultdict(list))
     for placement, points in placements.items():
         for size, step in points.items():

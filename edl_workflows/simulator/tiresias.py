@@ -1,8 +1,8 @@
-"""Tiresias: the jobs that had least so far come first (NSDI'19; as the Pollux paper evaluates it).
+"""Tiresias (NSDI'19, as evaluated in the Pollux paper): jobs with the least service so far come first.
 
-Jobs stand in two queues, each in the order in which they came to it. A job begins in the first and goes to the second when
-it has had 16 GPU hours. In that order each job gets all the replicas that its user asks for, or none; a job that is passed
-over is preempted.
+There are two first-in, first-out queues. A job starts in the first queue, and moves to the second one after
+16 GPU hours. In the order of the queues, each job gets all the replicas that its user asks for, or none; a
+job that gets none is preempted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,17 @@ from edl_workflows.simulator.scheduler import (
 )
 
 QUEUE_THRESHOLD = 16 * 3600.0
-"""GPU seconds after which a job goes to the second queue; the value of the paper's evaluation."""
+"""GPU seconds after which a job moves to the second queue, as in the paper's evaluation."""
 
 
 class TiresiasScheduler(FixedBatchScheduler):
-    """Two queues by attained service; see the module."""
-
     def __init__(self, inputs: SchedulerInputs | None = None) -> None:
         super().__init__(inputs)
         self._demoted: list[str] = []
-        """The second queue."""
+        """The names of the jobs in the second queue."""
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """The order of the queues decides who runs; those who go on stay where they are."""
+        """Admit jobs in the order of the queues; jobs that continue keep their nodes."""
         running = self._admit(jobs, sum(nodes.values()))
         found = {job.spec.name: job.held for job in running if job.held}
         free = free_gpus(nodes, found.values())
@@ -37,7 +35,7 @@ class TiresiasScheduler(FixedBatchScheduler):
         }
 
     def _admit(self, jobs: Sequence[ActiveJob], gpus: int) -> list[ActiveJob]:
-        """Those for whom there are GPUs, in the order of the queues."""
+        """The jobs that get GPUs, in the order of the queues."""
         by_name = {job.spec.name: job for job in jobs}
         demoted = [name for name in self._demoted if name in by_name]
         demoted += [

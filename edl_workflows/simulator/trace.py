@@ -1,8 +1,8 @@
-"""Jobs of a cluster's trace as a workload: what is known of them is how many GPUs they had, and for how long.
+"""Makes a workload from a cluster's trace, where only the GPUs and the duration of each job are known.
 
-Such a job is so much work: its GPUs times its seconds. With r of its g GPUs it is taken to run at r / g of its speed, and with
-more at no more than that, so that it never gets faster than its trace shows. That is optimistic where a job would wait for
-the slowest of its GPUs, and pessimistic where it could have used more.
+The work of such a job is its GPUs times its seconds. With r of its g GPUs it is assumed to run at r / g of
+its speed, and with more than g no faster. That is optimistic for a job that would wait for the slowest of its
+GPUs, and pessimistic for a job that could have used more.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 from edl_workflows.simulator.workload import WorkloadJob
 
 _EPOCHS = 10
-"""Schedulers that ask how far a job is see it in so many steps."""
+"""The epochs of a job, in which schedulers see its progress."""
 _GPU_BATCH = 1000
-"""Examples that a GPU has of the batch when the job has all its GPUs; it makes the shares of fewer nearly even."""
+"""Examples of the batch per GPU with all GPUs; large enough for nearly equal shares with fewer GPUs."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class ClusterJob:
     Attributes:
         name: unique in the trace.
         submitted: seconds after the first.
-        gpus: that it had.
-        duration: seconds that it ran with them.
+        gpus: the GPUs that it had.
+        duration: the seconds that it ran with them.
 
     Raises:
-        InvalidError: a number makes no sense.
+        InvalidError: a number is out of its range.
     """
 
     name: str
@@ -48,7 +48,7 @@ class ClusterJob:
 
 
 def workload_of(jobs: Iterable[ClusterJob]) -> tuple[list[WorkloadJob], dict[str, Application]]:
-    """The trace as a workload, and the applications that its jobs train; see the module."""
+    """The trace as a workload, and the applications of its jobs; see the module."""
     workload, applications = [], dict[str, Application]()
     for job in jobs:
         name = f"{job.gpus} GPUs for {job.duration:g} s"
@@ -59,14 +59,9 @@ def workload_of(jobs: Iterable[ClusterJob]) -> tuple[list[WorkloadJob], dict[str
 
 
 def linear_application(name: str, gpus: int, duration: float) -> Application:
-    """An application that takes `duration` seconds on `gpus` GPUs, and on fewer longer in proportion.
-
-    Args:
-        name: of the application.
-        gpus: beyond which it gets no faster.
-        duration: in seconds.
-    """
-    # A step is a second on all GPUs. Gradients are nothing but noise, so that a batch is worth what it has of examples.
+    """An application that takes `duration` seconds on `gpus` GPUs, and proportionally longer on fewer."""
+    # A step takes a second on all GPUs. Gradients are pure noise, so the worth of a batch is proportional to
+    # its size.
     done = [duration * (epoch + 1) / _EPOCHS for epoch in range(_EPOCHS)]
     validation = ValidationTrace(done, done, [0.0] * _EPOCHS, [1.0] * _EPOCHS)
     steps = {_GPU_BATCH: StepTime(1.0, 0.0), gpus * _GPU_BATCH: StepTime(float(gpus), 0.0)}

@@ -1,4 +1,4 @@
-"""The jobs of a run, as they are submitted."""
+"""The jobs of a run, as their users submit them."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -12,13 +12,13 @@ class WorkloadJob:
 
     Attributes:
         name: unique in the workload.
-        submitted: seconds after the begin of the run.
-        application: what it trains.
-        replicas: how many the user asks for. A scheduler that decides this itself ignores it.
-        batch_size: of all replicas together. A scheduler that decides this itself ignores it.
+        submitted: seconds after the start of the run.
+        application: what the job trains.
+        replicas: requested number of replicas; ignored by schedulers that choose it.
+        batch_size: batch size of all replicas together; ignored by schedulers that choose it.
 
     Raises:
-        InvalidError: a number is missing, negative or not one.
+        InvalidError: a number is out of its range.
     """
 
     name: str
@@ -32,5 +32,6 @@ class WorkloadJob:
             raise InvalidError(f"job {self.name}: submitted at {self.submitted}; give seconds from 0 up")
         if self.replicas < 1 or self.batch_size < 1:
             raise InvalidError(
-                f"job {self.name}: {self.replicas} replicas, batch {self.batch_size}; give at least one of each"
+                f"job {self.name}: {self.replicas} replicas, batch {self.batch_size}; "
+                "give at least one of each"
             )

@@ -203,7 +203,7 @@ class GoodputModel:
         return BatchChoice(*(np.take_along_axis(values, chosen, axis=0)[0] for values in found))
 
     def _candidates(self, replicas: Ints) -> tuple[Ints, Ints]:
-        """Candidates, as the first axis: atomic batch sizes (some out of bounds), and passes before the last."""
+        """Candidates (first axis): atomic batch sizes, some out of bounds, and passes before the last."""
         limits = self.limits
         least = np.minimum(np.maximum(limits.initial, limits.atomic[0] * replicas), limits.largest)
         steps = np.arange(_CANDIDATES).reshape((-1,) + (1,) * replicas.ndim) / (_CANDIDATES - 1)

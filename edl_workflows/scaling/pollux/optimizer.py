@@ -1,12 +1,12 @@
 """Pollux (OSDI'21): allocates replicas to jobs so that their speed-ups are high and fair.
 
-The paper uses a genetic algorithm. This module is deterministic and decomposes the problem: the objective is a sum
-over jobs, so with a price for shares of the cluster each job can be considered alone. Jobs are packed onto nodes by
-what they want at that price (`values`), the rest is offered at falling prices, and jobs that lack something are
-exchanged with jobs in their way (`search`).
+The paper uses a genetic algorithm. This module is deterministic and decomposes the problem: the objective is
+a sum over jobs, so with a price for shares of the cluster each job can be considered alone. Jobs are packed
+onto nodes by what they want at that price (`values`), the rest is offered at falling prices, and jobs that
+lack something are exchanged with jobs in their way (`search`).
 
-The search is repeated with its own result until the result does not change, so an answer is a fixed point. This
-terminates, since each result is worth more than the one before it, even if restarts are ignored.
+The search is repeated with its own result until the result does not change, so an answer is a fixed point.
+This terminates, since each result is worth more than the one before it, even if restarts are ignored.
 """
 
 from collections import Counter
@@ -67,7 +67,8 @@ def allocation_worth(
         allocations: the allocations to judge. Jobs that are not preemptible don't count.
 
     Returns:
-        With the paper's fairness, minus the sum of the inverse speed-ups; -inf if an allocation is not allowed.
+        With the paper's fairness, minus the sum of the inverse speed-ups; -inf if an allocation is not
+        allowed.
     """
     problem, question = _asked(jobs, nodes, previous, options)
     cluster = ClusterPacking(question)

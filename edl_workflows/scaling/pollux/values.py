@@ -342,7 +342,7 @@ def _worth(speedup: Floats, weight: float, fairness: float) -> Floats:
 
 
 def _lowest(weight: float, fairness: float) -> float:
-    """The worth of waiting, so low (as with the paper's fairness) that no job waits while others have plenty."""
+    """The worth of waiting, so low that no job waits while others have plenty."""
     return weight * min(float(_phi(np.array([LEAST_SPEEDUP]), fairness)[0]), -1 / LEAST_SPEEDUP)
 
 
