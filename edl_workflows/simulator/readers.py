@@ -89,7 +89,7 @@ def _name(row: CsvRow) -> str:
 
 
 def read_failures(path: Path, nodes: Mapping[str, int]) -> list[CapacityChange]:
-    """Read failures of nodes: ``time,node,seconds``: when, the node's number from 0, seconds until it is back.
+    """Read failures of nodes: ``time,node,seconds``: when, the node's number from 0, seconds until back.
 
     Args:
         path: the file.

@@ -83,8 +83,8 @@ class Study:
         if policy_entry(self.policy).rigid and greedy:
             raise InvalidError(
                 f"{self.workload.name}: job {greedy[0].name} asks for {greedy[0].replicas} GPUs, which "
-                f"{self.policy} gives as a whole, and the cluster has {gpus}; simulate more nodes, or another "
-                "policy"
+                f"{self.policy} gives as a whole, and the cluster has {gpus}; "
+                "simulate more nodes, or another policy"
             )
         return simulate(self.workload.jobs, self.workload.applications, scheduler, self.settings)
 

@@ -98,8 +98,7 @@ def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
 
 @given(st.lists(SAMPLES, max_size=8))
 def test_what_is_believed_can_be_stored(samples: list[JobSample]) -> None:
-    """Of samples of any numbers those are kept that every database holds and no algorithm stumbles over; each of the others
-    has a reason."""
+    """Samples that databases and algorithms can handle are kept; the others are dropped with a reason."""
     kept, problems = credible_samples(samples, 1_000.0)
     assert all(0 <= s.time <= 1_600 and 0 <= s.step < 2**63 and 0 <= s.speed < math.inf for s in kept)
     assert all(0 <= n.cpu < math.inf and 0 <= n.memory < math.inf for s in kept for n in s.nodes)

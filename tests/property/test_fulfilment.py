@@ -1,4 +1,4 @@
-"""Laws of the fulfilment planner, for any jobs on any nodes, whatever they hold; `bench_fulfilment` checks them at length."""
+"""Laws of the fulfilment planner for any jobs on any nodes; `bench_fulfilment` checks them at length."""
 
 import math
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Cluster:
         return node in self.nodes and self.nodes[node].schedulable
 
     def free(self, name: str, *, minima: bool = False) -> dict[str, float]:
-        """Node → how much of a resource is free, now or if every elastic job gave up what it has beyond its minimum."""
+        """Node → free amount of a resource, now or with every elastic job at its minimum."""
         found = {
             key: node.total.get(name, 0) - node.used.get(name, 0)
             for key, node in self.nodes.items()
@@ -115,7 +115,7 @@ def random_job(random: Random, places: list[str]) -> FulfilmentJob:
 
 
 def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """Every elastic job is within its bounds; no other is touched; no new instance is where it must not be."""
+    """Elastic jobs are within their bounds, others do not change, and no instance is on a forbidden node."""
     after = cluster.applied(planned)
     for key, job in cluster.jobs.items():
         if not job.elastic:
@@ -130,7 +130,7 @@ def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
 
 
 def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """Use beyond a limit is use of minima alone; no node is given more than it holds; no job grows beyond a limit."""
+    """Only minima exceed a limit, no node holds more than it has, and no job grows beyond a limit."""
     after = cluster.applied(planned)
     for name in RESOURCES:
         over = after.left(name) < -1e-6 * GI
@@ -145,10 +145,10 @@ def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
 
 
 def check_fixed_point(cluster: Cluster, planned: FulfilmentPlan) -> int:
-    """Planned again, nothing changes, but that who made room on a node may grow elsewhere; and then nothing at all.
+    """Planning again changes nothing, except that a job that made room on a node may grow elsewhere, once.
 
     Returns:
-        How many grew again.
+        How many jobs grew again.
     """
     once = cluster.applied(planned)
     again = once.plan()
@@ -164,7 +164,7 @@ def check_fixed_point(cluster: Cluster, planned: FulfilmentPlan) -> int:
 
 
 def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """A job that could have one more has it, and a minimum that waits could not be placed; the others say why."""
+    """A job that could grow has grown, no pending minimum could be placed, and the others have a reason."""
     after = cluster.applied(planned)
     free = {name: after.free(name) for name in RESOURCES}
     left = {name: after.left(name) for name in RESOURCES}
@@ -234,7 +234,7 @@ ODD_COUNTS = st.integers(-3, 6) | st.sampled_from([10**9, 10**400, -(10**400)])
 @given(CLUSTERS, st.randoms(use_true_random=False))
 @settings(max_examples=150)
 def test_all_laws(cluster: Cluster, random: Random) -> None:
-    """Bounds, limits, nodes' room, fixed point, no room left to waste, and the order of the maps, each named above."""
+    """Bounds, limits, capacity of nodes, fixed point, no wasted room, and independence of the order."""
     check_all(cluster, random)
 
 

@@ -1,4 +1,4 @@
-"""The promises of the policy contract, for every live policy, any jobs on any nodes, whatever they hold and report."""
+"""The promises of the policy contract, for every live policy and any jobs, nodes and reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -89,7 +89,7 @@ class PolicyQuestion:
 
 @st.composite
 def questions(draw: st.DrawFn) -> PolicyQuestion:
-    """Jobs that, or others of whose scenario, have reported something, and what they hold: any, also what can't be."""
+    """Any jobs, with their own reports or their scenario's, and any present allocations, even invalid ones."""
     former = draw(st.lists(REPORTS, max_size=3))
     found = {}
     for key in [f"job-{number}" for number in range(draw(st.integers(0, 5)))]:
@@ -124,7 +124,7 @@ def test_every_job_has_an_answer(policy: Policy, question: PolicyQuestion) -> No
 @given(questions())
 @few
 def test_no_node_is_given_more_than_it_has(policy: Policy, question: PolicyQuestion) -> None:
-    """No node has more replicas than its free resources hold, except what jobs hold that may not be touched."""
+    """Replicas fit what a node has free, except those of jobs that may not be touched."""
     answer = question.ask(policy)
     untouchable = {key: places for key, places in answer.items() if pinned(question, key)}
     for key, node in question.nodes.items():
@@ -164,7 +164,7 @@ def test_an_answer_is_a_fixed_point(policy: Policy, question: PolicyQuestion) ->
 def test_the_same_question_has_the_same_answer(
     policy: Policy, question: PolicyQuestion, random: Random
 ) -> None:
-    """The answer depends neither on earlier questions nor on the order of the jobs and nodes in the mappings."""
+    """The answer depends neither on earlier questions nor on the order of jobs and nodes."""
     keys, names = list(question.jobs), list(question.nodes)
     random.shuffle(keys)
     random.shuffle(names)
@@ -180,7 +180,7 @@ def test_the_same_question_has_the_same_answer(
 @given(questions())
 @few
 def test_no_new_replica_on_a_closed_node(policy: Policy, question: PolicyQuestion) -> None:
-    """A job has on a node that takes no new replicas, or that it excludes, at most what it had there before."""
+    """On a node that is closed to new replicas or excluded, a job has at most what it had there before."""
     for key, places in question.ask(policy).items():
         for node in question.nodes.values():
             if not node.schedulable or node.key in question.jobs[key].excluded:

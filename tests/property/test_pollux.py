@@ -19,7 +19,7 @@ POLICIES = (PolluxPolicy(), PolluxPolicy(SHORTEST_FIRST))
 @given(questions(), st.sampled_from(POLICIES))
 @few
 def test_spanning_jobs_share_no_node(question: PolicyQuestion, policy: PolluxPolicy) -> None:
-    """At most one job with replicas of its elastic role on several nodes is on a node, beside those left alone."""
+    """At most one job that spans nodes is on a node, besides jobs that may not be touched."""
     spanning: dict[str, list[str]] = {}
     for key, places in question.ask(policy).items():
         elastic = set(places[len(question.jobs[key].fixed) :])

@@ -89,7 +89,7 @@ def roles(draw: st.DrawFn) -> dict[str, OptimizerRole]:
 
 @st.composite
 def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> OptimizerJob:
-    """A job with its nodes, of which some are ill, and samples of the present and of another number of workers."""
+    """A job with healthy and unhealthy nodes, and samples with its present and another number of workers."""
     job = apply_plan(OptimizerJob("job", draw(roles()), draw(limits)), ResourcePlan())
     ill = st.sampled_from([(None, False)] * 8 + [(None, True), (0.0, False), (NOW, False)])
     nodes = []
@@ -144,7 +144,7 @@ def test_bounds_are_never_broken(job: OptimizerJob, rule: str) -> None:
 @given(jobs(usages), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
 def test_nothing_measured_is_too_wrong(job: OptimizerJob, rule: str) -> None:
-    """Whatever nodes report, the rules neither fail nor break bounds, and they say why something changes, or nothing."""
+    """For any reports, no rule fails or exceeds bounds, and each gives its reasons."""
     plan = RULES[rule](job)
     assert plan.reasons or plan.notes or rule in ("create", "oom", "pending")
     check_bounds(job, plan)
@@ -197,7 +197,7 @@ proposals = st.builds(
 @given(jobs(), proposals, st.sampled_from([0.0, 0.1]))
 @settings(max_examples=100)
 def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: ResourcePlan, tolerance: float) -> None:
-    """Numbers of any kind, roles and nodes that are not there: what comes out keeps every bound and has reasons."""
+    """Any numbers and unknown roles and nodes: the bounded plan keeps every bound and has reasons."""
     plan = bound_plan(job, proposal, tolerance)
     check_bounds(job, plan)
     assert set(plan.reasons) == {*plan.node_group_resources, *plan.node_resources}
@@ -234,8 +234,10 @@ def trainings(draw: st.DrawFn) -> Training:
 @given(trainings(), limits, st.sampled_from([NodeSize(), NodeSize(1, 500), NodeSize(8, 16 * GIB)]))
 @settings(max_examples=100)
 def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size: NodeSize) -> None:
-    """A job whose load follows its sizes and counts grows for a while and then stays as it is, in all stages; workers never
-    become fewer, and when it rests it is as fast as it ever was."""
+    """A job whose load follows its sizes and counts grows for a while and then does not change, in all stages.
+
+    The number of workers never decreases, and at the end the job is as fast as it ever was.
+    """
     job, progress, now = (
         OptimizerJob("job", {PS: OptimizerRole(0, size), WORKER: OptimizerRole(0, size)}, most),
         StageProgress(),

@@ -25,7 +25,11 @@ def measured(workers: int, speeds: dict[int, float], **values: int | bool) -> Al
     [
         (measured(2, {2: 10}), 4, "2 workers scale well; 4 may too"),
         (measured(4, {2: 10, 4: 18}), 8, "scale well"),
-        (measured(4, {2: 10, 4: 12}), 2, "each worker beyond 2 brings 20% of what each brought before; 50% is the least"),
+        (
+            measured(4, {2: 10, 4: 12}),
+            2,
+            "each worker beyond 2 brings 20% of what each brought before; 50% is the least",
+        ),
         (measured(2, {2: 10, 4: 12}), 3, "2 workers scale well; 3 may too"),
         (measured(3, {2: 10, 3: 11, 4: 12}), 2, "beyond 2 brings 20%"),
         (measured(2, {2: 10, 3: 11, 4: 12}), 2, "2 workers pay, 3 don't"),

@@ -54,7 +54,7 @@ def with_oom(of: OptimizerJob, role: str, *numbers: int) -> OptimizerJob:
 
 
 def former(ps: list[list[float]], workers: list[float], memory: float = 8 * GIB, **said: object) -> FormerJob:
-    """A former job, by cores of each parameter server and of its worker at each moment, each with so much memory."""
+    """A former job, from the cores of each parameter server and of its worker at each moment."""
     samples = tuple(
         JobSample(
             float(time),
@@ -96,7 +96,7 @@ def test_full_memory_grows_by_8_gib() -> None:
 
 
 def test_memory_at_most_doubles_in_one_step() -> None:
-    """8 GiB more are for large servers: one of 512 MiB gets 1 GiB, and so does a worker that ran out of as much."""
+    """Large servers get 8 GiB more; a server or an OOM-killed worker of 512 MiB gets 1 GiB."""
     small = NodeSize(8, 512)
     full = Training(model=480).measured(job(1, 2, ps_size=small))
     assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
@@ -106,7 +106,7 @@ def test_memory_at_most_doubles_in_one_step() -> None:
 
 
 def test_a_reason_names_what_limits_the_count() -> None:
-    """Where a job's fair share is less than the user allows, the share is named and not other bounds than the user's."""
+    """If the fair share is lower than the user's bound, the note names the share."""
     one = job(2, 1, worker_size=SMALL)
     role = replace(one.roles[WORKER], bounds=UserBounds(count=Range(1, 2)))
     one = TRAINING.measured(replace(one, roles={**one.roles, WORKER: role}))
@@ -131,8 +131,10 @@ def test_cold_start() -> None:
 
 
 def test_former_jobs_tell_what_servers_need() -> None:
-    """1.5 times the 30 cores used together, in servers of at least 12 and 4 more than the busiest; an outlier of a moment
-    or of a job does not count."""
+    """1.5 times the 30 cores used together, in servers of at least 12 and of 4 more than the busiest.
+
+    Outliers, single samples or whole jobs, do not count.
+    """
     usual = former([[20, 10], [20, 10], [90, 90], [20, 10]], [1] * 4, 10 * GIB)
     absurd = former([[900, 900]], [1], 1 * GIB)
     history = (usual, usual, usual, absurd)
@@ -163,7 +165,7 @@ def test_major_cluster_leaves_outliers_out() -> None:
     ids=["operations", "many operations", "nothing said", "a short job"],
 )
 def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) -> None:
-    """20 workers, or 10 in a short job, each making servers use one core; one server now, at 4 of its cores."""
+    """Servers for 20 workers, or 10 in a short job, that each use one core of a server of 4."""
     found = plan("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
     assert found.node_group_resources == {PS: wanted}
 
@@ -305,7 +307,7 @@ claims = st.builds(
 @given(st.lists(claims, unique_by=lambda claim: claim.job), st.sampled_from([1.0, 9.0, 30.0]))
 @settings(max_examples=50)
 def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
-    """Bounds and capacity hold, order does not matter, and who has less per weight than another could not have more."""
+    """Bounds and capacity hold, order does not matter, and no job below another's share could have more."""
     free = {"cpu": capacity, "memory": 20.0}
     workers = fair_shares(found, free).workers
     assert fair_shares(found[::-1], free).workers == workers

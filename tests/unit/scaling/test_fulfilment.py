@@ -34,7 +34,7 @@ def after(planned: FulfilmentPlan, *keys: str) -> list[int | None]:
     ("low", "high", "elastic"), [(2, 6, True), (0, 1, True), (2, 2, False), (0, 0, False)]
 )
 def test_elastic(low: int, high: int, elastic: bool) -> None:
-    """A job is elastic if its minimum is below its maximum; the design document says the opposite of what it means."""
+    """A job is elastic if its minimum is below its maximum (the design document says the opposite)."""
     assert job(low, high).elastic is elastic
 
 
@@ -76,7 +76,7 @@ def test_room_goes_to_the_least_fulfilled() -> None:
     ids=["GPUs", "cores", "memory"],
 )
 def test_ties_are_broken_by_size(first: dict[str, float], second: dict[str, float]) -> None:
-    """Between equally fulfilled jobs the one whose instances take fewer GPUs is first, then fewer cores, then memory."""
+    """Of equally fulfilled jobs, fewer GPUs per instance come first, then fewer cores, then less memory."""
     big = {"n1": FulfilmentNode({"cpu": 2.0, "memory": 10 * GI, GPU: 2.0})}
 
     planned = plan_fulfilment(
@@ -92,7 +92,7 @@ def test_the_name_breaks_the_last_tie() -> None:
 
 
 def test_gpu_jobs_get_their_cores_first() -> None:
-    """A GPU doesn't idle because a job without GPUs took the last core, however little fulfilled that job is."""
+    """A GPU does not idle because a less fulfilled job without GPUs took the last core."""
     machine = {"n1": FulfilmentNode({"cpu": 4.0, "memory": 64 * GI, GPU: 4.0})}
     jobs = {"cpu": job(0, 8), "gpu": job(0, 4, "n1", "n1", cpu=1.0, gpu=1.0)}
 
@@ -111,7 +111,7 @@ def test_all_gpus_are_used_but_not_all_cores() -> None:
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", GPU])
 def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
-    """At the limit of any resource a plan ends, and the next is empty: upstream adds and removes one for ever."""
+    """At the limit of any resource the next plan is empty; upstream adds and removes an instance forever."""
     machine = {"n1": FulfilmentNode({"cpu": 100.0, "memory": 100.0, GPU: 100.0})}
     jobs = {
         "a": FulfilmentJob({resource: 1.0}, 1, 100, 1, ("n1",)),
@@ -161,10 +161,11 @@ def test_nobody_gives_way_in_vain() -> None:
 
     planned = plan_fulfilment(jobs, nodes(n1=4), ALL)
 
+    no_room = "the nodes have no room for them, not even with every elastic job at its minimum"
     assert not planned.changes
     assert planned.held_back == {
-        "half": "3 of its minimum wait: the nodes have no room for them, not even with every elastic job at its minimum",
-        "huge": "1 of its minimum wait: the nodes have no room for them, not even with every elastic job at its minimum",
+        "half": f"3 of its minimum wait: {no_room}",
+        "huge": f"1 of its minimum wait: {no_room}",
         "rich": "with one more, above 100% of the cluster's cpu would be used",
     }
 
@@ -237,7 +238,7 @@ def test_excluded_nodes() -> None:
 
 
 def test_a_node_takes_so_many_pods() -> None:
-    """Instances that ask for next to nothing are bounded by what a kubelet takes, 110 pods if the node doesn't say."""
+    """Instances with tiny requests are limited by the kubelet, to 110 pods if the node declares no number."""
     tiny = {"a": job(1, 10**9, cpu=1e-6)}
     assert after(plan_fulfilment(tiny, nodes(n1=64)), "a") == [110]
     assert after(plan_fulfilment({"a": job(1, 10**9, pods=0.0)}, nodes(n1=64)), "a") == [110]

@@ -53,7 +53,7 @@ def largest_error(found: PerfParams, true: PerfParams, placements: list[tuple[in
 
 
 def test_a_step_by_hand() -> None:
-    """2 replicas on 2 nodes, no overlap: 0.1 + 0.01 · 10 for the pass, 0.3 for the exchange; 10 samples each."""
+    """2 replicas with 10 samples each on 2 nodes: 0.1 + 0.01 · 10 s for the pass, 0.3 s for the exchange."""
     perf = PerfParams(0.1, 0.01, 0.3, 0.05, 0.2, 0.05, 1.0)
     assert float(step_seconds(perf, 2, 2, 10)) == pytest.approx(0.5)
     assert float(step_seconds(perf, 1, 4, 10)) == pytest.approx(0.2 + 0.2 + 2 * 0.05)
@@ -73,7 +73,7 @@ def test_perfect_overlap_hides_the_shorter() -> None:
 
 
 def test_efficiency_at_its_ends() -> None:
-    """The initial batch is worth 1; without noise a batch of ten times is worth a tenth; with nothing but noise, as much."""
+    """The initial batch is worth 1. A tenfold batch is worth 0.1 without noise, and 1 with pure noise."""
     assert float(MODEL.efficiency(128)) == 1
     assert float(replace(MODEL, grad=GradParams(1, 0)).efficiency(1280)) == pytest.approx(0.1)
     assert float(replace(MODEL, grad=GradParams(0, 1)).efficiency(1280)) == 1
@@ -102,7 +102,7 @@ def test_throughput_grows_less_than_linearly() -> None:
 
 
 def test_the_best_batch_is_within_its_limits() -> None:
-    """For each placement the batch is between the initial and the largest, and each pass within its own limits."""
+    """For each placement, the batch and the size of each pass are within their limits."""
     replicas = np.arange(1, 21)
     found = MODEL.best(np.minimum(replicas, 4), replicas)
     batch = replicas * found.atomic * (found.accumulation + 1)
@@ -295,7 +295,7 @@ def test_parameters_are_a_tuple_of_their_formula() -> None:
 def test_one_number_of_replicas_says_nothing_of_more(
     placements: list[tuple[int, int]], place: tuple[int, int], more: tuple[int, int]
 ) -> None:
-    """Noise is not taken for growth: more replicas are expected to take as long, so that a job is tried with them."""
+    """Noise is not mistaken for growth: more replicas are expected to take as long, so the job tries them."""
     found = fit_step_times(measured(PERF, placements, noise=0.02))
     assert float(step_seconds(found, *more, 128)) == pytest.approx(
         float(step_seconds(found, *place, 128)), rel=1e-6

@@ -100,7 +100,7 @@ def test_one_spanning_job_on_a_node() -> None:
 
 
 def test_jobs_that_span_one_node_are_parted() -> None:
-    """Of two jobs that hold replicas on one node, each beside another node, the older keeps its places; unless that is allowed."""
+    """If two jobs that span nodes share a node, only the older keeps its nodes, unless sharing is allowed."""
     held = {"a": ["n0"] * 4 + ["n1"] * 2, "b": ["n1"] * 2 + ["n2"] * 4}
     jobs = [job("a", low=6, high=6, age=7200), job("b", low=6, high=6)]
     assert optimize_allocations(jobs, nodes(4, 4, 4), held) == {"a": held["a"], "b": []}
@@ -126,7 +126,7 @@ def test_a_node_is_free_again_once_its_spanning_job_has_left() -> None:
 
 
 def test_what_may_not_be_touched_stays() -> None:
-    """A job that is not preemptible keeps what it has, also beyond its bounds; it counts as one that spans nodes."""
+    """A job that is not preemptible keeps even invalid allocations, and counts as spanning nodes."""
     fixed = PolluxJob(JobInfo("a", {"gpu": 1}, max_replicas=1, preemptible=False), SCALING)
     answer = optimize_allocations([fixed, job("b")], nodes(4, 4), {"a": ["n1", "n0"]})
     assert answer["a"] == ["n1", "n0"]
@@ -165,7 +165,7 @@ def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
     ],
 )
 def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> None:
-    """By what is left, not by what each gains; all have one replica at least, and asked again nothing changes."""
+    """The work left decides, not the gain; every job has a replica, and the answer is a fixed point."""
     answer = optimize_allocations(jobs, nodes(4, 4), {}, SHORTEST_FIRST)
     assert counts(answer) == expected
     assert optimize_allocations(jobs, nodes(4, 4), answer, SHORTEST_FIRST) == answer

@@ -101,7 +101,7 @@ def test_many_nodes_of_a_new_job_share_its_limits() -> None:
 
 
 def test_workers_grow_to_what_parameter_servers_serve() -> None:
-    """A server at an eighth of its cores with one worker serves seven at 90 %; their size follows from use."""
+    """A server at 1/8 of its cores with one worker serves seven at 90 %; their size follows from use."""
     plan = worker_plan(TRAINING.measured(job()))
     assert plan.node_group_resources == {WORKER: NodeGroupResource(7, NodeSize(4, 6144))}
     assert "12% of its cores with 1 workers, 90% is aimed at" in plan.reasons[WORKER]
@@ -132,7 +132,7 @@ def test_saturated_servers_get_no_more_workers() -> None:
 
 
 def test_workers_that_bring_nothing_are_the_last() -> None:
-    """Where three more workers made nothing faster, there are no more, although parameter servers have time."""
+    """If three more workers gained no speed, no more are added, although parameter servers are idle."""
     before = TRAINING.measured(job(1, 1))
     slow = Training(rate=2.5).measured(
         replace(apply_plan(before, group_plan(WORKER, "", 4)), samples=before.samples)
@@ -195,7 +195,7 @@ TINY_LOADS = {
 
 @pytest.mark.parametrize(("tiny", "servers"), TINY_LOADS.values(), ids=TINY_LOADS)
 def test_a_tiny_load_does_not_get_servers_for_sixty_workers(tiny: OptimizerJob, servers: int | None) -> None:
-    """Each worker uses 0.2 cores, and as many of a server of one core: servers are planned for workers that can be."""
+    """With 0.2 cores per worker and server, servers are planned only for workers that can exist."""
     assert count(ps_initial_plan(TINY.measured(tiny)), PS) == servers
 
 
@@ -436,7 +436,7 @@ def test_a_plan_becomes_a_scale_plan() -> None:
 
 
 def test_a_plan_keeps_the_type_of_gpus() -> None:
-    """Nodes that come are of their role's type, nodes that are replaced of their own, and people are told it."""
+    """New nodes have the GPU type of their role, replaced nodes their own; messages name it."""
     v100 = NodeSize(8, 8 * GIB, 1, "Tesla-V100")
     before = job(worker_size=v100, limits=ResourceLimits(1000, 1000 * GIB, 8))
     after = apply_plan(before, ResourcePlan({WORKER: NodeGroupResource(2, NodeSize(cpu=4))}))

@@ -12,7 +12,7 @@ Shares = Mapping[str, Sequence[str]]
 
 
 def application(name: str = "digits", *, epochs: int = 2, steps: float = 100.0) -> Application:
-    """Epochs of so many steps of one second. Noise dominates: a batch of 20 is worth two of 10, on any placement."""
+    """Epochs with this many steps of one second. Noise dominates: a batch of 20 is worth two of 10."""
     progress = [steps * (epoch + 1) for epoch in range(epochs)]
     noise = ([0.0] * epochs, [1.0] * epochs)
     validation = {

@@ -1,7 +1,7 @@
 """Digests of what the simulator computes: ``python -m tests.unit.simulator.fixed_day`` prints them as JSON.
 
-The input is a small day of jobs that train three applications on a cluster with failures and a service. It is made with whole
-numbers, sums, products and quotients alone, so that it is itself the same on every machine.
+The input is a small day of jobs that train three applications on a cluster with failures and a service. It is
+made with whole numbers, sums, products and quotients alone, so that it is itself the same on every machine.
 """
 
 import hashlib

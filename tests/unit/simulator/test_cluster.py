@@ -90,7 +90,8 @@ def test_checkpoints_limit_the_loss() -> None:
 
     [found] = results(spare, job("a"), settings=replace(TWO, changes=down, checkpoint_interval=60))
 
-    # 30 s + 60 s + 60 s are trained until 240 s; checkpoints are looked at once an interval, the last one at 180 s.
+    # 30 s + 60 s + 60 s are trained until 240 s; checkpoints are looked at once an interval, the last one at
+    # 180 s.
     assert found.finished == 240 + 30 + (200 - 90)
 
 

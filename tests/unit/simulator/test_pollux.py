@@ -20,7 +20,7 @@ def seen(placement: Placement = (1,), local_bsz: int = 10, *, noise: float = 1.0
 
 
 def test_a_new_job_has_the_initial_batch() -> None:
-    """Nothing is known of it; on more replicas than the batch has room for it gets the least that they can have."""
+    """Before the first measurement, the batch is the initial one or the smallest for the replicas."""
     agent = AdaptiveBatch(DIGITS, FitCache())
     assert agent.model is None
     assert agent.split((1,)) == BatchSplit(10, 0)

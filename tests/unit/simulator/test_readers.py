@@ -201,7 +201,7 @@ def test_cluster_jobs(tmp_path: Path) -> None:
 
 
 def test_other_names_of_columns(tmp_path: Path) -> None:
-    """The artifact's own copy of the trace has no names, seconds are a time, too, and a mark of the byte order is ignored."""
+    """The artifact's trace has no names; times in seconds and a byte order mark are accepted."""
     path = written(tmp_path, "\ufefftimestamp,gpus,duration\n100,2,5\n130.5,1,6\n")
     assert read_cluster_jobs(path) == [ClusterJob("job-2", 0.0, 2, 5.0), ClusterJob("job-3", 30.5, 1, 6.0)]
 

@@ -1,7 +1,8 @@
 """The same inputs have the same results everywhere, to the last bit.
 
-The digests were recorded on one machine. They change with the policies, not with the machine, nor with the versions of Python and
-NumPy: where the test fails after a change that should not have changed a decision, the change is wrong.
+The digests were recorded on one machine. They change with the policies, not with the machine, nor with the
+versions of Python and NumPy: where the test fails after a change that should not have changed a decision, the
+change is wrong.
 """
 
 import json
@@ -78,7 +79,7 @@ VECTORS: list[str] = np.show_config("dicts")["SIMD Extensions"].get("found", [])
     ],
 )
 def test_another_machine_has_the_same_results(here: Mapping[str, str], machine: Mapping[str, str]) -> None:
-    """Without the CPU's vector instructions, with BLAS for another CPU and other threads, with hashes of another seed."""
+    """Without vector instructions, with BLAS for another CPU and other threads, and another hash seed."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.unit.simulator.fixed_day"]
     found = subprocess.run(command, env=os.environ | machine, capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == here

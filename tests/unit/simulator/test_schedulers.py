@@ -107,9 +107,7 @@ def test_a_policy_of_the_allocator_schedules() -> None:
 def test_runs_end_with_all_jobs_complete(
     scheduler: type[JobScheduler], jobs: list[tuple[int, int, int]], nodes: int
 ) -> None:
-    """Whatever comes, no node has more replicas than GPUs (the run would say so), and nobody starves; the same run again
-    is the same.
-    """
+    """For any workload, no node has more replicas than GPUs, no job starves, and runs are reproducible."""
     workload = [
         job(f"job-{number}", submitted, replicas, batch_size)
         for number, (submitted, replicas, batch_size) in enumerate(jobs)

@@ -94,7 +94,7 @@ def test_what_is_no_result(value: object) -> None:
 
 
 def test_summaries() -> None:
-    """Mean and spread of each group and policy; beside what was published only where all of its workloads were run."""
+    """Mean and spread of each group and policy; a published mean only if all of its workloads were run."""
     runs = [result("w1", 90.0), result("w2", 110.0), result("w1", 50.0, "fit")]
     published = {("load 1", "pollux"): (2, 125.0), ("load 1", "fit"): (2, 125.0)}
 
