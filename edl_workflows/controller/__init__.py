@@ -1,8 +1,7 @@
 """The manager: one generic loop *observe → reconcile → apply* for all kinds of `edl_workflows.jobs.kinds`.
 
-It knows no kind: what to watch, how objects belong together and what to do about them is the registry's. The
-    allocator beside
-it knows DIJobs. Neighbours: `edl_workflows.process` and `edl_workflows.kube` below,
+It knows no kind: what to watch, how objects belong together and what to do about them is the registry's.
+The allocator beside it knows DIJobs. Neighbours: `edl_workflows.process` and `edl_workflows.kube` below,
 `edl_workflows.cli.controller` and the embedded cluster above.
 
 - `run`: the process and the loop in a thread of another process

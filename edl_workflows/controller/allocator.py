@@ -2,14 +2,12 @@
 matters.
 
 It keeps nothing between two looks: what jobs hold stands in their ``status.allocation``, which it alone
-    writes. So it may die
-at any instant; the next look puts the same question. A write carries the version that the decision rests on;
-a job that changed meanwhile is decided anew.
+writes. So it may die at any instant; the next look puts the same question. A write carries the version that
+the decision rests on; a job that changed meanwhile is decided anew.
 
-At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at when
-    such a job
-ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes and pods are
-watched only while there are jobs to place.
+At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at
+when such a job ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes
+and pods are watched only while there are jobs to place.
 """
 
 import datetime as dt

@@ -3,11 +3,10 @@ of it. Pure.
 
 The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or
 bounds such as ``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that
-differ (Paddle EDL: trainers with ``min-instance`` below ``max-instance``), and no other. An ElasticJob's spec
-names none; there `optimizeMode` says who reads the
-annotation: the cluster's autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A
-    stage that asks for a number of replicas writes ``"false"``: its number stays until
-autoscaling is switched on again.
+differ (Paddle EDL: trainers with ``min-instance`` below ``max-instance``), and no other. An ElasticJob's
+spec names none; there `optimizeMode` says who reads the annotation: the cluster's autoscaler, or the job's
+own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number of replicas writes
+``"false"``: its number stays until autoscaling is switched on again.
 """
 
 import re

@@ -1,8 +1,8 @@
 """Text that pods report, before it stands in a status: no control characters, and nothing that Argo would
 expand.
 
-A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter of
-    a workflow.
+A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter
+of a workflow.
 """
 
 import re

@@ -2,8 +2,7 @@
 writes the files.
 
 What Kubernetes calls structural: no ``$ref``, every node typed, no ``additionalProperties: false``, nothing
-    validated under
-``anyOf`` but int-or-string.
+validated under ``anyOf`` but int-or-string.
 """
 
 import inspect
@@ -179,9 +178,8 @@ def _quantity(node: Mapping[str, Any]) -> Schema:
 
 def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others
-    stay maps. A structural
-    schema has either properties or additional ones: beside the former the latter are kept as they are, for
-        the readers to check.
+    stay maps. A structural schema has either properties or additional ones: beside the former the latter
+    are kept as they are, for the readers to check.
     """
     members = node.get("additionalProperties")
     if not isinstance(members, Mapping):

@@ -1,8 +1,7 @@
 """A world in memory for tests of kinds: objects, and a loop that decides and applies as the controller does.
 
 It knows as much of Kubernetes as reconcile relies on: uids, generations, resource versions, AlreadyExists,
-    graceful deletion
-of pods, garbage collection by owner. For API semantics use the embedded cluster.
+graceful deletion of pods, garbage collection by owner. For API semantics use the embedded cluster.
 """
 
 import copy

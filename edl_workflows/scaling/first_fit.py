@@ -1,11 +1,9 @@
 """First-fit: each replica goes to the first node, by name, with room for its requests.
 
 `FirstFitPolicy.optimize` changes as little as possible. Replicas stay where they are. Jobs below their
-minimum are raised
-to it, the most important job first: with free room, else with replicas that other jobs hold beyond their
-    minimum, else
-with the replicas of jobs of lower priority. The remaining room is dealt out to jobs below their maximum, one
-replica at a time in turn.
+minimum are raised to it, the most important job first: with free room, else with replicas that other jobs
+hold beyond their minimum, else with the replicas of jobs of lower priority. The remaining room is dealt out
+to jobs below their maximum, one replica at a time in turn.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -2,7 +2,7 @@
 Pure.
 
 Whoever wants another size goes through here: ``edl scale`` and the stage (`scale`), the DI server, the
-    allocator.
+allocator.
 """
 
 import copy

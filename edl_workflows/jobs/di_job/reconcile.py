@@ -2,8 +2,7 @@
 what stays.
 
 What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the
-    job, deletes
-nothing, so that each counts once, and an end stays one, whoever dies in between.
+job, deletes nothing, so that each counts once, and an end stays one, whoever dies in between.
 """
 
 from collections.abc import Iterable

@@ -75,7 +75,7 @@ class ElasticJobFacts:
         """By role the pods that ended and whose rank a newer pod has, oldest first.
 
         A master that was away may not have seen how they ended: a plan makes a server's successor while it
-            still trains.
+        still trains.
         """
         newest: dict[tuple[str, str], int] = {}
         for pod in self.nodes:

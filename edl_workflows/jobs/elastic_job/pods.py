@@ -63,8 +63,7 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
     """The pod of a training node.
 
     Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and
-        resources are put
-    over the template; labels and annotations of the template stay.
+    resources are put over the template; labels and annotations of the template stay.
     """
     spec = role_spec(job, node.type)
     if spec is None:
@@ -87,10 +86,9 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
 def nodes_service(job: ElasticJob) -> dict[str, Any]:
     """The headless service below which each node has its name, `names.node_address`.
 
-    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what a
-        large job
-    would cost its cluster most. A node is known before it is Ready: parameter servers and workers wait for
-    each other.
+    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what
+    a large job would cost its cluster most. A node is known before it is Ready: parameter servers and
+    workers wait for each other.
     """
     service = elastic_job_child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
     ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
@@ -138,8 +136,7 @@ def master_service(job: ElasticJob) -> dict[str, Any]:
     """The service of the master's HTTP API: the same address for every master that the job ever has.
 
     It answers as soon as the master listens, which is when it knows its job: agents that found nobody would
-        otherwise wait
-    for the next probe on top.
+    otherwise wait for the next probe on top.
     """
     labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     service = elastic_job_child("v1", "Service", names.master_name(job.metadata.name), job, labels)

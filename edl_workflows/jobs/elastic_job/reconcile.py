@@ -187,8 +187,7 @@ def _new_master(facts: ElasticJobFacts) -> tuple[Manifest, ...]:
     """The next master pod, if there is to be one now.
 
     One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one
-        costs nothing of
-    the budget; a failed one counts, and waits longer each time.
+    costs nothing of the budget; a failed one counts, and waits longer each time.
     """
     master = facts.master
     if master is None:

@@ -24,7 +24,7 @@ def elastic_role(job: ElasticJob) -> ElasticRole | None:
     names no other bounds, so the annotation must.
 
     None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one
-        process.
+    process.
     """
     worker = job.spec.replica_specs.get("worker")
     alone = job.spec.distribution_strategy is DistributionStrategy.LOCAL

@@ -1,8 +1,7 @@
 """What an ElasticJob's status says: outcome, conditions, counters. Pure.
 
-Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the count
-    of
-replaced masters survives the controller.
+Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the
+count of replaced masters survives the controller.
 """
 
 from collections.abc import Mapping

@@ -214,8 +214,7 @@ def _missing_pod_group(facts: KubeflowFacts) -> list[Manifest]:
     """The PodGroup, where it may be missing or may differ from the spec.
 
     Nobody watches PodGroups, since their definition need not be installed: the create that finds the name
-        taken is how
-    the controller gets to see the present one.
+    taken is how the controller gets to see the present one.
     """
     group, status = pods.make_pod_group(facts.job), facts.job.status
     if group is None or _observed_pod_group(facts, group) is not None:

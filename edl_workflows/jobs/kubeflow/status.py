@@ -2,8 +2,7 @@
 word. Pure.
 
 Differences from upstream: Succeeded and Failed exclude each other; a condition that no longer holds turns
-    False instead of
-being removed; every ended job has a ``completionTime``.
+False instead of being removed; every ended job has a ``completionTime``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,7 @@
 """TFJob: ``kubeflow.org/v1``, and ``v1alpha2``, ``v1beta1`` and ``v1beta2`` with their flat policies.
 
 All versions are served from one schema with the fields of all: an object is stored once, and a field means
-    the same in
-whichever version a user wrote it.
+the same in whichever version a user wrote it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -179,8 +179,7 @@ class TrainingJobFacts:
         """Places whose pods ended badly and were to run on.
 
         Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the
-            others before
-        it is told to end has not failed.
+        others before it is told to end has not failed.
         """
         if self.job.spec.suspend:
             return []

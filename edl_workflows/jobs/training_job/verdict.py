@@ -135,7 +135,7 @@ def remembered_failures(facts: TrainingJobFacts) -> list[Failure]:
     """The failures to tell, with the new ones. A pod is deleted only once it stands here: each counts once.
 
     What is older than the window is forgotten when a new one comes, and not before: time alone changes no
-        status.
+    status.
     """
     known = list(facts.job.status.failures)
     fresh = new_failures(facts)
@@ -149,8 +149,7 @@ def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
     """How the job fails of a new failure; None if it survives it.
 
     Trainers: more failures than the share of the trainers that are wanted now; those of trainers that are
-        wanted no more
-    are forgiven, so that a job never fails of being scaled.
+    wanted no more are forgiven, so that a job never fails of being scaled.
     """
     fresh = {failure.role.serves for failure in new_failures(facts) if not failure.disrupted}
     found = [f for f in remembered_failures(facts) if not f.disrupted and _recent(facts, f)]

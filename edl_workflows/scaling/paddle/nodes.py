@@ -1,9 +1,8 @@
 """The fulfilment planner's account of nodes: the free capacity of each, and the use of the whole cluster.
 
 Amounts are whole units, so that sums are exact: thousandths of a core, bytes, devices, pods. Requests are
-    rounded up, the
-capacity of nodes is rounded down. This module knows nodes and requests only; which job gets or gives up an
-instance is decided in `edl_workflows.scaling.paddle.fulfilment`.
+rounded up, the capacity of nodes is rounded down. This module knows nodes and requests only; which job gets
+or gives up an instance is decided in `edl_workflows.scaling.paddle.fulfilment`.
 """
 
 import math

@@ -135,7 +135,7 @@ def test_jobs_share_what_there_is(
     """A job that comes takes room of one that has much, and gives it back when it ends.
 
     No scheduler binds the pods here, so that all beyond the minima is dealt anew: to the least fulfilled
-        first.
+    first.
     """
     farm.add("a", 6)
     start(options)

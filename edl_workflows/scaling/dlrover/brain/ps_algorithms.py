@@ -49,10 +49,9 @@ MIN_REMAINING = 3_600.0
 def optimize_job_hot_ps_resource(request: BrainRequest) -> ResourcePlan:
     """Hot parameter servers grow: mean CPU use above 80 %, or memory above 90 % in each of 3 samples.
 
-    Cores: if one server is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have, scaled down
-        by one
-    ratio for all if a hot server would exceed its bound. Memory: 8 GiB more, but at most twice as much
-    (upstream also adds 8 GiB to a server of 512 MiB).
+    Cores: if one server is hot, all get ⌈mean use · 32 / workers⌉ if that is more than they have, scaled
+    down by one ratio for all if a hot server would exceed its bound. Memory: 8 GiB more, but at most twice
+    as much (upstream also adds 8 GiB to a server of 512 MiB).
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
