@@ -5,14 +5,14 @@
     EdlError
     ├── InvalidError            the caller's input is wrong: correct it; a retry can't help
     │   └── ManifestError       a manifest, with every problem and its field path
-    ├── ConflictError           the object exists and belongs to somebody else, or changed under our hands
+    ├── ConflictError           the object exists and belongs to another owner, or changed meanwhile
     │   └── AlreadyExistsError  an object of that name is there: adopt it if it is ours
     ├── NotFoundError           the object is not there
     ├── ForbiddenError          the API refused our credentials or rights
     ├── UnavailableError        a server can't be reached or is overloaded: retry later
     ├── JobFailedError          the job ended in phase Failed
-    ├── PlanFailedError         a ScalePlan ended in phase Failed; its job goes on as it was
-    ├── JobDisappearedError     the job was deleted or replaced while somebody waited for it
+    ├── PlanFailedError         a ScalePlan ended in phase Failed; its job continues unchanged
+    ├── JobDisappearedError     the job was deleted or replaced while a caller waited for it
     ├── StageTimeoutError       a stage's deadline passed
     └── CheckpointError         a checkpoint is missing, torn or does not verify
 
@@ -95,7 +95,7 @@ class PlanFailedError(EdlError):
 
 
 class JobDisappearedError(EdlError):
-    """The job was deleted, or replaced by another of the same name, while somebody waited for it."""
+    """The job was deleted, or replaced by another of the same name, while a caller waited for it."""
 
 
 class StageTimeoutError(EdlError):

@@ -70,8 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "cluster version, and one prepared for the next. The pod's environment gives the master's address. "
         "If the "
         "command is a shell script, let it `exec` the program: SIGTERM ends the script, and when the script "
-        "ends, so "
-        "do all processes that it started.",
+        "ends, so do all processes that it started.",
     )
     run.add_argument(
         "--checkpoint-grace",

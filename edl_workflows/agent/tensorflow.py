@@ -296,8 +296,7 @@ class _Graph:
             raise CheckpointError(
                 f"{checkpoint.uri}: does not record how its variables are cut. The version that saved it "
                 "cut each into as many parts as there were parameter servers: set "
-                "TrainingOptions(partitions=…) to "
-                "their number"
+                "TrainingOptions(partitions=…) to their number"
             )
         if saved is not None and (what := describe_difference(saved, self.layout)):
             raise CheckpointError(f"{checkpoint.uri}: can't be restored into this model: {what}")

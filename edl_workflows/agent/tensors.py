@@ -150,8 +150,7 @@ class StateBlock:
             if spec.dtype.name not in _NAMES or name == _METADATA:
                 raise InvalidError(
                     f"tensor {name!r} of type {spec.dtype}: can't be saved; types are {', '.join(_NAMES)}, "
-                    "and "
-                    f"the name {_METADATA} is taken"
+                    f"and the name {_METADATA} is taken"
                 )
             end = start + spec.size
             shape = list(spec.shape)

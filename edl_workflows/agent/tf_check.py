@@ -54,8 +54,7 @@ class LossCheck:
         if not math.isclose(first, second, rel_tol=SAME, abs_tol=SAME):
             raise InvalidError(
                 f"the loss of the same records is {first:.9g} and {second:.9g}: it is random, as with "
-                "dropout; set "
-                "Model.check to a scalar that is not"
+                "dropout; set Model.check to a scalar that is not"
             )
         self._kept = batch
         return second

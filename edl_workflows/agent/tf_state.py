@@ -86,8 +86,7 @@ class GraphVariables:
                 found = "none" if tensor is None else f"{tensor.dtype} of shape {tensor.shape}"
                 raise CheckpointError(
                     f"{where}: can't be restored into this model: variable {part.tensor} is "
-                    f"{part.spec.dtype} of shape "
-                    f"{part.spec.shape}, in the checkpoint {found}"
+                    f"{part.spec.dtype} of shape {part.spec.shape}, in the checkpoint {found}"
                 )
         for group in _groups(self._parts):
             # Feed the values in place of the initial ones, since the finalized graph has no other assign

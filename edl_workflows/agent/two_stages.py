@@ -112,8 +112,7 @@ class FirstStage:
             time.sleep(LOOK_SECONDS)
         raise CheckpointError(
             f"{self._options.store.place}: the agent is still persisting an earlier copy after "
-            f"{SLOT_SECONDS:.0f} s: "
-            "the storage is slow, or hangs"
+            f"{SLOT_SECONDS:.0f} s: the storage is slow, or hangs"
         )
 
     def until_stored(self, snapshot: ModelSnapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:

@@ -323,8 +323,7 @@ def _place(job: Job) -> Place:
     if not cluster.collective or rank is None:
         raise InvalidError(
             f"{job.node} is not a member of a collective version of job {job.name}: its distributionStrategy "
-            "must be "
-            "AllreduceStrategy, and only workers train; an evaluator follows a CheckpointStore"
+            "must be AllreduceStrategy, and only workers train; an evaluator follows a CheckpointStore"
         )
     reached = [addresses.resolve(member.address) for member in cluster.workers]
     reached[rank] = job.environment.listen_address(cluster.version)

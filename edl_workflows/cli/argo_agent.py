@@ -49,8 +49,7 @@ def agent(
         typer.Option(
             "--cross-namespace",
             help="Let steps name another namespace than their workflow's. The agent acts with its own "
-            "rights: whoever may "
-            "write workflows may then use them in every namespace.",
+            "rights: whoever may write workflows may then use them in every namespace.",
         ),
     ] = False,
     calls: Annotated[int, typer.Option(min=1, max=256, help="API calls at a time that may block.")] = 16,

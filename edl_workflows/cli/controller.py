@@ -52,8 +52,7 @@ class JobFlags:
         Path | None,
         typer.Option(
             help="File with a pod template (YAML) that each job's own dlrover-master template is put over: "
-            "pull secrets, "
-            "a security context, placement.",
+            "pull secrets, a security context, placement.",
             show_default=False,
         ),
     ] = None

@@ -41,8 +41,7 @@ def run(
         bool,
         typer.Option(
             help="Let in only who shows its job's token ($DI_TOKEN in the pods). Without it whoever reaches "
-            "the port may "
-            "change every job."
+            "the port may change every job."
         ),
     ] = True,
     metrics: MetricsFlags,

@@ -46,8 +46,7 @@ _Scenario = Annotated[
     Scenario | None,
     typer.Argument(
         help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the "
-        "evaluation of the "
-        "Pollux paper, needs --data. Nothing: the jobs of --workload.",
+        "evaluation of the Pollux paper, needs --data. Nothing: the jobs of --workload.",
         show_default=False,
     ),
 ]
@@ -273,8 +272,7 @@ def _needed(data: Path | None) -> Path:
     if data is None:
         raise InvalidError(
             "the applications' traces are needed: give --data, the folder simulator/ of petuum/adaptdl's "
-            "branch "
-            "osdi21-artifact"
+            "branch osdi21-artifact"
         )
     return data
 

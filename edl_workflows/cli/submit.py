@@ -53,8 +53,7 @@ def submit(
         DryRun,
         typer.Option(
             help="Create nothing. client: check the manifests here, without a cluster; server: let the API "
-            "server check them, "
-            "too. Print what would be created; all of it with -o yaml or -o json."
+            "server check them, too. Print what would be created; all of it with -o yaml or -o json."
         ),
     ] = DryRun.NONE,
     wait: Wait = False,

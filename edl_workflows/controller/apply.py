@@ -22,7 +22,7 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Patch, Refusal
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.events import EventNote, Recorder
 from edl_workflows.kube.resources import Object
@@ -142,7 +142,7 @@ class Applier:
 
     def _delete(self, deletion: Deletion, group: JobGroup) -> int:
         resource = resources.of_kind(deletion.api_version, deletion.kind)
-        options = DeleteOptions(
+        options = DeletionOptions(
             uid=deletion.uid,
             grace_seconds=deletion.grace_seconds,
             resource_version=deletion.resource_version or None,

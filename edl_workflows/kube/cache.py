@@ -1,8 +1,8 @@
-"""An informer's objects: by key and by indices, newest version wins. Thread-safe; no requests here.
+"""An informer's objects, by key and by indices; the newest version wins. Thread-safe; makes no requests.
 
-The cache may be *written through*: who created, patched or deleted an object puts the server's answer in, so
-that its next look at the cache does not miss its own write. Versions tell the newer one, so a late event does
-not undo it.
+The cache may be *written through*: a caller that created, patched or deleted an object puts the server's
+answer into the cache, so that it sees its own write at once. Versions order the states, so a late event does
+not undo the write.
 """
 
 import math
@@ -16,7 +16,7 @@ from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 from edl_workflows.kube.watch import EventType
 
 MAX_REMOVED = 10_000
-"""More objects than can go between the end of one and the last word about it."""
+"""Deleted objects to remember: more than can be deleted before the last event about one arrives."""
 
 IndexFunction = Callable[[Object], Iterable[str]]
 """The values under which an object is found."""
@@ -26,12 +26,12 @@ KeepFunction = Callable[[Object], Object]
 
 @dataclass(frozen=True)
 class ObjectChange:
-    """An object that came, changed or went.
+    """An object that was added, changed or deleted.
 
     Attributes:
         type: ADDED, MODIFIED or DELETED.
-        object: as it now is; of a deleted one the last state.
-        old: as it was; None for an added one.
+        object: current state; of a deleted one, the last state.
+        old: previous state; None for an added one.
     """
 
     type: EventType
@@ -40,7 +40,7 @@ class ObjectChange:
 
     @property
     def key(self) -> ObjectKey:
-        """The object's."""
+        """Key of the object."""
         return key_of(self.object)
 
 
@@ -49,7 +49,7 @@ class ObjectCache:
 
     Args:
         indices: by name; an object is found under each value that the function gives.
-        keep: what is kept of each object; default: all but its ``managedFields``.
+        keep: reduces an object to what is kept of it; default: everything but its ``managedFields``.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class ObjectCache:
         self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
             name: defaultdict(set) for name in self._functions
         }
-        # By uid, for the newest that went: up to which version nothing of them counts any more. An answer to
-        # a write, or a late event, can come after the end of its object.
+        # For the objects deleted last, by uid: the version up to which news of them is ignored. The answer to
+        # a write, or a late event, may arrive after the deletion.
         self._removed: dict[str, float] = {}
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class ObjectCache:
             return [self._objects[key] for key in sorted(keys)]
 
     def put(self, obj: Object) -> ObjectChange | None:
-        """Take a new or changed object in; None if the cache has this version or a newer one."""
+        """Add or update an object; None if the cache has this version or a newer one."""
         with self._lock:
             key = key_of(obj)
             old = self._objects.get(key)
@@ -96,15 +96,15 @@ class ObjectCache:
             return ObjectChange(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
     def remove(self, obj: Object, version: float = math.inf) -> ObjectChange | None:
-        """Take an object out: what is still to come of it is ignored.
+        """Remove an object, and ignore later news of it.
 
         Args:
             obj: its last state.
-            version: up to which. An object that only left the scope, as a label selector draws it, can come
-                back with a later one; by default it is gone for good.
+            version: news up to this version is ignored. An object that only left the scope, by a label
+                selector, can come back with a later one; by default it is gone for good.
 
         Returns:
-            None if it was not there, or another of the same name is.
+            None if it was not in the cache, or another object has its name.
         """
         with self._lock:
             self._bury(_uid(obj), version)
@@ -116,9 +116,9 @@ class ObjectCache:
             return ObjectChange(EventType.DELETED, obj, old)
 
     def replace(self, objects: Iterable[Object], resource_version: str) -> list[ObjectChange]:
-        """Take a LIST in: what differs from the cache, in order gone, new, changed.
+        """Take over a LIST; returns the differences: deleted objects, then added and changed ones.
 
-        What was written through after the list was taken stays.
+        Objects that were written through after the list was made are kept.
         """
         with self._lock:
             listed = {key_of(obj): obj for obj in objects}

@@ -38,7 +38,7 @@ class ObjectList:
 
 
 @dataclass(frozen=True)
-class DeleteOptions:
+class DeletionOptions:
     """How to delete.
 
     Attributes:
@@ -236,7 +236,7 @@ def delete(
     resource: ApiResource,
     name: str,
     namespace: str | None = None,
-    options: DeleteOptions | None = None,
+    options: DeletionOptions | None = None,
 ) -> Object | None:
     """Delete an object.
 
@@ -247,7 +247,7 @@ def delete(
     Raises:
         ConflictError: an object of that name is there, but with another uid.
     """
-    body = (options or DeleteOptions()).to_body()
+    body = (options or DeletionOptions()).to_body()
     try:
         answer = _send(cluster, _request(cluster, "delete", resource, name, namespace, body=body))
     except NotFoundError:

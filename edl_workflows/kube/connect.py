@@ -40,7 +40,7 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class CallPolicy:
-    """How patient calls are.
+    """Retries and time-outs of calls.
 
     Attributes:
         attempts: how often a call is made at most; see `transport.retry_after` for which failures are
@@ -60,7 +60,7 @@ Observer = Callable[[RequestRecord], None]
 
 
 def _no_observer(_record: RequestRecord) -> None:
-    """Default of a cluster that nobody measures."""
+    """The default: requests are not observed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +70,9 @@ class Cluster:
     Attributes:
         api_client: a ``kubernetes.client.ApiClient``.
         namespace: what a call without a namespace means.
-        key: equal for two handles of the same server and identity; who shares a watch shares it by this.
+        key: equal for two handles of the same server and identity; watches are shared by it.
         policy: retries and time-outs.
-        observer: told of each request.
+        observer: called after each request.
     """
 
     api_client: Any
@@ -125,12 +125,13 @@ class Cluster:
     def from_api_client(
         cls, api_client: Any, namespace: str = DEFAULT_NAMESPACE, key: str | None = None
     ) -> Self:
-        """Use a client that the caller made, as Airflow's Kubernetes hook does.
+        """Use an existing client, such as that of Airflow's Kubernetes hook.
 
         Args:
             api_client: a ``kubernetes.client.ApiClient``; the caller closes it.
             namespace: what a call without a namespace means.
-            key: identity to share watches by, as ``airflow:<connection id>``; default: nobody shares.
+            key: identity for sharing watches, such as ``airflow:<connection id>``; default: watches are not
+                shared.
         """
         return cls(api_client, namespace, key or f"client-{id(api_client)}")
 
@@ -192,7 +193,7 @@ def _has_default_kubeconfig() -> bool:
 
 @contextmanager
 def _well_formed(file: str) -> Iterator[None]:
-    """The client reads a kubeconfig on trust: a malformed one makes it fail in any way."""
+    """Map the arbitrary exceptions that the client raises for a malformed kubeconfig."""
     import yaml
 
     try:

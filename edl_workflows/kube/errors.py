@@ -24,13 +24,12 @@ from edl_workflows.exceptions import (
 
 
 class ExpiredError(UnavailableError):
-    """A resourceVersion or a list's continue token is too old (410): list anew. Informers do; nobody else
-    sees it."""
+    """A resourceVersion or a LIST's continue token is too old (410). Informers handle it by a new LIST."""
 
 
 @contextmanager
 def mapping_errors(what: str, server: str = "") -> Iterator[None]:
-    """Map what a block raises.
+    """Map the exceptions that a block raises.
 
     Args:
         what: what the block does, as ``create ElasticJob default/mnist``.

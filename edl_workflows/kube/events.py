@@ -50,7 +50,7 @@ class Recorder:
 
     Args:
         cluster: where.
-        component: who speaks, as ``edl-controller``.
+        component: reporting component, such as ``edl-controller``.
     """
 
     def __init__(self, cluster: Cluster, component: str) -> None:

@@ -1,8 +1,9 @@
-"""LIST+WATCH of one scope into a cache, in one thread: for the controller, the master, the CLI and `shared`.
+"""LIST and WATCH of one scope into a cache, in one thread: for the controller, the master, the CLI and
+`shared`.
 
-Why not ``kubernetes.informer`` (36.0): it deserialises each object into models, does not understand lists of
-custom objects (``getattr(response, "items")`` of a dict is a method), asks for no bookmarks and no pages,
-reconnects without any delay when the server refuses, and its ``stop`` waits for the next event.
+``kubernetes.informer`` (36.0) is not used: it deserializes each object into models, does not support lists of
+custom objects (``getattr(response, "items")`` of a dict is a method), requests neither bookmarks nor pages,
+reconnects without delay when the server rejects it, and its ``stop`` waits for the next event.
 """
 
 import random
@@ -19,7 +20,7 @@ from edl_workflows.kube.cache import IndexFunction, KeepFunction, ObjectCache, O
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.errors import ExpiredError
 from edl_workflows.kube.resources import Object, Scope, version_of
-from edl_workflows.kube.watch import EventType, WatchEvent, WatchStream
+from edl_workflows.kube.watch import EventType, StreamedEvent, WatchStream
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +31,7 @@ that a fleet does not come back in step. MAX bounds how late a change is seen af
 
 
 class Informer:
-    """Keeps a cache in step with the API server and tells listeners of each change.
+    """Keeps a cache in sync with the API server, and notifies listeners of each change.
 
     A broken connection is resumed from the last resourceVersion; where the server no longer knows it, the
     scope is listed anew and only the differences are told. It goes on for ever until `stop`.
@@ -73,11 +74,11 @@ class Informer:
         self._on_change.append(listener)
 
     def on_error(self, listener: Callable[[EdlError, int], None]) -> None:
-        """Call `listener` with each failure and how many there were in a row, this one included."""
+        """Call `listener` with each failure and the number of consecutive failures, including this one."""
         self._on_error.append(listener)
 
     def on_sync(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each list, when the cache is whole."""
+        """Call `listener` after each LIST, when the cache is complete."""
         self._on_sync.append(listener)
 
     def start(self) -> None:
@@ -85,7 +86,7 @@ class Informer:
         self._thread.start()
 
     def stop(self, join_seconds: float = 5.0) -> None:
-        """End the watch; from any thread, the informer's own included."""
+        """End the watch; callable from any thread, including the informer's own."""
         self._stopped.set()
         if self._stream is not None:
             self._stream.close()
@@ -93,15 +94,15 @@ class Informer:
             self._thread.join(join_seconds)
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait for the first list; whether it came in time. `last_error` tells why not."""
+        """Wait for the first LIST; False on time-out, and `last_error` tells why."""
         return self._synced.wait(seconds)
 
     def put(self, obj: Object) -> None:
-        """Write through: the server's answer to our own create or patch."""
+        """Write through the server's answer to a create or patch."""
         self.cache.put(obj)
 
     def remove(self, obj: Object) -> None:
-        """Write through: the server said that this object is gone."""
+        """Write through the deletion of an object."""
         self.cache.remove(obj)
 
     def _run(self) -> None:
@@ -116,8 +117,8 @@ class Informer:
             except ExpiredError:
                 self._version = ""
                 self._breathe(started)
-            except Exception as error:  # noqa: BLE001 - many wait by this thread; it must go on
-                # A watch that stood for a while was no failed attempt: its end is the first failure.
+            except Exception as error:  # noqa: BLE001 - many callers depend on this thread; it must survive
+                # The end of a watch that worked for a while counts as the first failure.
                 failures = 1 if time.monotonic() - started > MAX_DELAY else failures + 1
                 self._failed(self._explained(error), failures)
                 self._stopped.wait(_delay(failures))
@@ -132,11 +133,11 @@ class Informer:
             self._stopped.wait(MIN_DELAY)
 
     def _explained(self, error: Exception) -> EdlError:
-        """What to tell of a failure, whatever it is."""
+        """The error to report for any failure."""
         self._cluster = None  # credentials or the server's address may have been renewed
         if isinstance(error, EdlError):
             return error
-        # What a source's `connect` raised, or a defect of a listener or an index: begin anew, with a list.
+        # An error of the source's `connect`, or a defect of a listener or an index: start over with a LIST.
         self._version = ""
         log.error("informer failed", scope=str(self.scope), exc_info=error)
         return EdlError(f"cannot watch {self.scope}: {type(error).__name__}: {error}")
@@ -165,7 +166,7 @@ class Informer:
             self._take(event)
             self._version = event.resource_version
 
-    def _take(self, event: WatchEvent) -> None:
+    def _take(self, event: StreamedEvent) -> None:
         if event.type is EventType.BOOKMARK:
             return
         if event.type is EventType.DELETED:

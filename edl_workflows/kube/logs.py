@@ -1,4 +1,4 @@
-"""What a pod's containers printed."""
+"""Logs of a pod's containers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from edl_workflows.kube.resources import PODS
 from edl_workflows.kube.transport import ApiRequest
 
 FOLLOW_SECONDS = 24 * 3600.0
-"""A training container may print nothing for hours; a dead connection is told by its keepalives."""
+"""A training container may print nothing for hours; keepalives detect a dead connection."""
 
 
 @dataclass(frozen=True)

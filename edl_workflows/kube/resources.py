@@ -91,7 +91,8 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
 
 
 def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
-    """The registry of job kinds is elsewhere, and slow to import for who needs pods only."""
+    """Look a kind up in the registry of job kinds, which is slow to import for callers that only need
+    pods."""
     from edl_workflows.jobs.kinds import KINDS
 
     for row in KINDS:

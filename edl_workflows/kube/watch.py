@@ -33,7 +33,7 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True)
-class WatchEvent:
+class StreamedEvent:
     """One event. A bookmark's object carries a resourceVersion only; `resource_version` is where to go on
     from."""
 
@@ -62,7 +62,7 @@ class WatchStream:
         self._response: Any = None
         self._closed = False
 
-    def __iter__(self) -> Iterator[WatchEvent]:
+    def __iter__(self) -> Iterator[StreamedEvent]:
         """Events, in the server's order.
 
         Raises:
@@ -110,13 +110,13 @@ class WatchStream:
         )
 
 
-def _parse(line: bytes, what: str) -> WatchEvent:
+def _parse(line: bytes, what: str) -> StreamedEvent:
     try:
         event = json.loads(line)
         if event["type"] == "ERROR":
             raise errors.of_status(event["object"], what)
         version = event["object"]["metadata"]["resourceVersion"]
-        return WatchEvent(EventType(event["type"]), event["object"], version)
+        return StreamedEvent(EventType(event["type"]), event["object"], version)
     except (ValueError, KeyError, TypeError) as error:
         text = line[:200].decode("utf-8", "replace")
         raise UnavailableError(

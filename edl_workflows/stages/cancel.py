@@ -9,7 +9,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
@@ -52,7 +52,7 @@ def begin_cancel(cluster: Cluster, request: CancelRequest, _identity: StageIdent
     uid = job["metadata"]["uid"]
     if request.action == "delete":
         # Foreground: the object stays until its pods are gone, so its absence proves that both are.
-        options = DeleteOptions(uid=uid, propagation="Foreground")
+        options = DeletionOptions(uid=uid, propagation="Foreground")
         client.delete(cluster, resource, request.name, namespace, options)
         return Handle.of(request.kind, job, GoneGoal())
     body = {"metadata": {"uid": uid}, "spec": kind_of(request.kind).suspension(suspend=True)}

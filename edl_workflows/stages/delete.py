@@ -1,7 +1,7 @@
 """Delete a job and wait until it and all its pods are gone."""
 
 from edl_workflows.kube import client
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
 from edl_workflows.stages.description import JobRequest, StageSpec
@@ -21,7 +21,7 @@ def begin_delete(cluster: Cluster, request: DeleteRequest, _identity: StageIdent
     uid = str(found["metadata"]["uid"]) if found else ""
     if found:
         # Foreground: the object stays until its pods are gone, so its absence proves that both are.
-        options = DeleteOptions(uid=uid, propagation="Foreground")
+        options = DeletionOptions(uid=uid, propagation="Foreground")
         client.delete(cluster, resource, request.name, namespace, options)
     return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal(), uid=uid)
 

@@ -24,7 +24,7 @@ from edl_workflows.jobs.manifests import is_terminating
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages.goals import ExistsGoal, Handle, has_ended, has_failed, read_object
@@ -108,7 +108,7 @@ def create_or_adopt(
             if not _must_replace(found, target, identity):
                 return _adopt(cluster, target, found, identity)
             # Foreground: the pods of the successor have the same names.
-            options = DeleteOptions(uid=found["metadata"]["uid"], propagation="Foreground")
+            options = DeletionOptions(uid=found["metadata"]["uid"], propagation="Foreground")
             client.delete(cluster, target.resource, target.name, target.namespace, options)
         except (ConflictError, NotFoundError):
             continue  # it changed since it was read: read again
@@ -234,7 +234,7 @@ def is_cancellable(found: Object, handle: Handle) -> bool:
 def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: CancelAction) -> None:
     metadata, resource = found["metadata"], row.source.api
     if action == "delete":
-        options = DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+        options = DeletionOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
     elif not row.suspended(found):  # a user who suspended it will resume it
         mark = {SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}

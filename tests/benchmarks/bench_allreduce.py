@@ -115,8 +115,7 @@ def main() -> None:
         verdict = "met" if row["ratio"] <= GOAL else "missed"
         print(
             f"{row['workers']} workers: {row['change_stall_s']} s (plan says {row['plan_status_stall_s']} "
-            "s), "
-            f"resubmitted {row['resubmission_stall_s']} s, ratio {row['ratio']}    goal ≤ 1/3: {verdict}"
+            f"s), resubmitted {row['resubmission_stall_s']} s, ratio {row['ratio']}    goal ≤ 1/3: {verdict}"
         )
 
 

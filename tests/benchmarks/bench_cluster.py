@@ -60,8 +60,7 @@ def wait_part(bed: Bed, ways: list[str]) -> list[dict[str, Any]]:
         median, longest = result.next_step
         print(
             f"waiting, {way}: {jobs} workflows; a job: {result.pods} pods, {result.requests} requests a "
-            "minute; "
-            f"end to next step {median} s, at most {longest} s\n    {result.kinds}",
+            f"minute; end to next step {median} s, at most {longest} s\n    {result.kinds}",
             flush=True,
         )
         found.append(asdict(result))

@@ -93,8 +93,7 @@ def show(row: Row) -> None:
     print(
         f"{row.policy:16} {row.load:4} {row.published:9.0f} {row.jct_mean:7.0f} {ratio:>7} "
         f"{row.jct_p99:7.0f} {row.makespan:8.0f} {row.utilisation:6.1%} {row.pending:7.0f} "
-        f"{row.restarts:8.1f}  "
-        f"{verdict}",
+        f"{row.restarts:8.1f}  {verdict}",
         flush=True,
     )
 

@@ -238,7 +238,7 @@ def test_a_lost_pod_finds_its_job_again(here: Argo) -> None:
         ),
     ).items
     client.delete(
-        here.cluster, resources.PODS, pod["metadata"]["name"], options=client.DeleteOptions(grace_seconds=0)
+        here.cluster, resources.PODS, pod["metadata"]["name"], options=client.DeletionOptions(grace_seconds=0)
     )
     run.await_node("submit(1)", "Running")
     job.say("Succeeded")
@@ -353,8 +353,8 @@ HOSTILE = (
 
 @pytest.mark.parametrize("way", WAYS)
 def test_16_02_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None:
-    """A job's status with Argo's own expressions, as a master writes it, goes through an output parameter to the next step's argument,
-    from there to another step's and into a ScalePlan: everywhere it is the text of the status, and no name of the workflow."""
+    """Argo expressions in a job's status, as a master writes it, are not expanded: neither in an output
+    parameter, nor in the arguments of later steps, nor in a ScalePlan."""
     job = _made(here, f"hostile-{way}")
     reported = inert_value({**PLANNED, "reasons": {"worker": " ".join(HOSTILE)}})
     job.say("Running", autoscaling=reported)

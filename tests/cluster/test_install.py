@@ -17,7 +17,7 @@ from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, events, resources
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
@@ -121,7 +121,7 @@ def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> Non
     leader = here.leader()
 
     client.delete(
-        here.cluster, resources.PODS, leader, here.options.namespace, DeleteOptions(grace_seconds=0)
+        here.cluster, resources.PODS, leader, here.options.namespace, DeletionOptions(grace_seconds=0)
     )
     second = SubmittedJob.submit(pipeline, job(here.bed, "meanwhile"))
 

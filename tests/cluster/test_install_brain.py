@@ -24,7 +24,7 @@ from edl_workflows.install.options import InstallOptions, InstallPart, PullPolic
 from edl_workflows.jobs import names
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from tests.cluster.bed.bed import Bed
@@ -296,7 +296,7 @@ def test_its_pod_is_killed(brain: Brain, reports: SubmittedJob) -> None:
     uid = reports.get().metadata.uid
     until(lambda: bool(brain.samples(uid)), "samples of the job's master", PATIENCE)
     before = brain.samples(uid)
-    client.delete(brain.cluster, resources.PODS, brain.pod(), options=DeleteOptions(grace_seconds=0))
+    client.delete(brain.cluster, resources.PODS, brain.pod(), options=DeletionOptions(grace_seconds=0))
     brain.wait_ready()
 
     until(lambda: len(brain.samples(uid)) > len(before), "further samples", PATIENCE)

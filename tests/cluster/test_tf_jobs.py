@@ -66,7 +66,7 @@ def test_mirrored_workers(here: Place) -> None:
     pods = job.start(container(here.bed))
 
     before, lost = job.step(), client.get(here.cluster, PODS, pods[1])["metadata"]["uid"]
-    client.delete(here.cluster, PODS, pods[1], options=client.DeleteOptions(uid=lost))
+    client.delete(here.cluster, PODS, pods[1], options=client.DeletionOptions(uid=lost))
     job.until(lambda: job.restarted(pods[0]) == 138, 90, "the other worker begins anew, too")
     job.ends_alike(pods, before)
     assert client.get(here.cluster, PODS, pods[1])["metadata"]["uid"] != lost

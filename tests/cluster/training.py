@@ -75,7 +75,7 @@ class PodJob(SubmittedJob):
             self.cluster,
             resources.PODS,
             metadata["name"],
-            options=client.DeleteOptions(uid=metadata["uid"]),
+            options=client.DeletionOptions(uid=metadata["uid"]),
         )
 
     def await_running(self, role: str, count: int, gone: frozenset[str], seconds: float = 120) -> list[str]:

@@ -12,7 +12,7 @@ from edl_workflows.exceptions import (
     NotFoundError,
 )
 from edl_workflows.kube import client
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, PODS, Scope, of_manifest
 
@@ -63,7 +63,7 @@ def test_delete_spares_a_successor(cluster: Cluster) -> None:
     second = client.create(cluster, config_map("a"))
 
     with pytest.raises(ConflictError):
-        client.delete(cluster, CONFIG_MAPS, "a", options=DeleteOptions(uid=first["metadata"]["uid"]))
+        client.delete(cluster, CONFIG_MAPS, "a", options=DeletionOptions(uid=first["metadata"]["uid"]))
 
     assert second == client.get(cluster, CONFIG_MAPS, "a")
 

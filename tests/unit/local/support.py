@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from edl_workflows.kube import client, logs
-from edl_workflows.kube.client import DeleteOptions
+from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS, Object
 
@@ -94,7 +94,7 @@ class Pods:
 
     def delete(self, name: str, grace: int | None = None) -> None:
         """Delete a pod and wait until it is gone."""
-        client.delete(self.cluster, PODS, name, options=DeleteOptions(grace_seconds=grace))
+        client.delete(self.cluster, PODS, name, options=DeletionOptions(grace_seconds=grace))
         eventually(lambda: client.find(self.cluster, PODS, name) is None, f"pod {name} gone")
 
 

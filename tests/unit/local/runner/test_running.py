@@ -330,7 +330,7 @@ def test_a_recreated_pod_starts_after_its_namesake(pods: Pods) -> None:
     """A pod that was deleted by force and made anew runs as the new one; the old one's process is gone."""
     pods.create("again", container("echo $$$$; trap '' TERM; sleep 300; sleep 300"))
     old = int(eventually(lambda: pods.prints("again", "").strip()))
-    client.delete(pods.cluster, PODS, "again", options=client.DeleteOptions(grace_seconds=0))
+    client.delete(pods.cluster, PODS, "again", options=client.DeletionOptions(grace_seconds=0))
     pods.create("again", container("echo new; sleep 300"))
     pods.prints("again", "new")
 
