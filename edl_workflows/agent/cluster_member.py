@@ -7,7 +7,7 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.reports import Reporter
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessState, ServerChanges, ServerReport
 
 TERMINATED = 143
@@ -32,7 +32,7 @@ class ClusterMember:
         self._watch = DirectiveWatch(client, environment.node)
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._servers: ServerReport | None = None
-        self._cluster: Cluster | None = None
+        self._cluster: TrainingCluster | None = None
         self._terminated = False
 
     @property
@@ -53,7 +53,7 @@ class ClusterMember:
         return self.environment.rank if rank is None else rank
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> TrainingCluster:
         """The cluster version of this process. Blocks until the first directive that contains it."""
         for known in self._watch.latest.clusters:
             if known.version == self.version:
@@ -100,7 +100,7 @@ class ClusterMember:
         """Whether the job's data is consumed and all workers have exited."""
         return self._watch.latest.finished
 
-    def wait_until_active(self) -> Cluster:
+    def wait_until_active(self) -> TrainingCluster:
         """Report that this process is prepared, and wait until its cluster version is the one that trains.
 
         Call it after the imports, when the model is built: what runs before costs no training time, what runs

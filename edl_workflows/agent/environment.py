@@ -18,7 +18,7 @@ from edl_workflows.agent.snapshots import SHARED_MEMORY, SnapshotFolder, node_fo
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import NodeRef
 
 _ANY_INTERFACE = "0.0.0.0"  # noqa: S104 - what `addresses.listen` says on a real cluster
@@ -119,7 +119,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def process_environment(
-    environment: NodeEnvironment, cluster: Cluster, base: Mapping[str, str]
+    environment: NodeEnvironment, cluster: TrainingCluster, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Environment of the node's training process of a cluster version.
 
@@ -140,7 +140,7 @@ def process_environment(
     return {**base, **said}
 
 
-def _torch_style(environment: NodeEnvironment, cluster: Cluster, rank: int) -> dict[str, str]:
+def _torch_style(environment: NodeEnvironment, cluster: TrainingCluster, rank: int) -> dict[str, str]:
     """Variables in PyTorch's style: options of ``torchrun``, and those for a program without a launcher, with
     one process per node. The master address is that of rank 0 in this version."""
     address = addresses.resolve(cluster.workers[0].address)
@@ -159,13 +159,13 @@ def _torch_style(environment: NodeEnvironment, cluster: Cluster, rank: int) -> d
     }
 
 
-def task_index(environment: NodeEnvironment, cluster: Cluster) -> int:
+def task_index(environment: NodeEnvironment, cluster: TrainingCluster) -> int:
     """The node's TensorFlow task index: its rank in the version if it is a member, else its own rank."""
     rank = cluster.rank_of(environment.node.type, environment.node.id)
     return environment.rank if rank is None else rank
 
 
-def tf_config(environment: NodeEnvironment, cluster: Cluster) -> str:
+def tf_config(environment: NodeEnvironment, cluster: TrainingCluster) -> str:
     """The value of ``TF_CONFIG`` for the node's process of a cluster version, as JSON.
 
     The cluster is sparse, as TensorFlow allows: parameter servers by rank, and of the workers only the
@@ -184,7 +184,7 @@ def tf_config(environment: NodeEnvironment, cluster: Cluster) -> str:
     return _config(environment, tasks, index)
 
 
-def _collective(environment: NodeEnvironment, cluster: Cluster, index: int) -> str:
+def _collective(environment: NodeEnvironment, cluster: TrainingCluster, index: int) -> str:
     workers = [addresses.resolve(member.address) for member in cluster.workers]
     if environment.node.type == names.WORKER_TYPE:
         workers[index] = environment.listen_address(cluster.version)

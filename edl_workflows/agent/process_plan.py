@@ -4,7 +4,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from edl_workflows.jobs import names
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
@@ -17,7 +17,7 @@ class ProcessPlan:
         end: versions whose process is to be terminated.
     """
 
-    start: tuple[Cluster, ...] = ()
+    start: tuple[TrainingCluster, ...] = ()
     end: tuple[int, ...] = ()
 
 
@@ -56,14 +56,14 @@ def plan_processes(
     )
 
 
-def _takes_part(node: NodeRef, cluster: Cluster) -> bool:
+def _takes_part(node: NodeRef, cluster: TrainingCluster) -> bool:
     """Whether the node has a process in a version: as a member, or as a worker that comes and goes within
     it."""
     is_member = node.type == (names.WORKER_TYPE if cluster.collective else names.PS_TYPE)
     return not is_member or cluster.rank_of(node.type, node.id) is not None
 
 
-def _broken(cluster: Cluster, directive: Directive) -> bool:
+def _broken(cluster: TrainingCluster, directive: Directive) -> bool:
     """Whether a collective version lost a member, so that its processes would block for ever in a collective
     operation. Processes of a version with parameter servers notice the loss themselves, and one of them may
     still save."""
@@ -75,5 +75,5 @@ def _still_needed(version: int, directive: Directive) -> bool:
     return directive.active is not None and version < directive.active.version > directive.trained
 
 
-def _same_port(version: int, cluster: Cluster) -> bool:
+def _same_port(version: int, cluster: TrainingCluster) -> bool:
     return version % 2 == cluster.version % 2

@@ -23,7 +23,7 @@ from edl_workflows.agent.process_plan import plan_processes
 from edl_workflows.agent.processes import TrainingProcess, UsageMeter
 from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.node_check import CheckRound
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
@@ -220,7 +220,7 @@ class Supervisor:
             except EdlError as error:
                 log.warning("%s", error)
 
-    def _start(self, cluster: Cluster) -> None:
+    def _start(self, cluster: TrainingCluster) -> None:
         log.info("starting the process of cluster version %d", cluster.version)
         base = {**self._base_env, **self._checkpoints.environment}
         env = process_environment(self._environment, cluster, base)

@@ -45,7 +45,7 @@ from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.nodes import ServerChanges
 
 __all__ = ["MODEL_FILE", "Model", "ParameterServerTraining", "TrainingOptions", "tf1", "training"]
@@ -196,7 +196,12 @@ class _Graph:
     session."""
 
     def __init__(
-        self, job: Job, cluster: Cluster, build: Callable[[], Model], partitions: int, layout: Layout | None
+        self,
+        job: Job,
+        cluster: TrainingCluster,
+        build: Callable[[], Model],
+        partitions: int,
+        layout: Layout | None,
     ) -> None:
         self.graph = tf.Graph()
         self._said_partitions = bool(partitions)
@@ -351,7 +356,7 @@ def _boot(job: Job, options: TrainingOptions) -> Any:
     )
 
 
-def _connect(job: Job, server: Any, cluster: Cluster, graph: _Graph, options: TrainingOptions) -> Any:
+def _connect(job: Job, server: Any, cluster: TrainingCluster, graph: _Graph, options: TrainingOptions) -> Any:
     """Create a session over the cluster; waits for its parameter servers."""
     servers = {member.rank: _await_server(job, member.address) for member in cluster.ps}
     spec = tf1.train.ClusterSpec(

@@ -1,1 +1,3 @@
-"""Messages between a job's master, its agents and the Brain (HTTP + JSON), and what they need to read them. No I/O here."""
+"""Messages between a job's master, its agents and the Brain (HTTP + JSON), and what is needed to read them.
+No I/O.
+"""

@@ -1,11 +1,12 @@
-"""Where a cluster address leads, for code that must run on a real cluster and on the embedded one.
+"""Resolves cluster addresses, for code that runs on a real cluster and on the embedded one.
 
-The embedded cluster has no pod network: each port of a Service or pod is one port of the machine. What stands in a
-container's environment and arguments is rewritten when it starts; an address that is learned later, as from a job's
-master, goes through `resolve`, and a server asks `listen` where to bind. On a real cluster both change nothing.
+The embedded cluster has no pod network: each port of a Service or pod is one port of the machine. Addresses
+in a container's environment and arguments are rewritten when it starts. An address that is learned later, for
+example from a job's master, goes through `resolve`, and a server asks `listen` where to bind. On a real
+cluster both change nothing.
 
-The mapping is a JSON file, ``{"<host>:<port>": "127.0.0.1:<host port>"}``, replaced as a whole when it changes; its
-path stands in ``EDL_SERVICE_MAP``.
+The mapping is a JSON file, `{"<host>:<port>": "127.0.0.1:<host port>"}`, which is replaced as a whole when it
+changes; `EDL_SERVICE_MAP` holds its path.
 """
 
 import os
@@ -19,7 +20,7 @@ from edl_workflows.protocol.message import problems
 
 SERVICE_MAP_VARIABLE = "EDL_SERVICE_MAP"
 PORT_VARIABLE_PREFIX = "EDL_PORT_"
-"""``EDL_PORT_<containerPort>``: the port of the machine on which the container must listen instead."""
+"""`EDL_PORT_<containerPort>`: the machine's port on which the container must listen instead."""
 NAMESPACE_VARIABLE = "EDL_POD_NAMESPACE"
 
 _AUTHORITY = re.compile(
@@ -30,13 +31,15 @@ _MAP = TypeAdapter(dict[str, str])
 
 
 def resolve(address: str) -> str:
-    """The address as this process can reach it: ``ps-0.default.svc:2222`` → ``127.0.0.1:31007`` in the embedded cluster.
+    """The address as this process can reach it; in the embedded cluster `ps-0.default.svc:2222` →
+    `127.0.0.1:31007`.
 
     Args:
-        address: ``host:port``, or a URL with a port.
+        address: `host:port`, or a URL with a port.
 
     Returns:
-        The rewritten address; `address` itself outside the embedded cluster, or if the cluster doesn't know it (yet).
+        The rewritten address; `address` itself outside the embedded cluster, or if the cluster does not know
+        it (yet).
 
     Raises:
         InvalidError: the map can't be read.
@@ -52,11 +55,11 @@ def resolve(address: str) -> str:
 
 
 def canonical_host(host: str, namespace: str) -> str:
-    """A Service's name in the one spelling that the map has, ``name.namespace.svc``; an IP address stays.
+    """A Service's name as the map spells it, `name.namespace.svc`; an IP address is not changed.
 
     Args:
-        host: ``ps-0``, ``ps-0.default``, ``ps-0.default.svc`` or ``ps-0.default.svc.cluster.local``.
-        namespace: of the pod that says it, for the short form.
+        host: `ps-0`, `ps-0.default`, `ps-0.default.svc` or `ps-0.default.svc.cluster.local`.
+        namespace: of the pod that uses the name, for the short form.
     """
     if host.replace(".", "").isdigit():
         return host
@@ -65,13 +68,14 @@ def canonical_host(host: str, namespace: str) -> str:
 
 
 def listen(port: int) -> tuple[str, int]:
-    """Host and port to bind for a container's port: all interfaces on a real cluster, the assigned one on the embedded.
+    """Host and port to bind for a container's port: all interfaces on a real cluster, the assigned port on
+    the embedded one.
 
     Raises:
-        InvalidError: in the embedded cluster, the pod declares no such port, or its variable is no port.
+        InvalidError: in the embedded cluster, the pod declares no such port, or its variable is not a port.
     """
     if SERVICE_MAP_VARIABLE not in os.environ:
-        return "0.0.0.0", port  # noqa: S104 - a pod's own interface; who may reach it is the cluster's business
+        return "0.0.0.0", port  # noqa: S104 - a pod's own interface; the cluster decides who may reach it
     assigned = os.environ.get(f"{PORT_VARIABLE_PREFIX}{port}")
     if assigned is None:
         raise InvalidError(
@@ -79,13 +83,13 @@ def listen(port: int) -> tuple[str, int]:
         )
     if not (assigned.isascii() and assigned.isdigit()):
         raise InvalidError(
-            f"{PORT_VARIABLE_PREFIX}{port}={assigned}: is no port; leave it to the embedded cluster"
+            f"{PORT_VARIABLE_PREFIX}{port}={assigned}: not a port; leave it to the embedded cluster"
         )
     return "127.0.0.1", int(assigned)
 
 
 def _load(path: str) -> dict[str, str]:
-    # Read at each call: it is small, local, and the cluster may have changed it.
+    # Read at each call, since it is small and local, and the cluster may have changed it.
     try:
         return _MAP.validate_json(Path(path).read_bytes())
     except FileNotFoundError as error:
@@ -96,6 +100,6 @@ def _load(path: str) -> dict[str, str]:
         raise InvalidError(f"{SERVICE_MAP_VARIABLE}={path}: can't be read: {error.strerror}") from error
     except ValidationError as error:
         raise InvalidError(
-            f"{SERVICE_MAP_VARIABLE}={path}: is no map of addresses ({problems(error)[0]}); the embedded cluster sets the "
-            "variable and writes the file: leave both to it"
+            f"{SERVICE_MAP_VARIABLE}={path}: not a map of addresses ({problems(error)[0]}); the embedded "
+            "cluster sets the variable and writes the file: leave both to it"
         ) from error

@@ -1,8 +1,9 @@
-"""Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU is in cores, memory in MiB, GPUs in pieces.
+"""Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU in cores, memory in MiB, GPUs
+in pieces.
 
-What is said of a job must make sense, or the whole message is refused. What was *measured* may be anything: a sample that
-can't be believed is left out by itself (`edl_workflows.scaling.dlrover.samples`), and the receipt says why. Everything may be sent
-twice: a sample is known by its time.
+Statements about a job must make sense, or the whole message is rejected. *Measurements* may have any value:
+an implausible sample is left out by itself (`edl_workflows.scaling.samples`), and the receipt says why. Every
+message may be sent twice: a sample is identified by its time.
 """
 
 from typing import Annotated, Literal
@@ -15,10 +16,10 @@ MAX_SAMPLES = 500
 MAX_NODES = 2_000
 MAX_COUNT = 10_000
 MAX_AMOUNT = 1e9
-"""More than any cluster has of anything."""
+"""More than any cluster has of any resource."""
 MAX_WORDS = 1024
 MAX_TIME = 1e11
-"""Unix seconds, within what calendars can say."""
+"""Unix seconds, within the range of calendars."""
 
 _DNS = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 Namespace = Annotated[str, Field(pattern=f"^{_DNS}$")]
@@ -36,7 +37,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class NodeSize(Message):
-    """Of one node; what is left out is not said."""
+    """Size of one node; fields that are left out are not stated."""
 
     cpu: Amount | None = None
     memory: Amount | None = None
@@ -45,14 +46,14 @@ class NodeSize(Message):
 
 
 class AmountRange(Message):
-    """From ``low`` to ``high``, both included."""
+    """From `low` to `high`, both included."""
 
     low: Amount
     high: Amount
 
 
 class RoleBounds(Message):
-    """What the user allows: nodes of a role, and cores and MiB of one."""
+    """What the user allows: number of nodes of a role, and cores and MiB of one node."""
 
     count: AmountRange | None = None
     cpu: AmountRange | None = None
@@ -63,8 +64,8 @@ class RoleFacts(Message):
     """One role of a job.
 
     Attributes:
-        count: nodes that it wants.
-        resource: size of nodes made from now on.
+        count: wanted nodes.
+        resource: size of new nodes.
         auto_scale: whether plans may change the role.
     """
 
@@ -83,7 +84,7 @@ class JobLimits(Message):
 
 
 class TrainingFacts(Message):
-    """What a job says of its training; 0 is not known. See `edl_workflows.scaling.dlrover.brain.request.TrainingParameters`."""
+    """Facts about a job's training; 0 is unknown. See `edl_workflows.scaling.brain.request.Training`."""
 
     batch_size: Number = 0
     dataset_size: Number = 0
@@ -96,8 +97,8 @@ class JobFacts(Message):
     """A job as its master knows it.
 
     Attributes:
-        uid: of the job's object; a job of the same name that is made anew has another.
-        scenario: jobs of one scenario in one namespace tell about each other; "" means the job's name.
+        uid: of the job's object; a job that is created again under the same name has another.
+        scenario: jobs of one scenario in one namespace share their experience; "" means the job's name.
     """
 
     uid: JobUid
@@ -111,7 +112,7 @@ class JobFacts(Message):
 
 
 class MeasuredMessage(Message):
-    """Numbers that a program measured, which may be any."""
+    """Numbers measured by a program, which may have any value."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -131,8 +132,8 @@ class SampleMessage(MeasuredMessage):
     Attributes:
         time: Unix seconds.
         step: global step.
-        speed: steps per second; 0 while it is not known.
-        nodes: those that ran.
+        speed: steps per second; 0 while unknown.
+        nodes: the running nodes.
     """
 
     time: float
@@ -153,7 +154,7 @@ class JobEnd(Message):
 
     Attributes:
         completed: with success.
-        reason: why, else.
+        reason: why it failed, otherwise.
     """
 
     time: Time
@@ -162,7 +163,7 @@ class JobEnd(Message):
 
 
 class MetricsReport(Message):
-    """``POST /v1/metrics``: what is new of a job. Answered when it is durable. Repeatable."""
+    """`POST /v1/metrics`: new measurements of a job. Answered once they are durable. Repeatable."""
 
     job: JobFacts
     samples: list[SampleMessage] = Field(default_factory=list, max_length=MAX_SAMPLES)
@@ -175,7 +176,7 @@ class MetricsReceipt(Message):
 
     Attributes:
         accepted: samples that are stored now, or were before.
-        refused: why others are not, in words.
+        refused: why other samples are not.
     """
 
     accepted: int
@@ -183,13 +184,13 @@ class MetricsReceipt(Message):
 
 
 class NodeFacts(Message):
-    """One node that is there, or wanted and not yet replaced.
+    """One node that exists, or is wanted and not yet replaced.
 
     Attributes:
         id: unique within the role.
         resource: its own size.
-        pending_since: Unix seconds since which its pod does not get to run; None for one that runs.
-        oom: it ran out of memory and waits to be made anew.
+        pending_since: Unix seconds since which its pod is pending; None if it runs.
+        oom: it ran out of memory and waits for its replacement.
     """
 
     name: NodeName
@@ -205,11 +206,11 @@ Phase = Literal["initial", "sample", "stable"]
 
 
 class OptimizeRequest(Message):
-    """``POST /v1/optimize``: what should change of a job? Samples are those that were reported.
+    """`POST /v1/optimize`: asks what should change about a job. The samples are those that were reported.
 
     Attributes:
-        stage, phase, ps_may_change: see `edl_workflows.scaling.dlrover.ps_stages.OptimizerQuestion`.
-        nodes: all of the job's.
+        stage, phase, ps_may_change: see `edl_workflows.scaling.ps_stages.Question`.
+        nodes: all nodes of the job.
     """
 
     job: JobFacts
@@ -220,21 +221,21 @@ class OptimizeRequest(Message):
 
 
 class GroupPlan(Message):
-    """What is wanted of a role; what is left out stays."""
+    """What is wanted of a role; fields that are left out do not change."""
 
     count: Count | None = None
     resource: NodeSize = NodeSize()
 
 
 class OptimizeReply(Message):
-    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.dlrover.resources.ResourcePlan`.
+    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.resources.ResourcePlan`.
 
     Attributes:
         groups: by role.
-        nodes: by node name: each is replaced by a node of another size.
-        reasons: why, by role or node name.
-        notes: why something else does not change.
-        waiting: statistics that may still come are missing; ask again.
+        nodes: by node name; each is replaced by a node of another size.
+        reasons: by role or node name.
+        notes: why other things do not change.
+        waiting: statistics are missing that may still arrive; ask again.
     """
 
     groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
@@ -245,7 +246,7 @@ class OptimizeReply(Message):
 
 
 class JobMetrics(Message):
-    """``GET /v1/jobs/{uid}/metrics``: what is stored of a job.
+    """`GET /v1/jobs/{uid}/metrics`: what is stored of a job.
 
     Attributes:
         samples: the newest, oldest first.

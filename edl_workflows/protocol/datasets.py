@@ -1,15 +1,16 @@
 """Data sets and their shards: what a worker registers, leases, acknowledges and gives back.
 
-A shard is a range of record indices, never data. It is named by (epoch, partition, ordinal) and carries the number of
-the lease under which it was handed out. Deliveries are *at least once*:
+A shard is a range of record indices, never data. It is identified by (epoch, partition, ordinal) and carries
+the number of the lease under which it was handed out. Delivery is *at least once*:
 
-* ``done`` is accepted from whoever processed the shard, whether or not the master still (or again) knows the lease:
-  first answer wins, later ones are duplicates. Only leases from before a rollback don't count: the model that had seen
-  those records is gone.
-* ``failed`` and ``released`` count only from the present holder, under the present lease; else they are stale.
+* `done` is accepted from any worker that processed the shard, whether or not the master knows the lease. The
+  first answer counts, later ones are duplicates. Only leases from before a rollback don't count, because the
+  model that was trained with those records is gone.
+* `failed` and `released` count only from the present holder, under the present lease; otherwise they are
+  stale.
 
 So every message may arrive twice, late, or at a master that was restored from an older snapshot.
-The rules themselves stand in `edl_workflows.master.shards`.
+`edl_workflows.master.shards` implements the rules.
 """
 
 from enum import StrEnum
@@ -26,7 +27,7 @@ MAX_SHARDS_PER_MESSAGE = 10_000
 MAX_INDICES_PER_SHARD = 100_000
 """Bounds the answer for shuffled text, the only splitter whose shards list each record."""
 DEFAULT_MINIBATCHES_PER_SHARD = 100
-"""Upstream's default in the master (its client says 10)."""
+"""DLRover's default in the master (its client has 10)."""
 
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 PartitionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:/-]{1,200}$")]
@@ -35,19 +36,22 @@ Offset = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Splitter(StrEnum):
-    """How records become shards (upstream's ``storage_type``)."""
+    """How records become shards (DLRover's `storage_type`)."""
 
     TABLE = "table"
-    """Ranges ``[start, end)``; ``shuffle`` shuffles the order of the shards."""
+    """Ranges `[start, end)`; `shuffle` shuffles the order of the shards."""
     TEXT = "text"
-    """Ranges ``[start, end)``; with ``shuffle`` each shard lists its records as ``indices`` of a shuffled order."""
+    """Ranges `[start, end)`; with `shuffle` each shard lists its records as `indices` of a shuffled order."""
     STREAMING = "streaming"
     """Ranges of offsets of partitions, in turn; the ends may grow until the stream is closed. One epoch."""
 
 
 class TaskType(StrEnum):
-    """What the records are for. Training data goes back with the model; a node that lets a shard for evaluation time out is
-    replaced."""
+    """What the records are for.
+
+    The position in training data returns with the model. A node that lets an evaluation shard time out is
+    replaced.
+    """
 
     TRAINING = "training"
     EVALUATION = "evaluation"
@@ -55,7 +59,7 @@ class TaskType(StrEnum):
 
 
 class PartitionOffsets(Message):
-    """The part of a partition that is there to be read: ``[start, end)``."""
+    """The readable part of a partition: `[start, end)`."""
 
     start: Offset = 0
     end: Offset
@@ -68,22 +72,22 @@ class PartitionOffsets(Message):
 
 
 class DatasetParams(Message):
-    """``POST /v1/datasets``: a data set to be consumed. Repeatable: the same parameters change nothing, others under a
-    known name are a conflict.
+    """`POST /v1/datasets`: registers a data set. Repeatable: the same parameters change nothing, others under
+    a known name are a conflict.
 
     Attributes:
         size: records of one epoch (table, text).
-        shard_size: records of a shard; 0: ``batch_size * num_minibatches_per_shard``, as upstream says it.
-        batch_size: records of a step; 0 when unknown, then no completed steps are counted.
+        shard_size: records of a shard; 0: `batch_size * num_minibatches_per_shard`, as in DLRover.
+        batch_size: records of a step; 0 if unknown, and then no completed steps are counted.
         num_epochs: 0 or less: endless.
-        seed: of the shuffle. Same seed, same order, whatever process or restart.
+        seed: of the shuffle. The same seed gives the same order in every process and after every restart.
         partitions: streaming only: the partitions' offsets by name.
-        closed: streaming only: no offset will grow any more. Short tails are handed out, and the data set can finish,
-            only when it is closed.
-        max_retries: how often a shard may be tried again after reported failures and time-outs before the whole data
-            set fails. Deaths of workers don't count.
-        timeout_s: seconds after which the shards of a lease go to somebody else when its holder has not acknowledged
-            any of that lease.
+        closed: streaming only: no offset will grow any more. Only when it is closed, short tails are handed
+            out and the data set can finish.
+        max_retries: how often a shard may be retried after reported failures and time-outs before the whole
+            data set fails. Deaths of workers don't count.
+        timeout_s: seconds after which the shards of a lease are handed to another worker, if its holder has
+            not acknowledged any of them.
     """
 
     name: DatasetName
@@ -103,7 +107,7 @@ class DatasetParams(Message):
 
     @property
     def records_per_shard(self) -> int:
-        """The size of a full shard, by either way to say it."""
+        """The size of a full shard, from `shard_size` or from the batch size."""
         per_shard = self.num_minibatches_per_shard or DEFAULT_MINIBATCHES_PER_SHARD
         return self.shard_size or self.batch_size * per_shard
 
@@ -140,10 +144,11 @@ class DatasetParams(Message):
 
 
 class StreamUpdate(Message):
-    """``POST /v1/datasets/{name}/offsets``: how far the partitions reach now. Repeatable; ends never move back.
+    """`POST /v1/datasets/{name}/offsets`: the present ends of the partitions. Repeatable; ends never move
+    back.
 
     Attributes:
-        ends: end offset by partition; partitions left out stay, new ones are refused.
+        ends: end offset by partition; partitions that are left out don't change, new ones are rejected.
         closed: True: no offset will grow any more. Final.
     """
 
@@ -152,11 +157,11 @@ class StreamUpdate(Message):
 
 
 class ShardKey(Message):
-    """Names a shard, and the lease under which it was handed out.
+    """Identifies a shard, and the lease under which it was handed out.
 
     Attributes:
         epoch: counted from 1.
-        ordinal: place in the epoch's (or partition's) order, counted from 0.
+        ordinal: place in the order of the epoch or partition, counted from 0.
         lease: number of the lease; it grows with each lease of the data set (a fencing token).
         partition: streaming only.
     """
@@ -168,10 +173,10 @@ class ShardKey(Message):
 
 
 class Shard(ShardKey):
-    """A shard to process: the records ``[start, end)``, or those listed in ``indices``. It is its own `ShardKey`.
+    """A shard to process: the records `[start, end)`, or those listed in `indices`. It is its own `ShardKey`.
 
     Attributes:
-        indices: shuffled text only: the records themselves (as many as ``end - start``).
+        indices: shuffled text only: the records themselves (as many as `end - start`).
     """
 
     start: int
@@ -185,22 +190,24 @@ class LeaseState(StrEnum):
     OK = "ok"
     """Process the shards."""
     WAIT = "wait"
-    """None to hand out now, but others may come back, or the stream may grow: ask again later."""
+    """No shards now, but some may be re-queued, or the stream may grow: ask again later."""
     END = "end"
     """The data set is consumed."""
     FAILED = "failed"
-    """A shard failed too often; the reason says which. Nothing is handed out any more."""
+    """A shard failed too often; the reason names it. No shards are handed out any more."""
 
 
 class LeaseRequest(Message):
-    """``POST /v1/datasets/{name}/lease``: give me work.
+    """`POST /v1/datasets/{name}/lease`: requests shards.
 
     Attributes:
-        max_shards: at most so many; fewer come when fewer are there.
-        holding: numbers of the leases that this node knows it holds. What the master counts as its own under any other
-            lease goes back to the queue at once: the answer that brought it was lost. None: not said.
-        version: cluster version of the training process that asks; 0: not said. Only processes of the active version
-            get data (others are answered WAIT): one that outlives its parameter servers must not eat records.
+        max_shards: at most this many; there may be fewer.
+        holding: numbers of the leases that this node knows it holds. Shards that the master has leased to it
+            under any other number are re-queued at once, since the answer that granted them was lost. None:
+            not stated.
+        version: cluster version of the requesting training process; 0: not stated. Only processes of the
+            active version get data (others are answered WAIT), since one that outlives its parameter servers
+            must not consume records.
     """
 
     node: NodeRef
@@ -210,7 +217,7 @@ class LeaseRequest(Message):
 
 
 class LeaseReply(Message):
-    """Shards and what to do. ``shards`` is empty unless ``state`` is OK."""
+    """The state of the data set; `shards` is empty unless `state` is OK."""
 
     state: LeaseState
     shards: list[Shard] = Field(default_factory=list)
@@ -224,17 +231,17 @@ class FailedShard(ShardKey):
 
 
 class ReleasedShard(ShardKey):
-    """A shard given back unfinished, as on drain.
+    """A shard given back unfinished, for example on drain.
 
     Attributes:
-        records_done: so many records from the shard's beginning are done; only the others will be handed out again.
+        records_done: records done from the shard's beginning; only the others are handed out again.
     """
 
     records_done: int = Field(default=0, ge=0)
 
 
 class AckRequest(Message):
-    """``POST /v1/datasets/{name}/ack``: what became of leased shards. Answered when it is durable. Repeatable."""
+    """`POST /v1/datasets/{name}/ack`: results of leased shards. Answered when it is durable. Repeatable."""
 
     node: NodeRef
     done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
@@ -243,12 +250,14 @@ class AckRequest(Message):
 
 
 class AckReply(Message):
-    """What the master made of it.
+    """Answer to `AckRequest`.
 
     Attributes:
-        accepted: counted.  duplicates: done before.
-        stale: not counted: the lease was void (rolled back), or a failure or release came from a former holder, or
-            the master knows no such shard. Nothing is to be done about it; those records are handed out again.
+        accepted: shards that were counted.
+        duplicates: shards that were done before.
+        stale: shards not counted: the lease was void (rolled back), a failure or release came from a former
+            holder, or the master knows no such shard. Their records are handed out again; the worker has
+            nothing to do.
         state: of the data set: OK while there is work to do or to wait for, END or FAILED.
     """
 
@@ -260,16 +269,17 @@ class AckReply(Message):
 
 
 class DatasetProgress(Message):
-    """``GET /v1/datasets/{name}``: how far a data set is.
+    """`GET /v1/datasets/{name}`: the progress of a data set.
 
     Attributes:
         epoch: the newest epoch that was begun, from 1; 0 before the first shard.
-        records_done: acknowledged records of all epochs, each shard counted once an epoch.
-        records_total: of all epochs; None when endless or an open stream.
-        completed_steps: ``ceil(records / batch_size)`` of each shard, as upstream counts; None without a batch size.
-        shards_leased: handed out and unanswered.
+        records_done: acknowledged records of all epochs, each shard counted once per epoch.
+        records_total: of all epochs; None if endless or an open stream.
+        completed_steps: sum of `ceil(records / batch_size)` over the shards, as in DLRover; None without a
+            batch size.
+        shards_leased: handed out and not answered.
         shards_returned: given back, failed or timed out, and waiting for another worker.
-        failures, timeouts: how often shards came back for that reason.
+        failures, timeouts: how often shards were re-queued for that reason.
         reason: why the data set failed.
     """
 

@@ -1,4 +1,4 @@
-"""The base of every message, and what is wrong with one in words."""
+"""The base of every message, and descriptions of what is wrong with one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,14 +9,14 @@ from pydantic import BaseModel, ConfigDict
 class Message(BaseModel):
     """A value on the wire. Unknown fields are ignored, so that an older agent can talk to a newer master.
 
-    Numbers are finite: JSON has no others, and what can't be written can't be stored.
+    Numbers are finite, since JSON has no others.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class HasErrors(Protocol):
-    """Pydantic's ValidationError, and those that are made like it."""
+    """Pydantic's ValidationError, or an error with the same interface."""
 
     def errors(self) -> Sequence[Mapping[str, Any]]:
         """One entry a problem, each with ``loc`` and ``msg``."""

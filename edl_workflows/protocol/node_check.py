@@ -1,4 +1,6 @@
-"""The check of nodes before training: who measures with whom. What was measured is `protocol.nodes.CheckReport`."""
+"""The check of nodes before training: which nodes measure together. Their answer is
+`protocol.nodes.CheckReport`.
+"""
 
 from pydantic import Field
 
@@ -6,18 +8,18 @@ from edl_workflows.protocol.message import Message
 
 
 class CheckMember(Message):
-    """A node of a group, as ``worker-3``, and where it listens for the others of it."""
+    """A node of a group, such as `worker-3`, and the address on which it listens for the others."""
 
     node: str = Field(max_length=64)
     address: str = Field(max_length=512)
 
 
 class CheckRound(Message):
-    """One round, part of the directive: each group measures its machines, and the way between them, by itself.
+    """One round, part of the directive: each group measures its machines and their connection.
 
     Attributes:
         number: never used twice in a job.
-        groups: nodes that measure together. The first of a group listens, the others come to it.
+        groups: nodes that measure together. The first of a group listens, the others connect to it.
         seconds: after which a group gives up.
     """
 

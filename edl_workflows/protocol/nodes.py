@@ -1,11 +1,11 @@
-"""Nodes: who talks to the master, what they report, and what the master tells them."""
+"""Nodes: how they identify themselves, what they report, and what the master tells them."""
 
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.message import Message
 from edl_workflows.protocol.node_check import CheckRound
 from edl_workflows.protocol.reported import Identifier, OutputText, PodName, ShortText
@@ -14,7 +14,7 @@ NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
 
 
 class NodeRef(Message):
-    """A node of the job: (type, id). Ids are never used twice, so a ref also names an incarnation."""
+    """A node of the job: (type, id). Ids are never used twice."""
 
     type: NodeType
     id: int = Field(ge=0)
@@ -24,12 +24,13 @@ class NodeRef(Message):
 
 
 class Registration(Message):
-    """``POST /v1/nodes``: the agent of a pod has started. Repeatable; the answer is the current `Directive`.
+    """`POST /v1/nodes`: the agent of a pod has started. Repeatable; the answer is the present `Directive`.
 
     Attributes:
-        rank: as its environment says.  pod: the pod's name.
-        incarnation: fresh at each start of the agent process. A new one for a known node means that the container was
-            restarted: leases of the older one go back.
+        rank: from the agent's environment.
+        pod: the pod's name.
+        incarnation: new at each start of the agent process. A new one for a known node means that the
+            container was restarted: leases of the previous one are re-queued.
     """
 
     node: NodeRef
@@ -46,11 +47,12 @@ class Usage(Message):
 
 
 class Heartbeat(Message):
-    """``POST /v1/nodes/heartbeat``, every few seconds; a node silent for long counts as failed.
+    """`POST /v1/nodes/heartbeat`, every few seconds; a node that is silent for long counts as failed.
 
     Attributes:
-        known: revision of the newest directive that the sender has: one that is no newer is left out of the answer, which then
-            has revision 0. In a large world directives are long, and many of these messages come.
+        known: revision of the newest directive that the sender has. If there is no newer one, the answer has
+            revision 0 instead of the directive: in a large group directives are long, and there are many
+            heartbeats.
     """
 
     node: NodeRef
@@ -64,15 +66,15 @@ class ServerChanges(StrEnum):
 
     ANY = "Any"
     SAME_COUNT = "SameCount"
-    """Each server may be replaced, but there must be as many as before."""
+    """Each server may be replaced, but their number must stay the same."""
     NEVER = "Never"
 
 
 class ServerReport(Message):
-    """What a program says of changes of its parameter servers.
+    """What a program states about changes of its parameter servers.
 
     Attributes:
-        reason: why not all are allowed.
+        reason: why not all changes are allowed.
     """
 
     changes: ServerChanges
@@ -80,25 +82,33 @@ class ServerReport(Message):
 
 
 class ProcessState(StrEnum):
-    """Where a training process of a cluster version stands."""
+    """State of a training process of a cluster version."""
 
     CONNECTED = "connected"
-    """It uses the library and has found its master. A program that never says so forms its group from the environment."""
+    """It uses the library and has found its master. A program that never reports this forms its group from
+    the environment.
+    """
     READY = "ready"
-    """Prepared: imports done, graph built; a parameter server listens. It waits until its version is active."""
+    """Prepared: imports done, graph built; a parameter server listens. It waits until its version is
+    active.
+    """
     DRAINED = "drained"
-    """Stopped at a step boundary; its leases are acknowledged or given back. It waits to be retired or to go on."""
+    """Stopped between two steps; its leases are acknowledged or given back. It waits to be ended or to
+    continue.
+    """
     TRAINING = "training"
     """It has made its first step in an active version."""
     UNFIT = "unfit"
-    """It prepared a version whose model would be another than that which trains; `ProcessReport.servers` says why."""
+    """It prepared a version whose model would differ from the one that trains; `ProcessReport.servers` says
+    why.
+    """
 
 
 class ProcessReport(Message):
-    """``POST /v1/processes``: a training process reached a state. Repeatable.
+    """`POST /v1/processes`: a training process reached a state. Repeatable.
 
     Attributes:
-        servers: with READY and UNFIT, as far as the program says it.
+        servers: with READY and UNFIT, if the program states it.
     """
 
     node: NodeRef
@@ -108,11 +118,12 @@ class ProcessReport(Message):
 
 
 class CrashReport(Message):
-    """``POST /v1/processes/crashes``: a process that only prepares its version ended, beside the one that trains. Repeatable.
+    """`POST /v1/processes/crashes`: a process ended that only prepared its version, beside the one that
+    trains. Repeatable.
 
     Attributes:
-        version: that it was to prepare.
-        crashes: how often this agent has seen it so, this time included.
+        version: the one that it prepared.
+        crashes: how many such ends this agent has seen, including this one.
         code, last_lines: as of `ExitReport`.
     """
 
@@ -125,7 +136,7 @@ class CrashReport(Message):
 
 
 class ExitReport(Message):
-    """``POST /v1/nodes/exit``: the training process of the active version ended, and the agent is about to.
+    """`POST /v1/nodes/exit`: the training process of the active version ended, and the agent is about to end.
 
     Attributes:
         code: exit code, 128+n for a signal.
@@ -140,12 +151,12 @@ class ExitReport(Message):
 
 
 class CheckReport(Message):
-    """``POST /v1/nodes/check``: what a node measured in a round of the check before training. Repeatable.
+    """`POST /v1/nodes/check`: what a node measured in a round of the check before training. Repeatable.
 
     Attributes:
         round: its number.
         seconds: for its work and its part of the exchange.
-        error: why it could not; "" if it could.
+        error: why it failed; else "".
     """
 
     node: NodeRef
@@ -155,19 +166,22 @@ class CheckReport(Message):
 
 
 CLUSTER_LOST_EXIT_CODE = 75
-"""A training process ends so when its cluster broke and the master named no other version meanwhile (the code is
-sysexits' EX_TEMPFAIL): most likely a parameter server was lost, and the process itself is sound."""
+"""Exit code (sysexits' EX_TEMPFAIL) of a training process whose cluster broke while the master named no other
+version. Most likely a parameter server was lost, and the process itself is sound.
+"""
 
 
 CHECKPOINT_EXIT_CODE = 74
-"""A training process ends so when its training is through and the last checkpoint can't be saved (sysexits' EX_IOERR)."""
+"""Exit code (sysexits' EX_IOERR) of a training process that finished and could not save its last
+checkpoint.
+"""
 
 
 class ExitVerdict(Message):
-    """What the agent does about the exit.
+    """What the agent does after the exit.
 
     Attributes:
-        wait: the exit was the shadow of another node's failure (a lost parameter server): stay and wait for the next
+        wait: another node's failure (such as a lost parameter server) caused the exit: wait for the next
             cluster version instead of ending the pod.
     """
 
@@ -175,35 +189,36 @@ class ExitVerdict(Message):
 
 
 class Directive(Message):
-    """What the master wants now: the answer of ``GET /v1/directive?type=&id=&after=<revision>`` (a long poll that
-    answers at once when revision > after, else after at most ``wait`` seconds with the unchanged directive).
+    """What the master wants now: the answer of `GET /v1/directive?type=&id=&after=<revision>`. The request is
+    a long poll: it is answered at once if the revision is greater than `after`, and after at most `wait`
+    seconds with the unchanged directive.
 
-    Level-triggered: it says everything, each time. An agent keeps one training process for each of ``active`` and
-    ``next`` (``next`` is the prepared successor) and ends those of all other versions: an older one as soon as the
-    active version trains, any other at once.
+    It is level-triggered: each directive is complete. An agent keeps one training process for each of
+    `active` and `next` (`next` is the prepared successor) and ends those of all other versions: an older one
+    as soon as the active version trains, any other at once.
 
     Attributes:
         revision: grows with every change.
         active: the cluster version that trains; None until the first is complete.
         next: the version to prepare.
-        lost: ``active`` has lost its model and will not train again: no process of it is started any more. Those that run
-            wait until a later version trains.
-        drain: processes of ``active``: stop at the next step boundary, settle leases, report DRAINED, wait.
-            False again with ``active`` unchanged means: go on.
-        save: request id of a checkpoint that the chief shall take now (between steps); "" for none. While ``drain``
-            is set it is given once all others are drained.
+        lost: `active` has lost its model and will not train again. No process of it is started any more;
+            running ones wait until a later version trains.
+        drain: processes of `active` stop between two steps, settle their leases, report DRAINED, and wait.
+            False again with `active` unchanged means: continue.
+        save: request id of a checkpoint that the chief takes now (between two steps); else "". With `drain`,
+            it is set once all other processes are drained.
         trained: the newest version that made a step; processes of older versions end.
-        workers: address of each worker by rank, informational (evaluator and sparse clusters use it).
+        workers: address of each worker by rank, informational (used by evaluators and sparse clusters).
         stop: this node is released: end the training process as on SIGTERM and exit 0.
         finished: the job's data is consumed and all workers ended: parameter servers and evaluators end.
-        dump: id of a request for stacks, since training stands still: each agent has the process of ``active`` write
-            what its threads do to its log, once for each id. "" for none.
+        dump: id of a request for stacks, because training stands still: each agent has the process of
+            `active` write its threads' stacks to its log, once per id. Else "".
         check: a round of the check before training, for the nodes that it names.
     """
 
     revision: int
-    active: Cluster | None = None
-    next: Cluster | None = None
+    active: TrainingCluster | None = None
+    next: TrainingCluster | None = None
     lost: bool = False
     drain: bool = False
     save: str = ""
@@ -215,6 +230,6 @@ class Directive(Message):
     check: CheckRound | None = None
 
     @property
-    def clusters(self) -> tuple[Cluster, ...]:
-        """The versions that have processes: the active one and the next, as far as there are."""
+    def clusters(self) -> tuple[TrainingCluster, ...]:
+        """The versions that have processes: the active one and the next, if any."""
         return tuple(cluster for cluster in (self.active, self.next) if cluster is not None)

@@ -1,6 +1,7 @@
-"""A shuffle that needs no list: place -> item of 0..n-1 by formula, the same for the same seed in every process.
+"""A shuffle without a list: maps place -> item of 0..n-1 by formula, equal for the same seed in every
+process.
 
-The master shuffles shards by it, the members of a collective job the records of an epoch.
+The master shuffles shards with it, the members of a collective job the records of an epoch.
 """
 
 from array import array
@@ -9,17 +10,18 @@ from random import Random
 
 _ROUNDS = 3
 _MIN_SIDE = 4
-"""Keeps the square large enough to mix even a handful of items."""
+"""Makes the rectangle large enough to mix even a handful of items."""
 
 
 class Permutation:
-    """A seeded permutation of ``range(size)`` that is computed item by item.
+    """A seeded permutation of `range(size)`, computed item by item.
 
-    An alternating Feistel network (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): items are cells of
-    a rectangle just larger than ``size``; each round shifts a cell's row by a random amount that depends on its column,
-    then its column by one that depends on its row. Each shift can be undone, so the whole is a permutation of the
-    rectangle; cells outside ``range(size)`` are walked on from until one is inside. Needs memory for O(sqrt(size)) shifts
-    (75 KB for 10 million items) where a shuffled list needs O(size).
+    An alternating Feistel network (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): items
+    are cells of a rectangle slightly larger than `size`. Each round shifts a cell's row by a random amount
+    that depends on its column, then its column by one that depends on its row. Each shift can be reversed, so
+    the whole is a permutation of the rectangle; from a cell outside `range(size)` it is applied again until
+    one is inside. It needs memory for O(sqrt(size)) shifts (75 KB for 10 million items), whereas a shuffled
+    list needs O(size).
 
     Args:
         size: number of items, at least 1.
@@ -43,7 +45,7 @@ class Permutation:
         )
 
     def __getitem__(self, place: int) -> int:
-        """The item at ``place`` (0 <= place < size)."""
+        """The item at `place` (0 <= place < size)."""
         rows, columns, size = self._rows, self._columns, self._size
         while True:
             row, column = divmod(place, columns)

@@ -1,4 +1,4 @@
-"""What pods may report: types of the fields whose text reaches statuses, pipelines, terminals and pages."""
+"""Types of fields whose text pods report and which reach statuses, pipelines, terminals and pages."""
 
 import re
 from typing import Annotated
@@ -16,26 +16,27 @@ _URI_RULE = (
 MAX_URI = 4096
 
 CheckpointUri = Annotated[str, Field(max_length=MAX_URI, pattern=f"^{_URI}$", description=_URI_RULE)]
-"""A folder or a URI. Characters that mean something to a shell, a template or a terminal are refused, also where RFC 3986
-has them: a checkpoint needs none, and its URI is put into commands."""
+"""A folder or a URI. Characters with a meaning to a shell, a template or a terminal are rejected, even if
+RFC 3986 allows them: a checkpoint needs none, and its URI is put into commands.
+"""
 OptionalCheckpointUri = Annotated[
     str, Field(max_length=MAX_URI, pattern=f"^({_URI})?$", description=_URI_RULE)
 ]
 PodName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9.-]*$")]
 Identifier = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9._:/-]*$")]
-# Each is cut to its bound after the escapes, which are longer: a message that was read can be sent and read again.
+# Each is cut after escaping, which lengthens it, so that a parsed message can be sent and parsed again.
 ShortText = Annotated[str, Field(max_length=1024), AfterValidator(lambda text: inert_text(text)[:1024])]
-"""Words about what went wrong. They are never refused for a character, which would lose the report."""
+"""A description of an error. It is never rejected because of a character, which would lose the report."""
 ErrorText = Annotated[str, Field(max_length=4096), AfterValidator(lambda text: inert_text(text)[:4096])]
 OutputText = Annotated[str, Field(max_length=8192), AfterValidator(lambda text: inert_text(text)[-8192:])]
 """The end of a program's output."""
 
 
 def check_checkpoint_place(place: str) -> None:
-    """See that the job's master takes checkpoints of this place.
+    """Checks that the job's master accepts checkpoints at this place.
 
     Raises:
-        InvalidError: it has characters that no checkpoint's URI may have.
+        InvalidError: it has characters that are not allowed in a checkpoint's URI.
     """
     if len(place) > MAX_URI or not re.fullmatch(_URI, place):
         raise InvalidError(f"checkpoints at {place!r}: the job's master would refuse them: {_URI_RULE}")

@@ -1,4 +1,4 @@
-"""Sync groups and barriers between workers (upstream's ``join_sync``, ``sync_finished`` and ``barrier``)."""
+"""Sync groups and barriers between workers (DLRover's `join_sync`, `sync_finished` and `barrier`)."""
 
 from typing import Annotated
 
@@ -11,20 +11,21 @@ SyncName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 
 
 class SyncJoin(Message):
-    """``POST /v1/sync/{name}``: this worker reached the point. The group is the workers running at the first join;
-    a worker that ends leaves it."""
+    """`POST /v1/sync/{name}`: this worker reached the point. The group is the workers running at the first
+    join; a worker that ends leaves it.
+    """
 
     node: NodeRef
 
 
 class SyncState(Message):
-    """``GET /v1/sync/{name}?wait=<s>``: whether all of the group have joined."""
+    """`GET /v1/sync/{name}?wait=<s>`: whether all of the group have joined."""
 
     finished: bool
     missing: list[str] = Field(default_factory=list)
 
 
 class BarrierState(Message):
-    """``GET /v1/barriers/{name}?wait=<s>`` and the answer to ``POST`` (which opens it)."""
+    """`GET /v1/barriers/{name}?wait=<s>` and the answer to `POST` (which opens it)."""
 
     open: bool

@@ -1,4 +1,4 @@
-"""What a training process says while it trains: progress and checkpoints."""
+"""What a training process reports while it trains: progress and checkpoints."""
 
 import math
 from typing import Annotated, Any
@@ -18,19 +18,19 @@ from edl_workflows.protocol.reported import (
 )
 
 UnixSeconds = Annotated[float, Field(ge=0, le=1e11)]
-"""A time, within what calendars can say."""
+"""A time, within the range of calendars."""
 _CHECKPOINT_URI: TypeAdapter[str] = TypeAdapter(CheckpointUri)
 GlobalStep = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class StepReport(Message):
-    """``POST /v1/steps``: the global step as this worker last saw it (sent at most a few times a second).
+    """`POST /v1/steps`: the newest global step of this worker (sent at most a few times per second).
 
     Attributes:
-        first_step_time, time: Unix seconds on the reporting machine of this process's first step in its version and of
-            the newest one. The stall of a switch is measured from them.
-        loss: of the step; None also for one that is no finite number.
-        records: that are done, of all epochs, in a collective job: its members share the data out themselves.
+        first_step_time, time: Unix seconds on the reporting machine of this process's first step in its
+            version, and of the newest one. They measure the stall of a switch.
+        loss: of the step; None also if it is not a finite number.
+        records: records done in all epochs of a collective job, whose members share the data themselves.
         known: as of `edl_workflows.protocol.nodes.Heartbeat`.
     """
 
@@ -46,7 +46,7 @@ class StepReport(Message):
     @field_validator("loss", mode="before")
     @classmethod
     def _diverged(cls, value: object) -> object:
-        """A loss may be infinite or not a number; the report of the step must arrive none the less."""
+        """Drops a loss that is not finite; the report of the step must arrive all the same."""
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -55,7 +55,7 @@ class ConsumedShards(Message):
 
     Attributes:
         done: whole shards.
-        begun: the shard that it is at, with the number of its records that are done.
+        begun: the shard in progress, with the number of its records that are done.
     """
 
     done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
@@ -63,11 +63,11 @@ class ConsumedShards(Message):
 
 
 class Evaluation(Message):
-    """What a model says of some records: one number, such as their loss, that its variables determine.
+    """A model's evaluation on fixed records: one number, such as their loss, that its variables determine.
 
     Attributes:
-        value: None: there is none.
-        problem: why.
+        value: None if there is none.
+        problem: why there is none.
     """
 
     value: float | None = None
@@ -75,8 +75,9 @@ class Evaluation(Message):
 
 
 class ModelReport(Message):
-    """``POST /v1/checkpoints/model``: the chief has restored a version's model, and asked it what was asked before it was saved.
-    Nobody trains in the version before the answer. Repeatable."""
+    """`POST /v1/checkpoints/model`: the chief's evaluation of a restored model, on the same records as before
+    it was saved. No process trains in the version before the answer. Repeatable.
+    """
 
     node: NodeRef
     version: int = Field(ge=1)
@@ -87,22 +88,24 @@ class ModelVerdict(Message):
     """Answer to `ModelReport`.
 
     Attributes:
-        refused: why nobody may train in the version: its model is another than before. "" if somebody may.
+        refused: why the version must not train: its model differs from the one before. Else "".
     """
 
     refused: str = ""
 
 
 class CheckpointBegin(Message):
-    """``POST /v1/checkpoints``: the chief is about to save. The master remembers the data position *now*: all that was
-    acknowledged before is in the checkpoint, so that a restore can go back to model and data together.
+    """`POST /v1/checkpoints`: the chief is about to save. The master remembers the data position *now*:
+    everything acknowledged before is in the checkpoint, so that a restore can return model and data together.
 
     Attributes:
-        request: the directive's ``save`` id, or "" for a periodic checkpoint.
-        consumed: what the chief itself has trained beyond its acknowledgements, by data set: that is in the checkpoint, too.
-        evaluation: what the model says now, where a plan asked for the checkpoint; None: the program does not say how to ask.
-        last: it is a try of the training's last checkpoint, which the chief repeats for some time by itself: a failure does not
-            count for ``maxFailedSaves``.
+        request: the directive's `save` id, or "" for a periodic checkpoint.
+        consumed: what the chief itself has trained beyond its acknowledgements, by data set; it is in the
+            checkpoint too.
+        evaluation: the model's evaluation now, if a plan requested the checkpoint; None: the program provides
+            none.
+        last: an attempt at the training's last checkpoint, which the chief repeats for some time by itself; a
+            failure does not count for `maxFailedSaves`.
     """
 
     node: NodeRef
@@ -114,11 +117,11 @@ class CheckpointBegin(Message):
 
 
 class CheckpointTicket(Message):
-    """Answer to `CheckpointBegin`: the id to complete with.
+    """Answer to `CheckpointBegin`: the id with which the save is completed.
 
     Attributes:
-        position: the data position that the master remembers, for the checkpoint's manifest: opaque to the training
-            process.
+        position: the data position that the master remembers, for the checkpoint's manifest; opaque to the
+            training process.
     """
 
     id: str
@@ -126,7 +129,9 @@ class CheckpointTicket(Message):
 
 
 class CheckpointEnd(Message):
-    """``POST /v1/checkpoints/{id}``: the checkpoint is complete on storage (or failed, with the reason). Repeatable."""
+    """`POST /v1/checkpoints/{id}`: the checkpoint is complete in storage, or failed with the reason.
+    Repeatable.
+    """
 
     node: NodeRef
     uri: OptionalCheckpointUri = ""
@@ -135,12 +140,12 @@ class CheckpointEnd(Message):
 
 
 class CheckpointRestore(Message):
-    """``POST /v1/checkpoints/restored``: the master named no checkpoint, and the chief found one to start from. The data goes
-    to where that model is before anybody trains. Repeatable.
+    """`POST /v1/checkpoints/restored`: the master named no checkpoint, and the chief found one to start from.
+    The data position follows that model before any process trains. Repeatable.
 
     Attributes:
         version: of the chief's process.
-        position: the data position in the checkpoint's manifest; None: its manifest has none.
+        position: the data position from the checkpoint's manifest; None if it has none.
     """
 
     node: NodeRef
@@ -151,14 +156,14 @@ class CheckpointRestore(Message):
 
 
 class CheckpointDamage(Message):
-    """``POST /v1/checkpoints/damaged``: a checkpoint from which to start can't be restored. Repeatable.
+    """`POST /v1/checkpoints/damaged`: a checkpoint to start from can't be restored. Repeatable.
 
     Attributes:
         version: of the process that wanted it.
-        uri: the checkpoint, or the folder where none is whole.
+        uri: the checkpoint, or the folder if none in it is intact.
         error: what is wrong, with the file.
-        instead: what the process starts from. None: it can't start; the master names an older checkpoint together with
-            its data position, or gives the job up.
+        instead: what the process starts from. None: it can't start; the master names an older checkpoint
+            together with its data position, or fails the job.
     """
 
     node: NodeRef

@@ -10,7 +10,7 @@ from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
@@ -41,7 +41,7 @@ class _Servers(SimulatedJob):
         self.hung: set[tuple[int, int]] = set()
         super().__init__(SETTINGS, SHARDS)
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         if (pod.id, active.version) not in self.hung:
             super()._train(pod, active)
 
@@ -53,7 +53,7 @@ class _World(SimulatedCollectiveJob):
         self.hung: set[tuple[int, int]] = set()
         super().__init__(COLLECTIVE, SHARDS)
 
-    def _between_steps(self, pod: SimulatedPod, active: Cluster, directive: Directive) -> None:
+    def _between_steps(self, pod: SimulatedPod, active: TrainingCluster, directive: Directive) -> None:
         if all(version != active.version for _, version in self.hung):
             super()._between_steps(pod, active, directive)
 

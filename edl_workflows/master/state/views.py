@@ -27,7 +27,7 @@ from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_
 from edl_workflows.master.state.statistics import HistorySample
 from edl_workflows.master.state.versions import rendezvous
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
+from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
@@ -78,14 +78,16 @@ def may_lease(state: JobState, version: int) -> bool:
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _cluster(state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None) -> Cluster:
+def _cluster(
+    state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None
+) -> TrainingCluster:
     settings, chief = state.settings, state.chief
     members = [
         Member(rank=rank, id=node_id, address=_address(state, settings.member_type, node_id, number))
         for rank, node_id in enumerate(ids)
     ]
     if settings.collective:
-        return Cluster(
+        return TrainingCluster(
             version=number,
             workers=members,
             max_workers=state.max_workers,
@@ -93,7 +95,7 @@ def _cluster(state: JobState, number: int, ids: tuple[int, ...], restore: Checkp
             chief_type=settings.member_type,
             chief_id=ids[0],
         )
-    return Cluster(
+    return TrainingCluster(
         version=number,
         ps=members,
         restore=restore,

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.master.shards import ShardManager
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster, Member
+from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
 from edl_workflows.protocol.datasets import (
     AckReply,
     AckRequest,
@@ -60,23 +60,25 @@ def eventually(condition: Callable[[], Any], seconds: float = 240.0, what: str =
     return value
 
 
-def cluster(version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0) -> Cluster:
+def cluster(
+    version: int, ps: int = 0, restore: CheckpointRef | None = None, chief: int = 0
+) -> TrainingCluster:
     """A cluster version with parameter servers 0..ps-1."""
     members = [
         Member(rank=i, id=i, address=f"demo-edljob-ps-{i}.demo-edljob.default.svc:2222") for i in range(ps)
     ]
-    return Cluster(version=version, ps=members, restore=restore, chief_id=chief)
+    return TrainingCluster(version=version, ps=members, restore=restore, chief_id=chief)
 
 
 def world(
     version: int, workers: tuple[int, ...], restore: CheckpointRef | None = None, max_workers: int = 4
-) -> Cluster:
+) -> TrainingCluster:
     """A cluster version of a collective job: the ids of its workers by rank."""
     members = [
         Member(rank=rank, id=i, address=names.node_address("demo", "default", names.WORKER_TYPE, i, version))
         for rank, i in enumerate(workers)
     ]
-    return Cluster(
+    return TrainingCluster(
         version=version, workers=members, max_workers=max_workers, restore=restore, chief_id=workers[0]
     )
 

@@ -18,7 +18,7 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, World, training
 from edl_workflows.exceptions import InvalidError, UnavailableError
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.e2e.pods import free_ports
@@ -99,7 +99,7 @@ class Members:
         self._environment = environment
         self._all: list[Member] = []
 
-    def start(self, cluster: Cluster) -> list[Member]:
+    def start(self, cluster: TrainingCluster) -> list[Member]:
         """All members of a version, by rank."""
         ports = free_ports(len(cluster.workers))
         members = []
@@ -112,7 +112,7 @@ class Members:
         self._all += members
         return members
 
-    def train(self, cluster: Cluster) -> list[Member]:
+    def train(self, cluster: TrainingCluster) -> list[Member]:
         """The members of a version that is the active one, run to its end."""
         self.master.say(active=cluster, next=None, drain=False, save="")
         members = self.start(cluster)
@@ -210,7 +210,7 @@ def test_loss_curve_across_changes(master: FakeMaster, members: Members, tmp_pat
 
 
 def switch(
-    master: FakeMaster, members: Members, before: Cluster, after: Cluster, old: list[Member]
+    master: FakeMaster, members: Members, before: TrainingCluster, after: TrainingCluster, old: list[Member]
 ) -> list[Member]:
     """An orderly change, as the master conducts it."""
     eventually(lambda: old[0].made and old[0].made[-1][1] == members.allowed)

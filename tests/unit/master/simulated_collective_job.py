@@ -11,7 +11,7 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, ProcessState
 from edl_workflows.protocol.training import StepReport
 from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
@@ -53,7 +53,7 @@ class SimulatedCollectiveJob(SimulatedJob):
         elif self._loaded(pod, active):
             self._between_steps(pod, active, directive)
 
-    def _between_steps(self, pod: SimulatedPod, active: Cluster, directive: Directive) -> None:
+    def _between_steps(self, pod: SimulatedPod, active: TrainingCluster, directive: Directive) -> None:
         drained = self.drained.setdefault(active.version, set())
         if self.steps[active.version] >= self.total:
             self._exit(pod, active.version, 0)
@@ -68,10 +68,10 @@ class SimulatedCollectiveJob(SimulatedJob):
         elif not drained:
             self._step(pod, active)
 
-    def _takes_part(self, pod: SimulatedPod, cluster: Cluster) -> bool:
+    def _takes_part(self, pod: SimulatedPod, cluster: TrainingCluster) -> bool:
         return cluster.rank_of(pod.type, pod.id) is not None
 
-    def _serves(self, cluster: Cluster) -> bool:
+    def _serves(self, cluster: TrainingCluster) -> bool:
         pods = [self.pods.get((names.WORKER_TYPE, member.id)) for member in cluster.workers]
         over = self.steps.get(cluster.version, 0) >= self.total
         return over or all(pod is not None and pod.runs and pod.waiting < cluster.version for pod in pods)
@@ -80,7 +80,7 @@ class SimulatedCollectiveJob(SimulatedJob):
         with contextlib.suppress(ConflictError):  # it acts on an older word of the master
             super()._report(pod, version, what)
 
-    def _step(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _step(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         """Rank 0 makes it, for all; each reports it."""
         if pod.id == active.chief_id:
             first = self.steps[active.version]

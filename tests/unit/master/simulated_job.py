@@ -18,7 +18,7 @@ from edl_workflows.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.transitions import settle_job
-from edl_workflows.protocol.cluster import CheckpointRef, Cluster
+from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, ShardKey
 from edl_workflows.protocol.nodes import (
     Directive,
@@ -112,7 +112,7 @@ class SimulatedJob:
         self.versions_seen: dict[int, tuple[int, ...]] = {}
         self.steps: dict[int, int] = {}
         self.usage: Callable[[SimulatedPod], Usage | None] = lambda _: None
-        self.says: Callable[[Cluster], Evaluation | None] = lambda _: None
+        self.says: Callable[[TrainingCluster], Evaluation | None] = lambda _: None
         self.settle()
         self.commit()
 
@@ -274,14 +274,14 @@ class SimulatedJob:
         elif not directive.drain:
             self._train(pod, active)
 
-    def _takes_part(self, pod: SimulatedPod, cluster: Cluster) -> bool:
+    def _takes_part(self, pod: SimulatedPod, cluster: TrainingCluster) -> bool:
         return pod.type != names.PS_TYPE or any(member.id == pod.id for member in cluster.ps)
 
-    def _serves(self, cluster: Cluster) -> bool:
+    def _serves(self, cluster: TrainingCluster) -> bool:
         servers = (self.pods.get((names.PS_TYPE, member.id)) for member in cluster.ps)
         return all(server is not None and server.runs for server in servers)
 
-    def _loaded(self, pod: SimulatedPod, active: Cluster) -> bool:
+    def _loaded(self, pod: SimulatedPod, active: TrainingCluster) -> bool:
         """Whether a version has its model; its first process restores it, if the checkpoint is whole."""
         restore = active.restore
         if active.version not in self.models:
@@ -299,7 +299,7 @@ class SimulatedJob:
             self.steps[active.version] = restore.step if restore else 0
         return True
 
-    def _confirmed(self, pod: SimulatedPod, active: Cluster, restore: CheckpointRef | None) -> bool:
+    def _confirmed(self, pod: SimulatedPod, active: TrainingCluster, restore: CheckpointRef | None) -> bool:
         """Whether the chief has said what the restored model says, and may train on; others wait for that."""
         says = self.says(active)
         if restore is None or says is None:
@@ -310,7 +310,7 @@ class SimulatedJob:
         except ConflictError:
             return False  # another is the chief, or the version is left
 
-    def _start_from_folder(self, pod: SimulatedPod, active: Cluster) -> bool:
+    def _start_from_folder(self, pod: SimulatedPod, active: TrainingCluster) -> bool:
         """The chief takes the newest checkpoint of the folder, and says so."""
         if (pod.type, pod.id) != (active.chief_type, active.chief_id):
             return False
@@ -333,11 +333,13 @@ class SimulatedJob:
     def _settle_shards(self, pod: SimulatedPod) -> None:
         self.state.shards.acknowledge(DATA, AckRequest(node=pod.ref, done=pod.unanswered), self.now)
 
-    def _save(self, pod: SimulatedPod, active: Cluster, request: str = "") -> None:
+    def _save(self, pod: SimulatedPod, active: TrainingCluster, request: str = "") -> None:
         if (published := self._publish(pod, active, request)) is not None:
             messages.end_checkpoint(self.state, *published, self.now)
 
-    def _publish(self, pod: SimulatedPod, active: Cluster, request: str) -> tuple[str, CheckpointEnd] | None:
+    def _publish(
+        self, pod: SimulatedPod, active: TrainingCluster, request: str
+    ) -> tuple[str, CheckpointEnd] | None:
         """A whole checkpoint in the folder; its ticket, and what the master is to hear."""
         says = self.says(active) if request else None
         begin = CheckpointBegin(node=pod.ref, version=active.version, request=request, evaluation=says)
@@ -354,7 +356,7 @@ class SimulatedJob:
         )
         return ticket.id, CheckpointEnd(node=pod.ref, uri=uri, step=step)
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         self._settle_shards(pod)
         if not views.may_lease(self.state, active.version):
             return

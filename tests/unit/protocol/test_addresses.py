@@ -55,10 +55,10 @@ def test_a_change_of_the_map_is_seen(embedded: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"", "is no map of addresses (the document: Invalid JSON"),
-        (b"{", "is no map of addresses (the document: Invalid JSON"),
-        (b"\xff", "is no map of addresses (the document: Invalid JSON"),
-        (b"[]", "is no map of addresses (the document: Input should be an object"),
+        (b"", "not a map of addresses (the document: Invalid JSON"),
+        (b"{", "not a map of addresses (the document: Invalid JSON"),
+        (b"\xff", "not a map of addresses (the document: Invalid JSON"),
+        (b"[]", "not a map of addresses (the document: Input should be an object"),
         (b'{"ps-0.jobs.svc:2222": 31000}', "(ps-0.jobs.svc:2222: Input should be a valid string"),
         (None, "can't be read: Is a directory"),
     ],
@@ -80,7 +80,7 @@ def test_a_broken_map_is_named(embedded: Path, text: bytes | None, says: str) ->
 def test_a_broken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and its value."""
     monkeypatch.setenv(f"{addresses.PORT_VARIABLE_PREFIX}2222", "many")
-    with pytest.raises(InvalidError, match="EDL_PORT_2222=many: is no port"):
+    with pytest.raises(InvalidError, match="EDL_PORT_2222=many: not a port"):
         addresses.listen(2222)
 
 

@@ -12,7 +12,7 @@ from edl_workflows.master.state.nodes.hang import DUMP_SECONDS
 from edl_workflows.master.state.nodes.registry import ExitReason, NodeStatus
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 from edl_workflows.protocol.nodes import CheckReport, Directive, ExitReport, NodeRef
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
@@ -26,7 +26,7 @@ class HangingJob(SimulatedJob):
 
     hung: frozenset[int] = frozenset()
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         if active.version not in self.hung:
             super()._train(pod, active)
 
@@ -36,7 +36,7 @@ class HangingWorld(SimulatedCollectiveJob):
 
     hung: frozenset[int] = frozenset()
 
-    def _between_steps(self, pod: SimulatedPod, active: Cluster, directive: Directive) -> None:
+    def _between_steps(self, pod: SimulatedPod, active: TrainingCluster, directive: Directive) -> None:
         if active.version not in self.hung:
             super()._between_steps(pod, active, directive)
 

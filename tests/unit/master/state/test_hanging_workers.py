@@ -8,7 +8,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.datasets import (
     AckRequest,
     DatasetParams,
@@ -38,7 +38,7 @@ class EvaluatingJob(SimulatedJob):
         super().__init__(settings, shards)
         self.ahead: list[ShardKey] = []
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         if (pod.type, pod.id) == self.slow:
             self._evaluate_slowly(pod, active)
             return
@@ -55,12 +55,12 @@ class EvaluatingJob(SimulatedJob):
         elif reply.state is LeaseState.END:
             super()._train(pod, active)
 
-    def _lease_ahead(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _lease_ahead(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         request = LeaseRequest(node=pod.ref, version=active.version, max_shards=1)
         if len(self.ahead) < 3:
             self.ahead += self.state.shards.lease(EVALUATION, request, self.now).shards
 
-    def _evaluate_slowly(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _evaluate_slowly(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         """Shards are leased one by one and long before their turn; each takes most of the time-out."""
         shards = self.state.shards
         self._lease_ahead(pod, active)
@@ -213,7 +213,7 @@ def test_who_is_lost_at_the_end_is_not_waited_for_either() -> None:
 class ShardlessJob(SimulatedJob):
     """A job whose program has data of its own; the chief has nothing to do."""
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         if pod.id == active.chief_id:
             self._exit(pod, active.version, 0)
 

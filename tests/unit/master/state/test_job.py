@@ -19,7 +19,7 @@ from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 from tests.unit.master.simulated_job import DATA, SimulatedJob, SimulatedPod
 
@@ -102,7 +102,7 @@ class SilentJob(SimulatedJob):
         if ref not in self.silent:
             super().act(ref)
 
-    def _train(self, pod: SimulatedPod, active: Cluster) -> None:
+    def _train(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         if not self.idle:
             super()._train(pod, active)
 

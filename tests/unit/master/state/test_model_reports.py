@@ -10,12 +10,12 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, views
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.protocol.cluster import Cluster
+from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import Evaluation, ModelReport
 from tests.unit.master.simulated_job import SimulatedJob
 
-Says = Callable[[Cluster], Evaluation | None]
+Says = Callable[[TrainingCluster], Evaluation | None]
 
 
 def says_by_servers(*values: Evaluation) -> Says:
