@@ -250,8 +250,9 @@ def _workloads(source: _Source) -> "list[Workload]":
     Raises:
         InvalidError: the options don't fit together, or a file can't be read.
     """
-    from edl_workflows.simulator import evaluation, readers, trace
+    from edl_workflows.simulator import evaluation, readers
     from edl_workflows.simulator.study import Workload
+    from edl_workflows.simulator.workload import workload_of
 
     if (source.scenario is None) == (source.workload is None):
         raise InvalidError(
@@ -264,7 +265,7 @@ def _workloads(source: _Source) -> "list[Workload]":
         applications = evaluation.read_applications(_needed(source.data) / "traces")
         jobs = readers.read_workload(path)
         return [Workload(path.stem, path.stem, jobs, applications, evaluation.SINGLE_REPLICA)]
-    jobs, applications = trace.workload_of(readers.read_cluster_jobs(path, source.statuses))
+    jobs, applications = workload_of(readers.read_cluster_jobs(path, source.statuses))
     return [Workload(path.stem, path.stem, jobs, applications, {})]
 
 

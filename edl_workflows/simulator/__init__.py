@@ -1,10 +1,8 @@
 """A cluster in simulated time: what a scheduler would have done with a published workload.
 
-Everything except `readers`, `rows`, `store` and `pictures` is pure, and gives the same result for the same
-seed.
+Everything except `readers`, `store` and `pictures` is pure, and gives the same result for the same seed.
 
-- Input: `workload` has the jobs of a run; `trace` makes them from a cluster's trace; `readers` and `rows`
-  read files.
+- Input: `workload` has the jobs of a run, also those of a cluster's trace; `readers` reads files.
 - Training: `throughput` has measured step times, `application` the progress of one kind of training, and
   `job` one job's training in simulated time.
 - Decisions: `scheduler` is the contract of schedulers and makes one for each policy of

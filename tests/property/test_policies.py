@@ -89,7 +89,7 @@ class PolicyQuestion:
 
 @st.composite
 def questions(draw: st.DrawFn) -> PolicyQuestion:
-    """Any jobs, with their own reports or their scenario's, and any present allocations, even invalid ones."""
+    """Any jobs, with their own reports or their scenario's, and any present allocations, valid or not."""
     former = draw(st.lists(REPORTS, max_size=3))
     found = {}
     for key in [f"job-{number}" for number in range(draw(st.integers(0, 5)))]:

@@ -234,7 +234,7 @@ def trainings(draw: st.DrawFn) -> Training:
 @given(trainings(), limits, st.sampled_from([NodeSize(), NodeSize(1, 500), NodeSize(8, 16 * GIB)]))
 @settings(max_examples=100)
 def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size: NodeSize) -> None:
-    """A job whose load follows its sizes and counts grows for a while and then does not change, in all stages.
+    """A job whose load follows its sizes and counts grows for a while and then stays, in all stages.
 
     The number of workers never decreases, and at the end the job is as fast as it ever was.
     """

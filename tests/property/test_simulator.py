@@ -12,7 +12,7 @@ from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failu
 from edl_workflows.simulator.cluster import SimulationRun, SimulationSettings
 from edl_workflows.simulator.metrics import measure_run
 from edl_workflows.simulator.study import Study, Workload
-from edl_workflows.simulator.trace import ClusterJob, workload_of
+from edl_workflows.simulator.workload import ClusterJob, workload_of
 
 CLUSTER = SimulationSettings(nodes=2, node_gpus=4, checkpoint_interval=300)
 FITS = FitCache()

@@ -23,8 +23,7 @@ from edl_workflows.simulator.readers import (
     read_workload,
 )
 from edl_workflows.simulator.throughput import StepTime
-from edl_workflows.simulator.trace import ClusterJob
-from edl_workflows.simulator.workload import WorkloadJob
+from edl_workflows.simulator.workload import ClusterJob, WorkloadJob
 
 WORKLOAD = "name,time,application,num_replicas,batch_size\n"
 PLACEMENTS = "placement,local_bsz,step_time,sync_time\n1,10,1.0,0.0\n12,10,2.0,0.5\n12,20,3.0,0.5\n"
