@@ -1,6 +1,8 @@
-"""Train with workers that sum their gradients, let two more join while they train, and evaluate what was learned.
+"""Train with workers that sum their gradients, let two more join while they train, and evaluate what was
+learned.
 
-The global batch is that of the most workers, whatever their number is, so the model does not depend on when they came.
+The global batch is that of the most workers, whatever their number is, so the model does not depend on when
+they came.
 
 It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``.
 """

@@ -1,11 +1,14 @@
-"""Train an elastic job, change it while it trains, evaluate what it learned, and tell who waits for the model.
+"""Train an elastic job, change it while it trains, evaluate what it learned, and tell who waits for the
+model.
 
-2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a third one comes,
-with a checkpoint, a short stop and a restart from there. The model must pass a gate on held-out data; only then the asset
-``digits_model`` gets an event, with the metrics, and the DAG ``example_retrain_on_data`` runs.
+2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a
+third one comes, with a checkpoint, a short stop and a restart from there. The model must pass a gate on
+held-out data; only then the asset ``digits_model`` gets an event, with the metrics, and the DAG
+``example_retrain_on_data`` runs.
 
-It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_python`` (Python of the training
-containers), ``edl_training_dir`` (folder with the programs), ``edl_work_dir`` (for checkpoints), ``edl_image``.
+It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_python``
+(Python of the training containers), ``edl_training_dir`` (folder with the programs), ``edl_work_dir`` (for
+checkpoints), ``edl_image``.
 """
 
 import json
@@ -98,7 +101,8 @@ with DAG(
         """Pass the gate and tell who waits for the model."""
         if metrics["accuracy"] < params["min_accuracy"]:
             raise AirflowFailException(
-                f"accuracy {metrics['accuracy']} on held-out data is below {params['min_accuracy']}; the model is not published"
+                f"accuracy {metrics['accuracy']} on held-out data is below {params['min_accuracy']}; "
+                "the model is not published"
             )
         outlet_events[MODEL].extra = metrics
 

@@ -1,8 +1,8 @@
 """Train an elastic job, ask its optimizer what it would change, let a person decide, and carry the plan out.
 
-The job's master measures how it trains, and says what it would change; it changes nothing by itself, since the job has no
-annotation that lets it. Somebody answers in Airflow (Required Actions) within an hour; without an answer, or after "Reject",
-training goes on as it is. A plan that changes nothing is put to nobody.
+The job's master measures how it trains, and says what it would change; it changes nothing by itself, since
+the job has no annotation that lets it. Somebody answers in Airflow (Required Actions) within an hour; without
+an answer, or after "Reject", training goes on as it is. A plan that changes nothing is put to nobody.
 
 It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``.
 """
@@ -64,7 +64,8 @@ with DAG(
     apply = ApplyPlanOperator(task_id="apply", job=job, plan=planned)
     # [END howto_plan_approve_apply]
 
-    # Whatever became of the plan. The name is not taken from `submit`: Airflow lets only all_success follow a setup directly.
+    # Whatever became of the plan. The name is not taken from `submit`: Airflow lets only all_success follow a
+    # setup directly.
     followed: Any = plan.output["job"]  # type: ignore[index]
     trained = ElasticJobSensor(
         task_id="trained", name=followed, timeout=3600, poke_interval=5, trigger_rule="none_failed"

@@ -1,7 +1,8 @@
 """Train anew when there is a new model to challenge or new data to learn from, and publish the better one.
 
-It runs by itself after an event of ``digits_model`` (`example_elastic_training` publishes one) or of ``digits_data``. Such a run has
-no logical date: the job's name comes from the run's id. The connection and the variables are those of `example_elastic_training`.
+It runs by itself after an event of ``digits_model`` (`example_elastic_training` publishes one) or of
+``digits_data``. Such a run has no logical date: the job's name comes from the run's id. The connection and
+the variables are those of `example_elastic_training`.
 """
 
 import json

@@ -1,6 +1,8 @@
-"""Train a TrainingJob of Paddle EDL with two trainers, give it two more while it trains, and wait for its end.
+"""Train a TrainingJob of Paddle EDL with two trainers, give it two more while it trains, and wait for its
+end.
 
-It needs a Kubernetes connection ``kubernetes_default`` and the image of ``manifests/trainingjob-digits.yaml``.
+It needs a Kubernetes connection ``kubernetes_default`` and the image of
+``manifests/trainingjob-digits.yaml``.
 """
 
 from datetime import timedelta

@@ -20,9 +20,10 @@ def checkpoint_migrate_restart(
 ) -> TaskGroup:
     """A migration of parameter servers whose three steps show as tasks.
 
-    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done when the new servers
-    are ready; ``restart`` is done when training goes on from the switch checkpoint on the new servers. A migration that fails
-    fails one of the last two, and the job goes on with its old servers.
+    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done
+    when the new servers are ready; ``restart`` is done when training goes on from the switch checkpoint on
+    the new servers. A migration that fails fails one of the last two, and the job goes on with its old
+    servers.
 
     Args:
         group_id: prefix of the tasks' ids.
@@ -30,7 +31,8 @@ def checkpoint_migrate_restart(
         replicas: as `MigrateParameterServersOperator`; so are the next two.
         migrate: servers to replace.
         resource: size of servers that are added.
-        common: arguments of all three tasks: ``namespace``, ``kubernetes_conn_id``, ``deferrable``, ``retries`` …
+        common: arguments of all three tasks: ``namespace``, ``kubernetes_conn_id``, ``deferrable``,
+            ``retries`` …
     """
     with TaskGroup(group_id) as group:
         checkpoint = CheckpointElasticJobOperator(task_id="checkpoint", job=job, **common)

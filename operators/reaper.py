@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.hooks.errors import raised_for_airflow
-from edl_workflows.operators.base import ClusterTask
+from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,9 +47,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
         kwargs: as `ClusterTask`; ``namespace``: whose objects, default: the connection's.
     """
 
-    template_fields: Sequence[str] = (
-        "namespace", "report_only", "max_cancellations", "kubernetes_conn_id", "config_file", "cluster_context",
-    )  # fmt: skip
+    template_fields: Sequence[str] = ("report_only", "max_cancellations", *CLUSTER_FIELDS)
     ui_color = "#f2dcd9"
 
     def __init__(
@@ -107,8 +105,8 @@ class ReapOrphanedJobsOperator(ClusterTask):
         if len(due) > most:
             names = ", ".join(str(judged.found.handle) for judged in due[:5])
             raise InvalidError(
-                f"max_cancellations: {len(due)} objects are orphans ({names}, …), more than {most}; none was cancelled. If Airflow's "
-                "database is whole and they are to go, raise max_cancellations"
+                f"max_cancellations: {len(due)} objects are orphans ({names}, …), more than {most}; none was "
+                "cancelled. If Airflow's database is intact and they shall go, raise max_cancellations"
             )
 
     def _settle(

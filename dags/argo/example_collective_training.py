@@ -1,9 +1,10 @@
 """Train with workers that sum their gradients, and let two more join while they train.
 
-The global batch is that of the most workers, whatever their number is, so the model does not depend on when they came.
+The global batch is that of the most workers, whatever their number is, so the model does not depend on when
+they came.
 
-``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the other example of this
-name, without its evaluation.
+``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the
+other example of this name, without its evaluation.
 """
 
 import sys

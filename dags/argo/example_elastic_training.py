@@ -1,10 +1,12 @@
-"""Train an elastic job, change it while it trains, evaluate what it learned, and publish the model if it is good enough.
+"""Train an elastic job, change it while it trains, evaluate what it learned, and publish the model if it is
+good enough.
 
-2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a third one comes,
-with a checkpoint, a short stop and a restart from there. The model must pass a gate on held-out data.
+2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a
+third one comes, with a checkpoint, a short stop and a restart from there. The model must pass a gate on
+held-out data.
 
-``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the other example of this
-name, with the same inputs and outputs.
+``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the other
+example of this name, with the same inputs and outputs.
 """
 
 import sys

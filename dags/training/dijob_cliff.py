@@ -1,9 +1,10 @@
-"""Learn to walk along a cliff as a DIJob: the program of the learner, the collectors and the evaluator. NumPy only.
+"""Learn to walk along a cliff as a DIJob: the program of the learner, the collectors and the evaluator. NumPy
+only.
 
-The learner holds a table of action values (Q-learning). Collectors fetch it, walk by it with some random steps, and hand in
-what happened. The evaluator walks without random steps and reports the return; the learner ends the job when that reaches
-the target. All find the learner by ``DI_LEARNER_NODES``. Any of them can be killed: a new learner goes on from its
-checkpoint, the others try again until the learner is back.
+The learner holds a table of action values (Q-learning). Collectors fetch it, walk by it with some random
+steps, and hand in what happened. The evaluator walks without random steps and reports the return; the learner
+ends the job when that reaches the target. All find the learner by ``DI_LEARNER_NODES``. Any of them can be
+killed: a new learner goes on from its checkpoint, the others try again until the learner is back.
 """
 
 import argparse
@@ -38,7 +39,8 @@ Step = tuple[int, int, float, int, bool]
 
 
 def move(state: int, action: int) -> tuple[float, int, bool]:
-    """One step: the reward, the next state, and whether the walk is over. Who falls off the cliff is back at the start."""
+    """One step: the reward, the next state, and whether the walk is over. Who falls off the cliff is back at
+    the start."""
     row, column = divmod(state, COLUMNS)
     row = min(max(row + MOVES[action][0], 0), ROWS - 1)
     column = min(max(column + MOVES[action][1], 0), COLUMNS - 1)

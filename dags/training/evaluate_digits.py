@@ -1,6 +1,7 @@
 """Evaluate an example job's newest checkpoint on the held-out digits; prints one line of JSON.
 
-``python evaluate_digits.py --checkpoint-dir DIR`` → ``{"accuracy": 0.97, "checkpoint": "…", "records": 360, "step": 1350}``
+``python evaluate_digits.py --checkpoint-dir DIR`` → ``{"accuracy": 0.97, "checkpoint": "…", "records": 360,
+"step": 1350}``
 """
 
 import argparse
@@ -43,7 +44,8 @@ def evaluate(folder: Path) -> dict[str, float | int | str]:
 
 
 def saved_in_two_stages(checkpoint: CheckpointRef) -> dict[str, Any]:
-    """The variables of a collective job, or of one with ``async_save``; none if it was saved in another way."""
+    """The variables of a collective job, or of one with ``async_save``; none if it was saved in another
+    way."""
     file = Path(checkpoint.uri) / STATE_FILE
     return dict(tensors.load(file).tensors) if file.exists() else {}
 

@@ -1,8 +1,8 @@
 """Train on the digits as a TFJob: the program of every replica, which learns from ``TF_CONFIG`` what it is.
 
-Between-graph replication with parameter servers, as TFJobs are written: no agent. The chief (worker 0 where there is none)
-saves checkpoints, also when it is told to end, and every start goes on from the newest. So the job can be given other
-parameter servers: all replicas end, and begin anew with the new cluster.
+Between-graph replication with parameter servers, as TFJobs are written: no agent. The chief (worker 0 where
+there is none) saves checkpoints, also when it is told to end, and every start goes on from the newest. So the
+job can be given other parameter servers: all replicas end, and begin anew with the new cluster.
 """
 
 import argparse

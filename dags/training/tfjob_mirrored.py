@@ -1,7 +1,9 @@
-"""Train on the digits as a TFJob of workers only: each holds all weights, and gradients are averaged at every step.
+"""Train on the digits as a TFJob of workers only: each holds all weights, and gradients are averaged at every
+step.
 
-``tf.distribute.MultiWorkerMirroredStrategy`` reads ``TF_CONFIG``. Such workers go on together or not at all: when one is
-lost, the others end with an exit code that the restart policy ExitCode restarts, and all begin anew at the newest checkpoint.
+``tf.distribute.MultiWorkerMirroredStrategy`` reads ``TF_CONFIG``. Such workers go on together or not at all:
+when one is lost, the others end with an exit code that the restart policy ExitCode restarts, and all begin
+anew at the newest checkpoint.
 """
 
 import argparse
@@ -24,7 +26,8 @@ LEARNING_RATE = 0.3
 TERMINATED = 143
 """Exit code of a worker that was told to end: 128 + SIGTERM."""
 PEER_LOST = 138
-"""Exit code of a worker whose peers are gone: 128 + SIGUSR1, which TFJobs leave to programs that want to be restarted."""
+"""Exit code of a worker whose peers are gone: 128 + SIGUSR1, which TFJobs leave to programs that want to be
+restarted."""
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError, tf.errors.CancelledError)
 """What an all-reduce ends with when a peer has gone."""
 
@@ -112,7 +115,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Train; end with `PEER_LOST` if the others can't be reached any more."""
-    # By `_exit`, always: TensorFlow's own end waits for the other workers, and fails if they have ended before.
+    # By `_exit`, always: TensorFlow's own end waits for the other workers, and fails if they have ended
+    # before.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(TERMINATED))
     try:
         train(_options())

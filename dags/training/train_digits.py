@@ -1,4 +1,5 @@
-"""Train on the digits with parameter servers: the program of the example job, in workers and parameter servers alike.
+"""Train on the digits with parameter servers: the program of the example job, in workers and parameter
+servers alike.
 
 Run by the agent in each pod: ``edl agent run -- python train_digits.py --checkpoint-dir DIR``.
 """

@@ -1,4 +1,5 @@
-"""Train on the digits with workers that sum their gradients: the program of a job with ``distributionStrategy: AllreduceStrategy``.
+"""Train on the digits with workers that sum their gradients: the program of a job with
+``distributionStrategy: AllreduceStrategy``.
 
 Run by the agent in each worker: ``edl agent run -- python train_digits_allreduce.py --checkpoint-dir DIR``.
 """

@@ -1,8 +1,9 @@
-"""A whole adapter for collective training with another framework: NumPy, and sums over plain sockets, in one file.
+"""A whole adapter for collective training with another framework: NumPy, and sums over plain sockets, in one
+file.
 
 Run by the agent in each worker of a job with ``distributionStrategy: AllreduceStrategy``:
-``edl agent run -- python train_digits_sockets.py --checkpoint-dir DIR``. Rank 0 collects and sums; a real framework brings an
-all-reduce that takes less time.
+``edl agent run -- python train_digits_sockets.py --checkpoint-dir DIR``. Rank 0 collects and sums; a real
+framework brings an all-reduce that takes less time.
 """
 
 import argparse
@@ -27,7 +28,8 @@ CONNECT_SECONDS = 60.0
 
 
 class Group:
-    """The members of a cluster version: rank 0 has a connection to each of the others, they have one to it."""
+    """The members of a cluster version: rank 0 has a connection to each of the others, they have one to
+    it."""
 
     def __init__(self, place: Place) -> None:
         self.rank = place.rank
@@ -120,7 +122,8 @@ class SoftmaxRegression:
         return [int(number) for number in summed[len(self.weights) :]]
 
     def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
-        """Sum the gradients of all members, and with them the loss, the records and the wishes; update once."""
+        """Sum the gradients of all members, and with them the loss, the records and the wishes; update
+        once."""
         mine = np.zeros(len(self.weights) + 4)
         for images, labels in mini_batches:
             gradient, loss = self.gradient(images, labels)

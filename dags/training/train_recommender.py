@@ -1,8 +1,8 @@
 """Train a recommender with embedding tables on parameter servers, in workers and parameter servers alike.
 
 Run by the agent in each pod: ``edl agent run -- python train_recommender.py --checkpoint-dir DIR``.
-The tables are looked up with ``embedding_lookup`` as TensorFlow has it by default, and the number of parameter servers may
-change at any time: neither program nor checkpoint depends on it.
+The tables are looked up with ``embedding_lookup`` as TensorFlow has it by default, and the number of
+parameter servers may change at any time: neither program nor checkpoint depends on it.
 """
 
 import argparse
@@ -90,7 +90,8 @@ def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float
 
 
 def main() -> None:
-    """Train until the data is consumed by all workers together; the chief then tells how good the model is."""
+    """Train until the data is consumed by all workers together; the chief then tells how good the model
+    is."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     for noisy in ("httpx", "httpcore"):

@@ -1,4 +1,5 @@
-"""How the roles of the TrainingJob example talk: HTTP POST with bytes in and out, and patience with a peer that is replaced."""
+"""How the roles of the TrainingJob example talk: HTTP POST with bytes in and out, and patience with a peer
+that is replaced."""
 
 import os
 import time

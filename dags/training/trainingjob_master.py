@@ -1,7 +1,8 @@
 """The master of the TrainingJob example: hands out the data in chunks, at least once each, whoever is lost.
 
-A chunk is leased to a trainer and comes back to the queue if it is not acknowledged in time. Acknowledgements are written
-down before they are answered, so that the master that takes this one's place goes on where it was.
+A chunk is leased to a trainer and comes back to the queue if it is not acknowledged in time. Acknowledgements
+are written down before they are answered, so that the master that takes this one's place goes on where it
+was.
 """
 
 import argparse

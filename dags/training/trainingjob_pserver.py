@@ -1,6 +1,8 @@
-"""A parameter server of the TrainingJob example: holds its share of the parameters, and applies gradients as they come.
+"""A parameter server of the TrainingJob example: holds its share of the parameters, and applies gradients as
+they come.
 
-It saves its share now and then and when it is told to end; the server that takes its place goes on from there.
+It saves its share now and then and when it is told to end; the server that takes its place goes on from
+there.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""A trainer of the TrainingJob example: takes chunks from the master, trains on them, until there are none left.
+"""A trainer of the TrainingJob example: takes chunks from the master, trains on them, until there are none
+left.
 
 It knows no other trainer and keeps nothing: any may be killed, and others may come, at any time.
 """

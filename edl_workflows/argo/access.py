@@ -26,8 +26,8 @@ RESOURCE_STEPS: list[dict[str, Any]] = [
 
 
 def for_steps(waiting: WaitMode, namespace: str) -> list[dict[str, Any]]:
-    """What a workflow's pods may do: with resource templates, what a job's changes need; with plugin templates that is the
-    agent's, and the pods only report."""
+    """What a workflow's pods may do: with resource templates, what a job's changes need; with plugin
+    templates that is the agent's, and the pods only report."""
     rules = EXECUTOR + (RESOURCE_STEPS if waiting == "resource" else [])
     return _account(ACCOUNT, namespace, rules)
 

@@ -1,4 +1,5 @@
-"""Argo Workflows' kinds as the API serves them, and the marks that its controller sets. Argo Workflows 4.1."""
+"""Argo Workflows' kinds as the API serves them, and the marks that its controller sets. Argo Workflows
+4.1."""
 
 from edl_workflows.jobs.api import ApiResource
 

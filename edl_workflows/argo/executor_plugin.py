@@ -1,8 +1,9 @@
 """The agent as an ordinary executor plugin: for clusters where Argo's controller keeps making agent pods.
 
-Argo's own agent pod, one a workflow, asks its plugins to execute each task by HTTP. Ours only says which tasks are ours; beside
-it, in the same process, runs the very agent that otherwise serves all workflows, here for the pod's own: it answers in the task
-set, so it can tell time-outs, retries and restarts as ever. The request itself names no node.
+Argo's own agent pod, one a workflow, asks its plugins to execute each task by HTTP. Ours only says which
+tasks are ours; beside it, in the same process, runs the very agent that otherwise serves all workflows, here
+for the pod's own: it answers in the task set, so it can tell time-outs, retries and restarts as ever. The
+request itself names no node.
 """
 
 import contextlib
@@ -133,7 +134,8 @@ class PluginOptions:
 
 
 def plugin_manifests(options: PluginOptions) -> Iterator[dict[str, Any]]:
-    """All that the plugin needs in a namespace: its ConfigMap, and an account with its token and its rights."""
+    """All that the plugin needs in a namespace: its ConfigMap, and an account with its token and its
+    rights."""
     metadata = {"name": ACCOUNT, "namespace": options.namespace}
     rbac = "rbac.authorization.k8s.io"
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}

@@ -1,4 +1,5 @@
-"""What an author would else put together from several stages: call them in a `DAG` or in `Steps`, inside a Hera workflow."""
+"""What an author would else put together from several stages: call them in a `DAG` or in `Steps`, inside a
+Hera workflow."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -39,9 +40,10 @@ def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
 def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrate-restart") -> DAG:
     """A migration of parameter servers whose three steps show.
 
-    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done when the new servers
-    are ready; ``restart`` is done when training goes on from the switch checkpoint on the new servers. A migration that fails
-    fails one of the last two, and the job goes on with its old servers.
+    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done
+    when the new servers are ready; ``restart`` is done when training goes on from the switch checkpoint on
+    the new servers. A migration that fails fails one of the last two, and the job goes on with its old
+    servers.
 
     Args:
         waiting: how the steps wait.
@@ -66,7 +68,8 @@ YES = "yes"
 
 
 def approval(name: str = "approval") -> Suspend:
-    """A step that waits until a person says ``yes`` or ``no`` to a plan, in Argo's UI or by ``argo node set`` and ``argo resume``.
+    """A step that waits until a person says ``yes`` or ``no`` to a plan, in Argo's UI or by ``argo node set``
+    and ``argo resume``.
 
     Args:
         name: of the template; its input is ``plan``, to be read, its output ``approve``.
@@ -92,7 +95,8 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
 
     Args:
         waiting: how the steps wait.
-        name: of the DAG's template; its inputs are ``job`` and ``step-timeout-seconds``, its output is ``plan``.
+        name: of the DAG's template; its inputs are ``job`` and ``step-timeout-seconds``, its output is
+            ``plan``.
     """
     plan, ask, apply = builders.plan_scale(waiting), approval(), builders.apply_plan(waiting)
     inputs = [parameter(one) for one in (steps.JOB, steps.STEP_TIMEOUT)]
@@ -120,10 +124,11 @@ STATUS = StepInput("status", "The workflow's status: after a success nothing is 
 
 
 def clean_up(waiting: WaitMode, name: str = "clean-up", *, kind: str = ELASTIC_JOB) -> Steps:
-    """An exit handler: ends the workflow's job that still goes on although the workflow failed or was stopped.
+    """An exit handler: ends the workflow's job that still goes on although the workflow failed or was
+    stopped.
 
-    A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo runs no exit handler of a workflow that is terminated or
-    deleted.
+    A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo
+    runs no exit handler of a workflow that is terminated or deleted.
 
     Args:
         waiting: how the steps wait.

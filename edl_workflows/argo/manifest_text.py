@@ -1,7 +1,7 @@
 """A manifest as text with Argo's tags in it, so that every value keeps its type whatever its parameter holds.
 
-Parameters are texts. Put between quotes by hand, a number becomes a string and a quote in a value breaks the YAML. Here a text
-goes through ``toJson``, a number through ``int``, and YAML is indented to where it stands.
+Parameters are texts. Put between quotes by hand, a number becomes a string and a quote in a value breaks the
+YAML. Here a text goes through ``toJson``, a number through ``int``, and YAML is indented to where it stands.
 """
 
 import json
@@ -60,5 +60,6 @@ def _input(given: StepInput, depth: int) -> str:
             written = f"string(int({value}))"
         case "text":
             written = f"toJson({value})"
-    # Argo wants the manifest to be YAML also before an expression is evaluated: each is the whole value of a key.
+    # Argo wants the manifest to be YAML also before an expression is evaluated: each is the whole value of a
+    # key.
     return f"{{{{={value} == '' ? 'null' : {written}}}}}" if given.default == "" else f"{{{{={written}}}}}"

@@ -1,4 +1,5 @@
-"""A Workflow's nodes as its status holds them: plain or compressed. A large workflow's nodes may also be in a database."""
+"""A Workflow's nodes as its status holds them: plain or compressed. A large workflow's nodes may also be in a
+database."""
 
 import base64
 import binascii
@@ -9,7 +10,8 @@ from typing import Any
 
 
 def nodes_of(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The nodes by id; None where they can't be read: in a database, or compressed by other means than gzip."""
+    """The nodes by id; None where they can't be read: in a database, or compressed by other means than
+    gzip."""
     compressed = status.get("compressedNodes")
     if not compressed:
         return None if status.get("offloadNodeStatusVersion") else status.get("nodes") or {}

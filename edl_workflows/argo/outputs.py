@@ -5,11 +5,23 @@ import json
 from edl_workflows.stages.goals import Outputs
 
 PARAMETERS = (
-    "kind", "namespace", "name", "uid", "job", "phase", "step", "records", "checkpoint-uri", "checkpoint-step",
-    "resumed-step", "stall-seconds", "replicas", "plan",
-)  # fmt: skip
-"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty, replicas and a plan
-are JSON."""
+    "kind",
+    "namespace",
+    "name",
+    "uid",
+    "job",
+    "phase",
+    "step",
+    "records",
+    "checkpoint-uri",
+    "checkpoint-step",
+    "resumed-step",
+    "stall-seconds",
+    "replicas",
+    "plan",
+)
+"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
+replicas and a plan are JSON."""
 
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:

@@ -1,6 +1,8 @@
-"""What a plugin step asks of our agent: the body below ``plugin.edl``. Templates write it, the agent reads it.
+"""What a plugin step asks of our agent: the body below ``plugin.edl``. Templates write it, the agent reads
+it.
 
-Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text. `PluginTask.parse` reads them.
+Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text.
+`PluginTask.parse` reads them.
 """
 
 from collections.abc import Mapping
@@ -24,10 +26,10 @@ class PluginTask(Model):
 
     Attributes:
         stage: a stage's name, as ``submit``.
-        request: the fields of that stage's request. A text for a field that is a map or a list is read as YAML; an empty
-            text means that the field is not given.
-        on_cancel: what becomes of the stage's own object when the step is cancelled: the workflow was stopped, terminated
-            or deleted, or the step's time is up.
+        request: the fields of that stage's request. A text for a field that is a map or a list is read as
+            YAML; an empty text means that the field is not given.
+        on_cancel: what becomes of the stage's own object when the step is cancelled: the workflow was
+            stopped, terminated or deleted, or the step's time is up.
         wait: until the stage's goal is reached; else only until it has begun.
     """
 
@@ -75,7 +77,8 @@ def _read(stage: StageSpec[Any], name: str, value: JsonValue) -> Any:
 
 
 def _takes_text(annotation: Any) -> bool:
-    """Whether a text can be a value of this type as it stands: all but maps and lists (pydantic reads numbers from text)."""
+    """Whether a text can be a value of this type as it stands: all but maps and lists (pydantic reads numbers
+    from text)."""
     origin = getattr(annotation, "__origin__", annotation)
     is_map = isinstance(origin, type) and issubclass(origin, BaseModel)
     return not is_map and origin not in (dict, list, tuple)

@@ -14,7 +14,8 @@ def plugin_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     template: dict[str, Any] = {
         "name": step.name,
         "inputs": {"parameters": render_inputs(step.inputs)},
-        # Argo ends a task by this alone: a workflow's own deadline is not looked at while only plugin nodes wait.
+        # Argo ends a task by this alone: a workflow's own deadline is not looked at while only plugin nodes
+        # wait.
         "timeout": "{{inputs.parameters.timeout}}",
         "plugin": {
             PLUGIN: {

@@ -1,6 +1,8 @@
-"""A step as ``resource`` templates: right on any stock Argo 4, at the price of a pod that polls while the step waits.
+"""A step as ``resource`` templates: right on any stock Argo 4, at the price of a pod that polls while the
+step waits.
 
-What such a template can't do, and how ours differ from templates written by hand, is in docs/explanation/argo-steps.md.
+What such a template can't do, and how ours differ from templates written by hand, is in
+docs/explanation/argo-steps.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,11 +38,12 @@ FINAL_MESSAGES = (
     "error validating",
     "strict decoding error",
 )
-"""In the message of an attempt that failed for a reason that stays: the job failed, or the server refused the request."""
+"""In the message of an attempt that failed for a reason that stays: the job failed, or the server refused the
+request."""
 
 UNSEEN = {
-    "condition": "a condition: a resource template finds none, as they stand in a list; wait for a phase or a step",
-    "waitForChange": "a plan that changes something: a resource template can't look into one; take any plan",
+    "condition": "a condition, which a resource template can't select in a list; wait for a phase or a step",
+    "waitForChange": "a plan that changes something, which a resource template can't tell; take any plan",
 }
 """Fields of a request → what a label selector can't tell, and what to do instead."""
 JQ = "jq:"
@@ -91,8 +94,8 @@ def _template(
 def _resource(action: ResourceAction) -> dict[str, Any]:
     match action:
         case ApplyObject():
-            # Server-side, as a manager of the workflow's own: an object of this name that another workflow or a person
-            # made is a conflict, which plain apply would overwrite.
+            # Server-side, as a manager of the workflow's own: an object of this name that another workflow or
+            # a person made is a conflict, which plain apply would overwrite.
             flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
             verb: dict[str, Any] = {"action": "apply", "flags": flags}
         case GetObject():
@@ -119,7 +122,8 @@ def _output(name: str, value: str) -> dict[str, Any]:
 
 
 def _change(step: WorkflowStep, action: PatchObject) -> list[dict[str, Any]]:
-    """Patch, then wait until the controller has observed that very spec: before, the status may be an older spec's."""
+    """Patch, then wait until the controller has observed that very spec: before, the status may be an older
+    spec's."""
     patch, wait = f"{step.name}-patch", f"{step.name}-wait"
     observed = f"status.observedGeneration > {{{{=int({GENERATION.variable}) - 1}}}}"
     look = GetObject(

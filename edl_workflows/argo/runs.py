@@ -1,4 +1,5 @@
-"""Starting a workflow from a template, and what its status tells of its steps. By the Kubernetes API; no Argo server."""
+"""Starting a workflow from a template, and what its status tells of its steps. By the Kubernetes API; no Argo
+server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

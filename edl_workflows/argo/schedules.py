@@ -29,7 +29,8 @@ def cron(template: Mapping[str, Any], schedule: str, arguments: Mapping[str, str
     missing = sorted(name for name, value in _parameters(template, arguments) if value is None)
     if missing:
         raise InvalidError(
-            f"a CronWorkflow of {template['metadata']['name']} needs values of {', '.join(missing)}: nobody is there to give them"
+            f"a CronWorkflow of {template['metadata']['name']} needs values for {', '.join(missing)}, "
+            "which have no default"
         )
     return {
         "apiVersion": API_VERSION,
@@ -68,8 +69,9 @@ def webhook(template: Mapping[str, Any]) -> dict[str, Any]:
 def sensor(template: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:
     """A Sensor: each event of `webhook` makes a workflow of the template.
 
-    A key of the event's JSON body that is named as a parameter gives its value. A Sensor writes to a place in a list: the
-    workflow it creates names all parameters of the template in the template's order, and so each has its place.
+    A key of the event's JSON body that is named as a parameter gives its value. A Sensor writes to a place in
+    a list: the workflow it creates names all parameters of the template in the template's order, and so each
+    has its place.
 
     Args:
         template: WorkflowTemplate or ClusterWorkflowTemplate.

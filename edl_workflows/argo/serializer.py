@@ -1,7 +1,9 @@
-"""From Hera's objects to the manifest that is sent: nothing that was put in may be missing, and the text is stable.
+"""From Hera's objects to the manifest that is sent: nothing that was put in may be missing, and the text is
+stable.
 
-Hera drops what its models don't know. So our own templates come from their step models as they are, and the whole is refused
-if the linter finds an error in it: a template whose plugin body came out empty, a name that leads nowhere.
+Hera drops what its models don't know. So our own templates come from their step models as they are, and the
+whole is refused if the linter finds an error in it: a template whose plugin body came out empty, a name that
+leads nowhere.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +20,12 @@ from edl_workflows.stages import server_yaml
 
 
 def to_manifest(workflow: Workflow) -> dict[str, Any]:
-    """A Hera Workflow, WorkflowTemplate, ClusterWorkflowTemplate or CronWorkflow as the API server shall have it.
+    """A Hera Workflow, WorkflowTemplate, ClusterWorkflowTemplate or CronWorkflow as the API server shall have
+    it.
 
     Raises:
-        ManifestError: two templates of one name differ, or the linter finds an error, as where Hera lost a template's body.
+        ManifestError: two templates of one name differ, or the linter finds an error, as where Hera lost a
+            template's body.
     """
     built: dict[str, Any] = workflow.build().model_dump(mode="json", exclude_none=True, by_alias=True)
     spec = built["spec"].get("workflowSpec", built["spec"])
@@ -79,7 +83,8 @@ server_yaml.quote_for_server(_Dumper)
 
 
 def to_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """Manifests as one YAML text: the same for the same manifests, and what a server reads from it is what was written.
+    """Manifests as one YAML text: the same for the same manifests, and what a server reads from it is what
+    was written.
 
     Raises:
         ManifestError: a manifest holds what YAML would give back as something else.

@@ -1,7 +1,7 @@
 """The step model: a stage as a step of a workflow, before it is decided how the step waits.
 
-A step says its inputs, the stage's request, and what a ``resource`` template does to the same end. `plugin_template` and
-`resource_template` render it; both have the same inputs and the same outputs.
+A step says its inputs, the stage's request, and what a ``resource`` template does to the same end.
+`plugin_template` and `resource_template` render it; both have the same inputs and the same outputs.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,8 @@ class GetObject:
 
 @dataclass(frozen=True)
 class PatchObject:
-    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old one.
+    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old
+    one.
 
     Attributes:
         manifest: what is patched.
@@ -118,13 +119,14 @@ class WorkflowStep:
         name: the template's.
         stage: the stage's name, as in `stages.catalog`.
         inputs: what the template takes; ``timeout`` is among them always.
-        request: the stage's request: constants, `StepInput.tag` texts, or an `StepInput` or a manifest for a `manifest_text`.
+        request: the stage's request: constants, `StepInput.tag` texts, or an `StepInput` or a manifest for a
+            `manifest_text`.
         action: what a resource template does; None if only the agent can run the stage.
         outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
         wait: until the stage's goal is reached; else only until it has begun.
         on_cancel: see `argo.plugin_task.PluginTask`.
-        retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only what the
-            infrastructure broke.
+        retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only
+            what the infrastructure broke.
     """
 
     name: str

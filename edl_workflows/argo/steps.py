@@ -103,13 +103,15 @@ JOB_OUTPUTS: dict[str, str] = {
     "records": f"{JQ}.status.progress.records // 0",
     "checkpoint-uri": f'{JQ}.status.checkpoint.uri // ""',
     "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
-    "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"]) | map_values(.ready // 0)',
+    "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"])'
+    " | map_values(.ready // 0)",
 }
 _PHASE = (
     f'{JQ}.status.phase // "Pending" | (.[:1] | ascii_upcase) + .[1:]'
-    ' | {"Created": "Pending", "Creating": "Pending", "Starting": "Pending", "Rescheduling": "Scaling"}[.] // .'
+    ' | {"Created": "Pending", "Creating": "Pending", "Starting": "Pending",'
+    ' "Rescheduling": "Scaling"}[.] // .'
 )
-"""Of any kind, in the words of all."""
+"""The phase of a job of any kind, in the terms common to all."""
 PLAN_OUTPUTS: Mapping[str, str] = {
     "kind": SCALE_PLAN,
     "namespace": NAMESPACE,

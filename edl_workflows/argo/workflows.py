@@ -24,8 +24,8 @@ JOB_NAME = (
     f"sprig.trimSuffix('-', sprig.trunc({names.MAX_JOB_NAME - _UID_CHARACTERS - 1}, workflow.name))"
     f" + '-' + sprig.trunc({_UID_CHARACTERS}, workflow.uid) : workflow.parameters.name}}}}"
 )
-"""The job's name where a parameter may give one: else the workflow's, as far as names may go, and of its uid what tells two
-workflows apart."""
+"""The job's name where a parameter may give one: else the workflow's, as far as names may go, and of its uid
+what tells two workflows apart."""
 
 NAME = Parameter(name="name", value="", description="The job's name; empty: made of the workflow's.")
 SPEC = Parameter(name="spec", description="The ElasticJob's spec, as YAML.")
@@ -45,7 +45,7 @@ STEP_TIMEOUT = Parameter(
 IMAGE = Parameter(name="image", description="Image of the commands.")
 EVALUATE = Parameter(
     name="evaluate",
-    description="Shell command that prints one JSON object of metrics; $EDL_CHECKPOINT_URI is what to evaluate.",
+    description="Shell command that evaluates $EDL_CHECKPOINT_URI and prints one JSON object of metrics.",
 )
 METRIC = Parameter(name="metric", value="accuracy", description="Which of the metrics the gate looks at.")
 MINIMUM = Parameter(name="minimum", value="0.9", description="The least value of it that is promoted.")
@@ -99,7 +99,8 @@ def _with_value(parameter: Parameter, values: Mapping[str, str]) -> Parameter:
 
 
 def on_exit() -> dict[str, models.LifecycleHook]:
-    """The hook of a workflow that has the templates of `groups.clean_up` and the parameters ``name`` and ``clean-up``."""
+    """The hook of a workflow that has the templates of `groups.clean_up` and the parameters ``name`` and
+    ``clean-up``."""
     values = {"name": JOB_NAME, "policy": tag(CLEAN_UP), "status": "{{workflow.status}}"}
     arguments = models.Arguments(
         parameters=[models.Parameter(name=key, value=value) for key, value in values.items()]
@@ -116,7 +117,9 @@ def train(options: TemplateOptions, name: str = "elastic-train", kind: str = ELA
         kind: the job's.
     """
     article = "an" if kind[0] in "AEIO" else "a"
-    description = f"Runs {article} {kind}: submits it, waits until it has succeeded, collects its checkpoint and figures."
+    description = (
+        f"Runs {article} {kind}: submits it, waits for its success, collects its checkpoint and metrics."
+    )
     spec = Parameter(name=SPEC.name, description=f"The {kind}'s spec, as YAML.")
     parameters = [NAME, spec, TIMEOUT, CLEAN_UP]
     with _workflow(options, name, parameters, description, hooks=on_exit()) as workflow:
@@ -145,7 +148,7 @@ def elastic_scale(options: TemplateOptions) -> dict[str, Any]:
 
 def planned_scale(options: TemplateOptions) -> dict[str, Any]:
     """Ask a running job's optimizer, then a person, then scale."""
-    description = "Asks what a running ElasticJob's optimizer would change, waits for a person's approval, and carries it out."
+    description = "Reads the plan of a running ElasticJob's optimizer, waits for approval, and applies it."
     parameters = [JOB, STEP_TIMEOUT]
     with _workflow(options, "elastic-planned-scale", parameters, description) as workflow:
         change = groups.plan_approve_apply(options.waiting)

@@ -15,13 +15,10 @@ from edl_workflows.cli.completion import complete_job, complete_kind, complete_r
 from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
 from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.stages.autoscale import AUTOSCALE
-from edl_workflows.stages.checkpoint import CHECKPOINT
+from edl_workflows.stages.catalog import STAGES
 from edl_workflows.stages.description import RequestField, StageSpec
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.scale import SCALE
-from edl_workflows.stages.suspend import RESUME, SUSPEND
-from edl_workflows.stages.wait import WAIT
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -105,8 +102,9 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-for _stage in (CHECKPOINT, AUTOSCALE, SUSPEND, RESUME, WAIT):
-    app.command(_stage.name)(stage_command(_stage))
+for _stage in STAGES:
+    if _stage not in (SCALE, MIGRATE_PS):  # which follow
+        app.command(_stage.name)(stage_command(_stage))
 
 Cpu = Annotated[str | None, typer.Option(help="CPU of new nodes, as 500m or 2.", show_default=False)]
 Memory = Annotated[str | None, typer.Option(help="Memory of new nodes, as 4Gi.", show_default=False)]

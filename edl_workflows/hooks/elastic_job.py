@@ -1,7 +1,7 @@
 """A `kube.Cluster` from an Airflow connection of type ``kubernetes``: the provider's own hook resolves it.
 
-The same in a worker and in a triggerer: `ElasticJobHook.load` asks Airflow for the connection, everything after is between
-this process and the cluster. In an event loop call its methods in a thread.
+The same in a worker and in a triggerer: `ElasticJobHook.load` asks Airflow for the connection, everything
+after is between this process and the cluster. In an event loop call its methods in a thread.
 """
 
 import hashlib
@@ -19,11 +19,13 @@ from edl_workflows.kube.connect import DEFAULT_NAMESPACE, Cluster, ClusterSource
 
 
 class ConnectionSettings(BaseModel):
-    """Which connection, and what of it an operator overrides. No secrets: it stands in the trigger's stored arguments.
+    """Which connection, and what of it an operator overrides. No secrets: it stands in the trigger's stored
+    arguments.
 
     Attributes:
         kubernetes_conn_id: Airflow's connection; its extra says how to reach the cluster.
-        config_file: a kubeconfig on the machine of the worker and of the triggerer, in place of the connection's.
+        config_file: a kubeconfig on the machine of the worker and of the triggerer, in place of the
+            connection's.
         in_cluster: use the service account of the pod that the process runs in.
         cluster_context: context within the kubeconfig.
     """
@@ -39,15 +41,17 @@ class ElasticJobHook(KubernetesHook):
     """Reaches the cluster that a connection of type ``kubernetes`` names.
 
     Beside the provider's fields the connection's extra may hold ``edl_dashboard_url``: a template such as
-    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task; and ``edl_installation``: a name of this
-    Airflow, where several with DAGs of equal names work in one namespace.
+    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task; and
+    ``edl_installation``: a name of this Airflow, where several with DAGs of equal names work in one
+    namespace.
 
     Args:
         settings: which connection.
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        # A configuration of its own: the client's default one belongs to all connections of the process at once.
+        # A configuration of its own: the client's default one belongs to all connections of the process at
+        # once.
         configuration = client.Configuration()
         configuration.retries = False  # our calls repeat themselves where that is safe
         super().__init__(
@@ -69,11 +73,13 @@ class ElasticJobHook(KubernetesHook):
             _ = self.conn_extras
         except AirflowNotFoundException as error:
             raise InvalidError(
-                f"Airflow has no connection {self.conn_id!r}; add one of type kubernetes, or name another in kubernetes_conn_id"
+                f"Airflow has no connection {self.conn_id!r}; add one of type kubernetes, "
+                "or set kubernetes_conn_id to another"
             ) from error
 
     def get_conn(self) -> Any:
-        """A new client; as the provider's, but an in-cluster account too goes into the client's own configuration."""
+        """A new client; as the provider's, but an in-cluster account too goes into the client's own
+        configuration."""
         in_cluster = self._coalesce_param(self.in_cluster, self._get_field("in_cluster"))
         if in_cluster and not self._kubeconfig:
             config.load_incluster_config(client_configuration=self.client_configuration)
@@ -92,8 +98,9 @@ class ElasticJobHook(KubernetesHook):
         except (AirflowException, InvalidError) as error:
             cause = str(error.__cause__ or error).strip()
             raise InvalidError(
-                f"the Airflow connection {self.conn_id!r} leads to no cluster: {cause} (kubeconfig: {self._kubeconfig or 'none'}); "
-                "correct kube_config_path, kube_config or in_cluster in its extra, or config_file of the operator"
+                f"the Airflow connection {self.conn_id!r} leads to no cluster: {cause} "
+                f"(kubeconfig: {self._kubeconfig or 'none'}); correct kube_config_path, kube_config or "
+                "in_cluster in its extra, or config_file of the operator"
             ) from error
         namespace = self._get_field("namespace") or DEFAULT_NAMESPACE
         return Cluster.from_api_client(api_client, str(namespace), self._key())
@@ -111,7 +118,8 @@ class ElasticJobHook(KubernetesHook):
 
     @property
     def installation(self) -> str:
-        """The name that this Airflow has among others in the cluster; "" unless the connection gives it one."""
+        """The name that this Airflow has among others in the cluster; "" unless the connection gives it
+        one."""
         self.load()
         return str(self.conn_extras.get("edl_installation") or "")
 
@@ -128,6 +136,7 @@ class ElasticJobHook(KubernetesHook):
             return command
 
     def _key(self) -> str:
-        # By content, not by id: a connection that was edited, or one of another team with the same id, is another watch.
+        # By content, not by id: a connection that was edited, or one of another team with the same id, is
+        # another watch.
         text = json.dumps([self._settings.model_dump(), self.conn_extras], sort_keys=True, default=str)
         return f"airflow:{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,7 +1,8 @@
-"""Each `EdlError` as an Airflow exception of both trees: Airflow decides about retries by the one, users map the other.
+"""Each `EdlError` as an Airflow exception of both trees: Airflow decides about retries by the one, users map
+the other.
 
-A retry policy names ours: ``RetryRule(JobFailedError, RetryAction.RETRY)``. What a retry can't change (wrong input, a name
-that belongs to somebody else) is an AirflowFailException: the task fails at once.
+A retry policy names ours: ``RetryRule(JobFailedError, RetryAction.RETRY)``. What a retry can't change (wrong
+input, a name that belongs to somebody else) is an AirflowFailException: the task fails at once.
 Cheap to import: operators do at parse time.
 """
 

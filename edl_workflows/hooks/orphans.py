@@ -1,7 +1,8 @@
-"""Which jobs and plans of an Airflow installation nobody waits for any more: asked of Airflow's API server, and decided.
+"""Which jobs and plans of an Airflow installation nobody waits for any more: asked of Airflow's API server,
+and decided.
 
-A worker that is killed, or a trigger that no triggerer holds, can't cancel what its task began. The owner's mark on each
-object names the task instance, and Airflow says whether that still lives.
+A worker that is killed, or a trigger that no triggerer holds, can't cancel what its task began. The owner's
+mark on each object names the task instance, and Airflow says whether that still lives.
 """
 
 from collections import defaultdict
@@ -53,7 +54,8 @@ class OwnerJudgement:
 
     @property
     def gone_since(self) -> datetime | None:
-        """Since when the object is known as an orphan; None for one that is seen as such for the first time."""
+        """Since when the object is known as an orphan; None for one that is seen as such for the first
+        time."""
         try:
             since = datetime.fromisoformat(self.found.gone)
         except ValueError:
@@ -139,7 +141,9 @@ def judge_object(found: OwnedObject, owner: TaskOwner, state: str | None, run: s
     gone = f"its run is {run}" if of_run else f"its task is {state}"
     why = "its run was deleted" if state == DELETED else gone
     if owner.engine == engine_of(""):
-        # The same DAG has the same ids, also of scheduled runs, in each Airflow; without a name their marks are equal.
-        unnamed = "another Airflow with the same DAG may have made it: name this one (edl_installation of the connection)"
-        return judged(OwnerVerdict.UNCLEAR, f"{why} in this Airflow, but {unnamed}")
+        # The same DAG has the same ids, also of scheduled runs, in each Airflow; without a name their marks
+        # are equal.
+        unnamed = "another Airflow with the same DAG may have made it: name this one"
+        why = f"{why} in this Airflow, but {unnamed} (edl_installation of the connection)"
+        return judged(OwnerVerdict.UNCLEAR, why)
     return judged(OwnerVerdict.ORPHANED, why)

@@ -1,4 +1,5 @@
-"""The owner's mark that an Airflow task leaves on the objects that it makes: which task instance of which installation it is."""
+"""The owner's mark that an Airflow task leaves on the objects that it makes: which task instance of which
+installation it is."""
 
 from dataclasses import dataclass
 from typing import Self

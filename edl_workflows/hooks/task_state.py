@@ -1,4 +1,5 @@
-"""Which states Airflow has of task instances now: what `on_kill` asks, in workers and triggerers, before it cancels anything."""
+"""Which states Airflow has of task instances now: what `on_kill` asks, in workers and triggerers, before it
+cancels anything."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -6,12 +7,12 @@ from typing import Any
 DELETED = "deleted"
 """Not a state of Airflow's: it has no such task instance any more, because the run or the DAG was deleted."""
 ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", DELETED})
-"""Of a task instance that nobody goes on with. Any other means that it was moved, cleared or lost its worker: its next
-attempt goes on with the same object."""
+"""Of a task instance that nobody goes on with. Any other means that it was moved, cleared or lost its worker:
+its next attempt goes on with the same object."""
 
 TaskStates = dict[str, dict[int, str | None]]
-"""Run id → map index → state; None is the state of an instance that was cleared and that nobody took up yet. A run that has
-no such task instances, or that is not there, is absent."""
+"""Run id → map index → state; None is the state of an instance that was cleared and that nobody took up yet.
+A run that has no such task instances, or that is not there, is absent."""
 
 
 def task_state(ti: Any) -> str | None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 class ElasticJobLink(BaseOperatorLink):
     """The dashboard that the connection names, else the command that shows the object.
 
-    Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has it by then.
+    Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has it by
+    then.
     """
 
     name = "Elastic job"

@@ -1,4 +1,5 @@
-"""The trigger of all operators and sensors: waits until a stage has reached its goal, and cancels for a user who kills it.
+"""The trigger of all operators and sensors: waits until a stage has reached its goal, and cancels for a user
+who kills it.
 
 Importable without the Kubernetes client: that is loaded, in a thread, when a trigger runs.
 """
@@ -19,8 +20,9 @@ from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.goals import Failed, Handle, Outputs
 
 SETTLE_SECONDS = 5.0
-"""No event before: an executor that hears of the deferral only after the resumed task was queued kills that task
-(Airflow #66374, #67287; 1 s after the deferral 8 of 10 tasks failed so with the LocalExecutor, after 5 s none)."""
+"""No event before: an executor that hears of the deferral only after the resumed task was queued kills that
+task (Airflow #66374, #67287; 1 s after the deferral 8 of 10 tasks failed so with the LocalExecutor, after 5 s
+none)."""
 
 _BACKGROUND: set[asyncio.Task[None]] = set()
 """Cancellations under way. The loop itself holds its tasks by weak references only."""
@@ -92,7 +94,8 @@ class ElasticJobTrigger(BaseTrigger):
         settled = loop.time() + SETTLE_SECONDS
         event = await self._event()
         await asyncio.sleep(max(0.0, settled - loop.time()))
-        # Between the event and the end of this generator nothing may be awaited: Airflow calls on_kill for it.
+        # Between the event and the end of this generator nothing may be awaited: Airflow calls on_kill for
+        # it.
         self._fired = True
         yield TriggerEvent(event.to_dict())
 
@@ -116,9 +119,10 @@ class ElasticJobTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Cancel what the stage made, if the task really was killed.
 
-        Airflow calls this also when another triggerer has taken over (open there: #73454) and when the task was cleared and
-        its next attempt already goes on with the same object. The task's state tells these apart; the marks on the object
-        settle what a race leaves. All of it runs in a task of its own, since Airflow interrupts this method after a second.
+        Airflow calls this also when another triggerer has taken over (open there: #73454) and when the task
+        was cleared and its next attempt already goes on with the same object. The task's state tells these
+        apart; the marks on the object settle what a race leaves. All of it runs in a task of its own, since
+        Airflow interrupts this method after a second.
         """
         if self._fired or self.on_kill_action == "keep":
             return

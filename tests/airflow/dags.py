@@ -1,4 +1,5 @@
-"""Running a DAG that a test built, in this process: Airflow wants its serialised form in the database first."""
+"""Running a DAG that a test built, in this process: Airflow wants its serialised form in the database
+first."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,5 @@
-"""What the tests of stages and of the Airflow provider share: an API server with our kinds, and a controller that only pretends."""
+"""What the tests of stages and of the Airflow provider share: an API server with our kinds, and a controller
+that only pretends."""
 
 import threading
 import time
@@ -27,7 +28,8 @@ IN_AIRFLOW = [
 """Marks of a module whose tests run Airflow."""
 
 ENDS = "test/ends"
-"""Annotation of a job: the phase in which it ends, a moment after it runs; without it runs until `StandIn.end`."""
+"""Annotation of a job: the phase in which it ends, a moment after it runs; without it runs until
+`StandIn.end`."""
 TICK = 0.05
 MIGRATION = tuple(
     ScalePlanPhase(name)

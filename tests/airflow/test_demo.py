@@ -1,4 +1,5 @@
-"""Both example DAGs, whole: real training in the embedded cluster, driven by Airflow's services, as ``make demo`` runs them."""
+"""Both example DAGs, whole: real training in the embedded cluster, driven by Airflow's services, as ``make
+demo`` runs them."""
 
 import contextlib
 import json
@@ -45,8 +46,8 @@ def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
 
 
 def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path) -> None:
-    """Every task succeeds, the model passes its gate, the migration loses no step that was checkpointed, and no process of
-    the training jobs listens on anything but loopback."""
+    """Every task succeeds, the model passes its gate, the migration loses no step that was checkpointed, and
+    no process of the training jobs listens on anything but loopback."""
     command = [sys.executable, "-m", "edl_workflows.demo", "--output", str(tmp_path), "--dags", str(DAGS)]
 
     with (

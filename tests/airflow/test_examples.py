@@ -41,7 +41,8 @@ def test_the_first_changes_its_job_and_ends_with_the_gate(loaded: dict[str, Any]
 
 
 def test_no_example_leaves_a_job_behind(loaded: dict[str, Any]) -> None:
-    """Who submits without waiting has a teardown that every later task on the job comes before, and that no other task waits for."""
+    """Who submits without waiting has a teardown that every later task on the job comes before, and that no
+    other task waits for."""
     begun = [
         task
         for dag in loaded.values()

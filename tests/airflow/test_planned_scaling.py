@@ -1,4 +1,5 @@
-"""The example that asks a person, run by Airflow itself; the person answers as Airflow's API lets people answer."""
+"""The example that asks a person, run by Airflow itself; the person answers as Airflow's API lets people
+answer."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -82,7 +83,8 @@ class Person:
 
         user: Any = SimpleNamespace(get_id=lambda: "1", get_name=lambda: "somebody")
         with create_session() as session:
-            run = session.scalars(select(DagRun.run_id).where(DagRun.dag_id == DAG_ID).order_by(DagRun.id.desc())).first()  # fmt: skip
+            runs = select(DagRun.run_id).where(DagRun.dag_id == DAG_ID).order_by(DagRun.id.desc())
+            run = session.scalars(runs).first()
             detail: Any = session.scalars(select(HITLDetail).order_by(HITLDetail.created_at.desc())).first()
             self.asked += [detail.subject, detail.body]
             payload = UpdateHITLDetailPayload(chosen_options=[self.answer])
@@ -103,7 +105,8 @@ def beside(person: Person) -> Iterator[None]:
 
 @pytest.fixture
 def airflow_logs(airflow_db: None) -> None:
-    """As in each of Airflow's own processes; its operators that skip ask for the level. Other tests undo it."""
+    """As in each of Airflow's own processes; its operators that skip ask for the level. Other tests undo
+    it."""
     from airflow.logging_config import configure_logging
 
     configure_logging()  # type: ignore[no-untyped-call]
@@ -127,7 +130,8 @@ def test_a_plan_is_applied_when_somebody_says_so(
     cluster: Cluster,
     stand_in: StandIn,
 ) -> None:
-    """He reads what would change and why; what he approves is made as it was planned, and nothing else is ever made."""
+    """He reads what would change and why; what he approves is made as it was planned, and nothing else is
+    ever made."""
     from airflow.dag_processing.dagbag import DagBag
 
     dag = DagBag(str(FILE)).dags[DAG_ID]

@@ -1,4 +1,5 @@
-"""The reaper, run by Airflow itself: what it asks Airflow is what Airflow really says, and it ends orphans and nothing else."""
+"""The reaper, run by Airflow itself: what it asks Airflow is what Airflow really says, and it ends orphans
+and nothing else."""
 
 import json
 from datetime import timedelta
@@ -23,8 +24,13 @@ from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 pytestmark = IN_AIRFLOW
 
 STATES: dict[str, str | None] = {
-    "failed": "failed", "kept": "failed", "paused": "failed", "cleared": None, "deferred": "deferred", "left": "success",
-}  # fmt: skip
+    "failed": "failed",
+    "kept": "failed",
+    "paused": "failed",
+    "cleared": None,
+    "deferred": "deferred",
+    "left": "success",
+}
 """The tasks of the run whose jobs are looked at, and their states."""
 
 
@@ -109,7 +115,8 @@ def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]
 def test_orphans_are_noted_and_then_ended_by_their_own_policy(
     named: None, cluster: Cluster, begun: set[str]
 ) -> None:
-    """What a live task waits for, what is to be kept, and what others made lives on; a third look finds nothing to do."""
+    """What a live task waits for, what is to be kept, and what others made lives on; a third look finds
+    nothing to do."""
     first = reap("first", report_only="False")
     assert (noted(cluster), set(jobs(cluster))) == ({"failed", "deleted-run", "paused"}, begun)
     second = reap("second", report_only=False)
@@ -146,7 +153,8 @@ def test_an_adopted_job_is_no_orphan_any_more(
 
 
 def test_an_airflow_without_a_name_cancels_nothing(connection: None, cluster: Cluster, run_id: str) -> None:
-    """Another one without a name, with the same DAG, marks its jobs alike: this one's failed task says nothing about them."""
+    """Another one without a name, with the same DAG, marks its jobs alike: this one's failed task says
+    nothing about them."""
     begin(cluster, "deleted-run", "manual__gone", installation="")
     begin(cluster, "failed", run_id, installation="")
 

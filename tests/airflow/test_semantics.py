@@ -1,4 +1,5 @@
-"""What operators do beyond the plain way: retries, time-outs, wrong input, mapping, outlets, the task group."""
+"""What operators do beyond the plain way: retries, time-outs, wrong input, mapping, outlets, the task
+group."""
 
 import signal
 from collections.abc import Callable
@@ -102,7 +103,8 @@ def test_a_time_out_amid_the_beginning_leaves_nothing_behind(
 def test_a_time_out_amid_a_cancel_does_not_stop_it(
     connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's time-out strikes when the stage's own has just begun to cancel: both count from the task's start."""
+    """Airflow's time-out strikes when the stage's own has just begun to cancel: both count from the task's
+    start."""
     cancel = ownership.cancel_object
     begun: list[Handle] = []
 

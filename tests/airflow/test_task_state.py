@@ -1,4 +1,5 @@
-"""What Airflow's own API answers about tasks that were cleared and about runs that were deleted: `on_kill` tells them apart by it."""
+"""What Airflow's own API answers about tasks that were cleared and about runs that were deleted: `on_kill`
+tells them apart by it."""
 
 from types import SimpleNamespace
 from typing import Any

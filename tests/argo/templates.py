@@ -24,7 +24,8 @@ VALUES = {
 
 
 def products() -> list[Any]:
-    """A case for each product of the catalog and each way to wait, and for one of cluster scope: (name, options)."""
+    """A case for each product of the catalog and each way to wait, and for one of cluster scope: (name,
+    options)."""
     found = [
         pytest.param(
             product.name,

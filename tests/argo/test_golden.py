@@ -1,4 +1,5 @@
-"""Each manifest that `edl argo build` writes, compared with a file as data. Rewrite the files with --update-golden."""
+"""Each manifest that `edl argo build` writes, compared with a file as data. Rewrite the files with
+--update-golden."""
 
 from pathlib import Path
 from typing import Any

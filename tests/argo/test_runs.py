@@ -10,14 +10,22 @@ from edl_workflows.argo.nodes import nodes_of
 
 NODES: dict[str, Any] = {
     "w": {
-        "id": "w", "name": "w", "type": "DAG", "phase": "Running",
+        "id": "w",
+        "name": "w",
+        "type": "DAG",
+        "phase": "Running",
         "outputs": {"parameters": [{"name": "phase", "value": "Succeeded"}, {"name": "step"}]},
     },
     "w-2": {"id": "w-2", "name": "w.wait(0)", "type": "Plugin", "startedAt": "2026-01-01T00:00:02Z"},
     "w-1": {
-        "id": "w-1", "name": "w.submit", "type": "Pod", "phase": "Failed", "message": "no", "startedAt": "2026-01-01T00:00:01Z",
+        "id": "w-1",
+        "name": "w.submit",
+        "type": "Pod",
+        "phase": "Failed",
+        "message": "no",
+        "startedAt": "2026-01-01T00:00:01Z",
     },
-}  # fmt: skip
+}
 
 
 def _workflow(**status: Any) -> dict[str, Any]:
@@ -25,7 +33,8 @@ def _workflow(**status: Any) -> dict[str, Any]:
 
 
 def test_nodes_are_read_however_they_are_kept() -> None:
-    """Plain, or as the controller compresses those of a large workflow; those in a database are unknown, not none."""
+    """Plain, or as the controller compresses those of a large workflow; those in a database are unknown, not
+    none."""
     packed = base64.b64encode(gzip.compress(json.dumps(NODES).encode())).decode()
 
     assert nodes_of({"nodes": NODES}) == nodes_of({"compressedNodes": packed}) == NODES

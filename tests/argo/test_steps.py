@@ -18,21 +18,48 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.stages.catalog import STAGES
 
 ALL = (
-    steps.submit(), steps.wait_for_job(), steps.wait_for_plan(), steps.collect(), steps.cancel(), steps.scale(),
-    steps.checkpoint(), steps.migrate_ps(), steps.plan_scale(), steps.apply_plan(), steps.suspend(), steps.resume(), steps.delete(),
+    steps.submit(),
+    steps.wait_for_job(),
+    steps.wait_for_plan(),
+    steps.collect(),
+    steps.cancel(),
+    steps.scale(),
+    steps.checkpoint(),
+    steps.migrate_ps(),
+    steps.plan_scale(),
+    steps.apply_plan(),
+    steps.suspend(),
+    steps.resume(),
+    steps.delete(),
     *(
         step(kind=kind)
         for kind in ("TFJob", "TrainingJob", "DIJob")
-        for step in (steps.submit, steps.wait_for_job, steps.collect, steps.cancel, steps.suspend, steps.resume, steps.delete)
+        for step in (
+            steps.submit,
+            steps.wait_for_job,
+            steps.collect,
+            steps.cancel,
+            steps.suspend,
+            steps.resume,
+            steps.delete,
+        )
     ),
-    steps.autoscale(), steps.autoscale(kind="DIJob"),
-)  # fmt: skip
+    steps.autoscale(),
+    steps.autoscale(kind="DIJob"),
+)
 EACH = pytest.mark.parametrize("step", ALL, ids=lambda step: step.name)
 VALUES = {
-    "spec": "replicaSpecs: {worker: {replicas: 1}}", "replicas": "{worker: {replicas: 3}}", "resource": "{cpu: '2'}",
-    "migrate": "{0: {cpu: '2'}}", "step": "50", "phases": "Running,Failed", "step-timeout-seconds": "30",
-    "policy": "suspend", "bounds": "2-8", "plan": '{"replicas": {"worker": {"replicas": 3}}, "migrate": [], "empty": false}',
-}  # fmt: skip
+    "spec": "replicaSpecs: {worker: {replicas: 1}}",
+    "replicas": "{worker: {replicas: 3}}",
+    "resource": "{cpu: '2'}",
+    "migrate": "{0: {cpu: '2'}}",
+    "step": "50",
+    "phases": "Running,Failed",
+    "step-timeout-seconds": "30",
+    "policy": "suspend",
+    "bounds": "2-8",
+    "plan": '{"replicas": {"worker": {"replicas": 3}}, "migrate": [], "empty": false}',
+}
 
 
 def test_every_stage_has_a_step() -> None:
@@ -67,7 +94,8 @@ def test_the_plugin_body_is_a_request_of_its_stage(step: WorkflowStep) -> None:
 
 
 def _filled(body: Any, values: dict[str, str]) -> Any:
-    """What Argo makes of a body whose tags are simple ones; a manifest's expressions are the cluster tests' matter."""
+    """What Argo makes of a body whose tags are simple ones; a manifest's expressions are the cluster tests'
+    matter."""
     text = json.dumps(body)
     text = re.sub(
         r"\{\{inputs\.parameters\.([a-z-]+)\}\}", lambda tag: json.dumps(values[tag[1]])[1:-1], text
@@ -99,7 +127,8 @@ def test_conditions_of_resource_steps(step: WorkflowStep) -> None:
 
 
 def test_what_stays_wrong_is_not_repeated() -> None:
-    """Messages of Argo 4.1 and of the API server: a lost pod is tried again, a failed job or a refusal is not."""
+    """Messages of Argo 4.1 and of the API server: a lost pod is tried again, a failed job or a refusal is
+    not."""
     final = re.compile("|".join(FINAL_MESSAGES))
     lost = (
         "pod deleted",
@@ -135,7 +164,8 @@ def _resource(step: WorkflowStep) -> dict[str, Any]:
     ],
 )
 def test_a_kind_is_spelt_as_its_users_know_it(kind: str, version: str, ends: tuple[str, str]) -> None:
-    """The conditions of a step name phases that objects of the kind have, and its manifest the kind's own API."""
+    """The conditions of a step name phases that objects of the kind have, and its manifest the kind's own
+    API."""
     made, conditions = _resource(steps.submit(kind=kind)), [f"status.phase == {end}" for end in ends]
 
     assert [made["successCondition"], made["failureCondition"]] == conditions
@@ -190,7 +220,8 @@ def test_who_asks_for_a_number_switches_autoscaling_off_first() -> None:
 
 
 def test_values_keep_their_types_in_a_manifest() -> None:
-    """Each kind of input stands so that its value is read as what it is; the text is YAML before it is filled in, too."""
+    """Each kind of input stands so that its value is read as what it is; the text is YAML before it is filled
+    in, too."""
     text = manifest_text(
         {
             "name": Tag("a-{{workflow.uid}}"),

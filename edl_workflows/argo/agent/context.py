@@ -25,8 +25,8 @@ MAX_PAUSE = 15.0
 REFUSED_SECONDS = 15.0
 """How long a refusal is waited out: roles and tokens that are being renewed refuse for a moment."""
 DOWN_SECONDS = 600.0
-"""How long trouble is waited out while the watch of the task sets stands. Without it the API server is down, and that is
-waited out without end: nothing could be reported anyway."""
+"""How long trouble is waited out while the watch of the task sets stands. Without it the API server is down,
+and that is waited out without end: nothing could be reported anyway."""
 
 
 @dataclass(frozen=True)

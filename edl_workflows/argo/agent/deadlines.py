@@ -1,7 +1,7 @@
 """Telling Argo's controller of workflows whose time is up.
 
-While only plugin nodes wait, nothing makes the controller look at a workflow, and a passed ``activeDeadlineSeconds`` takes no
-effect. Any change of the object does: an annotation.
+While only plugin nodes wait, nothing makes the controller look at a workflow, and a passed
+``activeDeadlineSeconds`` takes no effect. Any change of the object does: an annotation.
 """
 
 import asyncio

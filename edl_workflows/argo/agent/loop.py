@@ -1,4 +1,5 @@
-"""The agent's loop: plans from what the task sets say, serves tasks, and ends what is left of those that vanished."""
+"""The agent's loop: plans from what the task sets say, serves tasks, and ends what is left of those that
+vanished."""
 
 import asyncio
 import time
@@ -51,7 +52,8 @@ class AgentLoop:
         self._only = only
         self._entries: dict[TaskKey, _ServedTask] = {}
         self._found: dict[TaskKey, list[BegunObject]] = {}
-        """What earlier agents began, by its step; until this one has answered the step, or seen that it is gone."""
+        """What earlier agents began, by its step; until this one has answered the step, or seen that it is
+        gone."""
         self._left: dict[WorkflowKey, list[BegunObject]] = {}
         """What steps that ended in Error left for a retry."""
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
@@ -185,7 +187,8 @@ class AgentLoop:
         self._left.setdefault(begun.key.workflow, []).append(begun)
 
     def _tidy(self) -> None:
-        """What steps in Error left for a retry ends with the workflow; deadlines matter while something waits."""
+        """What steps in Error left for a retry ends with the workflow; deadlines matter while something
+        waits."""
         for workflow in [workflow for workflow in self._left if self._over(workflow)]:
             for begun in self._left.pop(workflow):
                 self._spawn(self._context.cancel(begun))

@@ -1,6 +1,7 @@
 """Objects that steps made: found by their marks, and ended when their step is gone.
 
-The marks are all that an agent needs after a restart: whose an object is, which attempt of it, and what becomes of it.
+The marks are all that an agent needs after a restart: whose an object is, which attempt of it, and what
+becomes of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,7 +49,8 @@ class OrphanVerdict(Enum):
 
 
 def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[BegunObject]:
-    """The objects of a namespace, or of all, that steps made, that go on, and that a cancellation of their step would end.
+    """The objects of a namespace, or of all, that steps made, that go on, and that a cancellation of their
+    step would end.
 
     Args:
         cluster: where.

@@ -10,14 +10,15 @@ from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object
 
 ATTEMPTS = 20
-"""Steps of one workflow that end at the same moment write the same object; each round one of them gets through."""
+"""Steps of one workflow that end at the same moment write the same object; each round one of them gets
+through."""
 
 
 def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: StepResult) -> bool:
     """Write a result, at least once.
 
-    A late result would bring a step back to life that Argo has ended meanwhile. So the write carries the version of the task
-    set in which the task stood: it is refused if anything changed since.
+    A late result would bring a step back to life that Argo has ended meanwhile. So the write carries the
+    version of the task set in which the task stood: it is refused if anything changed since.
 
     Args:
         cluster: where.

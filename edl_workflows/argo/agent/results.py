@@ -11,8 +11,8 @@ MAX_MESSAGE = 2000
 """Characters. A workflow with all its nodes must fit into one object of the API server."""
 
 NodePhase = Literal["Succeeded", "Failed", "Error"]
-"""Only these are reported. A node that is reported Running escapes Argo's time-outs, and makes the controller write the workflow
-anew at each pass."""
+"""Only these are reported. A node that is reported Running escapes Argo's time-outs, and makes the controller
+write the workflow anew at each pass."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class StepResult:
     """A step's end.
 
     Attributes:
-        phase: Failed for what the step itself is to blame for, Error for the infrastructure; Argo's retry policies tell the
-            two apart.
+        phase: Failed for what the step itself is to blame for, Error for the infrastructure; Argo's retry
+            policies tell the two apart.
         message: for people.
         parameters: output parameters.
     """

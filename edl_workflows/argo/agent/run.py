@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 LEASE = ARGO_AGENT
 """The one that the agent's role allows."""
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five minutes."""
+"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
+minutes."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class ArgoAgentOptions(ProcessOptions):
     Attributes:
         namespace: whose workflows to serve, or `ALL_NAMESPACES`.
         workflow: the one workflow to serve; "" for all.
-        instance: serve the workflows of the Argo controller of this instance id; "" of the one without. The one workflow
-            is served whosever it is.
+        instance: serve the workflows of the Argo controller of this instance id; "" of the one without. The
+            one workflow is served whosever it is.
         cross_namespace: whether a step may name another namespace than its workflow's.
         calls: API calls at a time that may block.
-        drain_seconds: how long to go on after being told to stop while steps are served: for a pod that ends with its
-            workflow, and has yet to cancel what that began.
+        drain_seconds: how long to go on after being told to stop while steps are served: for a pod that ends
+            with its workflow, and has yet to cancel what that began.
     """
 
     namespace: str = ALL_NAMESPACES

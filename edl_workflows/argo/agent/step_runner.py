@@ -1,4 +1,5 @@
-"""One task from its begin to its report, or to the cancellation of what was begun if the task vanishes before."""
+"""One task from its begin to its report, or to the cancellation of what was begun if the task vanishes
+before."""
 
 import asyncio
 from collections.abc import Callable
@@ -121,7 +122,8 @@ class StepRunner:
         if not self._context.cross_namespace:
             _check_namespace(request, namespace)
         cluster = self._context.cluster.in_namespace(namespace)
-        # Of a step that does not wait nobody can tell later whether it vanished or was answered: its job is left alone.
+        # Of a step that does not wait nobody can tell later whether it vanished or was answered: its job is
+        # left alone.
         identity = step.identity(task.on_cancel if task.wait else "keep")
 
         def begin() -> Handle:
@@ -164,7 +166,8 @@ class StepRunner:
         return written
 
     async def _cancel(self) -> None:
-        """What was begun, by the step's policy. An attempt to begin that failed may have made it all the same."""
+        """What was begun, by the step's policy. An attempt to begin that failed may have made it all the
+        same."""
         if self._asked is None or self._asked.on_cancel == "keep" or not self._begins:
             return
         if self._handle is not None:
@@ -201,6 +204,6 @@ def _check_namespace(request: StageRequest, namespace: str) -> None:
     for other in (getattr(request, "namespace", ""), named):
         if other and other != namespace:
             raise InvalidError(
-                f"the step names namespace {other!r}, but its workflow is in {namespace!r}; run the workflow there, or "
-                "start the agent with --cross-namespace"
+                f"the step names namespace {other!r}, but its workflow is in {namespace!r}; "
+                "run the workflow there, or start the agent with --cross-namespace"
             )

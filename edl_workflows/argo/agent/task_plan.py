@@ -1,4 +1,5 @@
-"""What the agent does next, from what the task sets say and what it is doing already. Values in, values out."""
+"""What the agent does next, from what the task sets say and what it is doing already. Values in, values
+out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +8,9 @@ from enum import Enum, auto
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey
 
 SETTLE_SECONDS = 5.0
-"""The controller takes a result in two writes: it removes the result, then the task. In between the task looks as if nobody had
-answered. One that stays so for this long was left by a controller that died between the two, and is answered again."""
+"""The controller takes a result in two writes: it removes the result, then the task. In between the task
+looks as if nobody had answered. One that stays so for this long was left by a controller that died between
+the two, and is answered again."""
 
 
 class TaskProgress(Enum):
@@ -41,7 +43,8 @@ class TaskPlan:
         begin: tasks to serve.
         abandon: tasks to give up: they vanished unanswered.
         forget: answered tasks that are gone, as they should be.
-        look_again: after how many seconds to plan anew even if nothing changes; None: not before something does.
+        look_again: after how many seconds to plan anew even if nothing changes; None: not before something
+            does.
     """
 
     begin: tuple[OpenTask, ...] = ()

@@ -1,4 +1,5 @@
-"""What a WorkflowTaskSet asks of us. Argo's controller writes ``spec.tasks`` by node id; an agent answers in ``status.nodes``."""
+"""What a WorkflowTaskSet asks of us. Argo's controller writes ``spec.tasks`` by node id; an agent answers in
+``status.nodes``."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ class WorkflowKey(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """One plugin node of a workflow. A node that is retried has a new id, one that is retried by hand the same."""
+    """One plugin node of a workflow. A node that is retried has a new id, one that is retried by hand the
+    same."""
 
     workflow: WorkflowKey
     node: str

@@ -1,4 +1,5 @@
-"""Blocking calls of an event loop, in daemon threads: one that hangs does not keep the process from ending."""
+"""Blocking calls of an event loop, in daemon threads: one that hangs does not keep the process from
+ending."""
 
 import asyncio
 import threading
@@ -20,7 +21,8 @@ class DaemonThreads:
         self._slots = asyncio.Semaphore(limit)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """The function's result; what it raises is raised. Who is cancelled meanwhile leaves the thread to itself."""
+        """The function's result; what it raises is raised. Who is cancelled meanwhile leaves the thread to
+        itself."""
         async with self._slots:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[T] = loop.create_future()

@@ -1,4 +1,5 @@
-"""What a Workflow object tells of its steps: who a step is, which attempt of it runs, and when the workflow's time is up."""
+"""What a Workflow object tells of its steps: who a step is, which attempt of it runs, and when the workflow's
+time is up."""
 
 import datetime as dt
 import re
@@ -34,7 +35,8 @@ class StepAttempt:
     def identity(self, on_cancel: CancelAction) -> StageIdentity:
         """Who this is to the objects in the cluster.
 
-        A step that runs again has delivered its earlier result: a finished object of the earlier attempt is replaced.
+        A step that runs again has delivered its earlier result: a finished object of the earlier attempt is
+        replaced.
         """
         namespace, name, uid = self.key.workflow
         return StageIdentity(
@@ -48,12 +50,14 @@ class StepAttempt:
 def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
     """The step of a task; None where the workflow does not wait for it: not yet, or no longer.
 
-    The controller writes the task set first and the workflow after it. A result of a node that the workflow does not have makes
-    the controller stop reading results of this workflow altogether, so nothing is reported before the node is there. A node
-    that has ended keeps its task where the controller could not write the task set; a result would bring it back to life.
+    The controller writes the task set first and the workflow after it. A result of a node that the workflow
+    does not have makes the controller stop reading results of this workflow altogether, so nothing is
+    reported before the node is there. A node that has ended keeps its task where the controller could not
+    write the task set; a result would bring it back to life.
 
-    Nodes that the controller keeps in a database, or compresses by other means than gzip, can't be read here. Such a step is
-    known by its node's id, which is a hash of the node's name, and its attempt by the time that the workflow (re)started.
+    Nodes that the controller keeps in a database, or compresses by other means than gzip, can't be read here.
+    Such a step is known by its node's id, which is a hash of the node's name, and its attempt by the time
+    that the workflow (re)started.
     """
     status = workflow.get("status") or {}
     nodes = nodes_of(status)
@@ -76,7 +80,8 @@ def phase_of(workflow: Mapping[str, Any], node: str) -> str:
 def deadline_of(workflow: Mapping[str, Any]) -> float | None:
     """Unix time at which the workflow's time is up; None: never.
 
-    A workflow made from a template has its own value or else the template's, which the controller keeps in the status.
+    A workflow made from a template has its own value or else the template's, which the controller keeps in
+    the status.
     """
     status = workflow.get("status") or {}
     specs = (status.get("storedWorkflowTemplateSpec") or {}, workflow.get("spec") or {})

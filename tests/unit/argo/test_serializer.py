@@ -51,7 +51,8 @@ def test_a_name_that_leads_nowhere_is_refused() -> None:
 
 
 def test_yaml_gives_back_what_was_written() -> None:
-    """Also texts that a server would read as numbers or booleans where PyYAML does not, and texts of several lines."""
+    """Also texts that a server would read as numbers or booleans where PyYAML does not, and texts of several
+    lines."""
     values = [
         "y",
         "1e3",

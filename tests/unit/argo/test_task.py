@@ -11,7 +11,8 @@ from edl_workflows.stages.scale import SCALE
 
 
 def test_texts_are_read_as_what_the_request_wants() -> None:
-    """Argo hands every value on as text: numbers, maps and lists are read, empty texts are as if not given."""
+    """Argo hands every value on as text: numbers, maps and lists are read, empty texts are as if not
+    given."""
     body = {
         "stage": "scale",
         "request": {"job": "mnist", "namespace": "", "replicas": "{worker: {replicas: 3}}"},

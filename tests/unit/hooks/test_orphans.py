@@ -49,14 +49,30 @@ def test_what_a_task_waited_for_that_has_ended_is_an_orphan(state: str) -> None:
 
 
 ROWS: dict[str, tuple[OwnerVerdict, dict[str, Any]]] = {
-    "begun, and its run goes on": (OwnerVerdict.AWAITED, {"state": "success", "run": "running", "lifetime": "run"}),
-    "begun, and its run is queued": (OwnerVerdict.AWAITED, {"state": "success", "run": "queued", "lifetime": "run"}),
-    "begun by a task whose record is gone, in a live run": (
-        OwnerVerdict.AWAITED, {"state": DELETED, "run": "running", "lifetime": "run"},
+    "begun, and its run goes on": (
+        OwnerVerdict.AWAITED,
+        {"state": "success", "run": "running", "lifetime": "run"},
     ),
-    "begun, and its run succeeded": (OwnerVerdict.KEPT, {"state": "success", "run": "success", "lifetime": "run"}),
-    "begun, and its run failed": (OwnerVerdict.ORPHANED, {"state": "success", "run": "failed", "lifetime": "run"}),
-    "begun, and its run was deleted": (OwnerVerdict.ORPHANED, {"state": DELETED, "run": DELETED, "lifetime": "run"}),
+    "begun, and its run is queued": (
+        OwnerVerdict.AWAITED,
+        {"state": "success", "run": "queued", "lifetime": "run"},
+    ),
+    "begun by a task whose record is gone, in a live run": (
+        OwnerVerdict.AWAITED,
+        {"state": DELETED, "run": "running", "lifetime": "run"},
+    ),
+    "begun, and its run succeeded": (
+        OwnerVerdict.KEPT,
+        {"state": "success", "run": "success", "lifetime": "run"},
+    ),
+    "begun, and its run failed": (
+        OwnerVerdict.ORPHANED,
+        {"state": "success", "run": "failed", "lifetime": "run"},
+    ),
+    "begun, and its run was deleted": (
+        OwnerVerdict.ORPHANED,
+        {"state": DELETED, "run": DELETED, "lifetime": "run"},
+    ),
     "to be kept": (OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "keep"}),
     "to be kept, of a deleted run": (OwnerVerdict.KEPT, {"state": DELETED, "on_cancel": "keep"}),
     "of an older version": (OwnerVerdict.UNCLEAR, {"state": "failed", "on_cancel": ""}),
@@ -65,15 +81,20 @@ ROWS: dict[str, tuple[OwnerVerdict, dict[str, Any]]] = {
     "suspended": (OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "suspend", "suspended": True}),
     "suspended, and to be deleted": (OwnerVerdict.ORPHANED, {"state": "failed", "suspended": True}),
     "failed, of an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": "failed", "engine": UNNAMED}),
-    "succeeded, of an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": "success", "engine": UNNAMED}),
+    "succeeded, of an Airflow without a name": (
+        OwnerVerdict.UNCLEAR,
+        {"state": "success", "engine": UNNAMED},
+    ),
     "begun, and its run failed, of an Airflow without a name": (
-        OwnerVerdict.UNCLEAR, {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
+        OwnerVerdict.UNCLEAR,
+        {"state": "success", "run": "failed", "lifetime": "run", "engine": UNNAMED},
     ),
     "not there, for an Airflow without a name": (OwnerVerdict.UNCLEAR, {"state": DELETED, "engine": UNNAMED}),
     "to be kept, of an Airflow without a name": (
-        OwnerVerdict.KEPT, {"state": "failed", "on_cancel": "keep", "engine": UNNAMED},
+        OwnerVerdict.KEPT,
+        {"state": "failed", "on_cancel": "keep", "engine": UNNAMED},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ROWS)

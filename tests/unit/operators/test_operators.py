@@ -72,12 +72,26 @@ def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
 def test_there_are_the_operators_that_we_promise() -> None:
     """Under these names."""
     assert {found.__name__ for found in CLASSES} == {
-        "SubmitJobOperator", "SubmitElasticJobOperator", "SubmitTFJobOperator", "SubmitTrainingJobOperator",
-        "SubmitDIJobOperator", "JobSensor", "SuspendElasticJobOperator", "ResumeElasticJobOperator", "DeleteElasticJobOperator",
-        "ScaleElasticJobOperator", "CheckpointElasticJobOperator", "MigrateParameterServersOperator",
-        "ElasticJobSensor", "ScalePlanSensor", "AutoscaleJobOperator", "PlanScaleOperator", "ApplyPlanOperator",
-        "CancelJobOperator", "ReapOrphanedJobsOperator",
-    }  # fmt: skip
+        "SubmitJobOperator",
+        "SubmitElasticJobOperator",
+        "SubmitTFJobOperator",
+        "SubmitTrainingJobOperator",
+        "SubmitDIJobOperator",
+        "JobSensor",
+        "SuspendElasticJobOperator",
+        "ResumeElasticJobOperator",
+        "DeleteElasticJobOperator",
+        "ScaleElasticJobOperator",
+        "CheckpointElasticJobOperator",
+        "MigrateParameterServersOperator",
+        "ElasticJobSensor",
+        "ScalePlanSensor",
+        "AutoscaleJobOperator",
+        "PlanScaleOperator",
+        "ApplyPlanOperator",
+        "CancelJobOperator",
+        "ReapOrphanedJobsOperator",
+    }
 
 
 @pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
@@ -275,7 +289,8 @@ def test_a_plan_that_is_no_map(given: str) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> None:
-    """Airflow knows whether to retry, and a retry policy can name our class; a trigger's event carries both."""
+    """Airflow knows whether to retry, and a retry policy can name our class; a trigger's event carries
+    both."""
     with pytest.raises(AirflowException) as raised, raised_for_airflow():
         raise error
     told: Exception = to_airflow(branch_name(error), str(error))
@@ -293,8 +308,8 @@ def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> 
 def test_a_task_is_known_by_its_run_and_its_installation(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], owner: str
 ) -> None:
-    """Two Airflows with DAGs of equal names in one namespace keep apart where their connections give them names: other
-    owner, other names of what they make."""
+    """Two Airflows with DAGs of equal names in one namespace keep apart where their connections give them
+    names: other owner, other names of what they make."""
     text = json.dumps({"conn_type": "kubernetes", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=None, try_number=2)

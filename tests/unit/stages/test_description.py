@@ -1,4 +1,5 @@
-"""The descriptions of the stages, and what the drivers make of them. These lists break when a new stage lacks a part."""
+"""The descriptions of the stages, and what the drivers make of them. These lists break when a new stage lacks
+a part."""
 
 import inspect
 from importlib import import_module

@@ -82,7 +82,11 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
     "ended before the step": (_job_goal(step=51), _view("Succeeded"), JobFailedError),
     "phase without the step": (_job_goal("Running", step=51), _view("Running"), InProgress),
     "condition holds": (_job_goal(condition="Ready"), _view("Running", conditions=_READY), Done),
-    "condition False wanted": (_job_goal(condition="Ready=False"), _view("Running", conditions=_READY), InProgress),
+    "condition False wanted": (
+        _job_goal(condition="Ready=False"),
+        _view("Running", conditions=_READY),
+        InProgress,
+    ),
     "condition unknown": (_job_goal(condition="Ready"), _view("Running"), InProgress),
     "deleted": (_job_goal("Running"), None, JobDisappearedError),
     "replaced": (_job_goal("Running"), _view("Running", uid="uid-2"), JobDisappearedError),
@@ -94,17 +98,25 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
     "planned": (PlannedGoal(change=True), _view("Running", planned=_MORE), Done),
     "planned before it runs": (PlannedGoal(), _view("Pending", planned=_MORE), Done),
     "planned to stay": (PlannedGoal(), _view("Running", planned=_SAME), Done),
-    "planned to stay, a change is wanted": (PlannedGoal(change=True), _view("Running", planned=_SAME), InProgress),
+    "planned to stay, a change is wanted": (
+        PlannedGoal(change=True),
+        _view("Running", planned=_SAME),
+        InProgress,
+    ),
     "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), InProgress),
     "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFailedError),
     "plan without status": (PlanGoal(), _plan(""), InProgress),
     "plan migrates": (PlanGoal(), _plan("Migrating"), InProgress),
     "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
     "plan in Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Migrating"), InProgress),
-    "plan that scales workers": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Scaling"), InProgress),
+    "plan that scales workers": (
+        PlanGoal.model_validate({"phase": "Restarting"}),
+        _plan("Scaling"),
+        InProgress,
+    ),
     "plan succeeded": (PlanGoal(), _plan("Succeeded"), Done),
     "plan failed": (PlanGoal(), _plan("Failed"), PlanFailedError),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", _ROWS)

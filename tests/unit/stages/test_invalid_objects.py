@@ -1,4 +1,5 @@
-"""Objects that the API server admitted and this package refuses: they are shown, changed and deleted as all others."""
+"""Objects that the API server admitted and this package refuses: they are shown, changed and deleted as all
+others."""
 
 from typing import Any
 
@@ -72,7 +73,8 @@ def test_each_kind_is_seen_whatever_its_spec(row: Kind, spec: dict[str, Any] | N
 
 
 def test_an_invalid_job_says_what_is_wrong() -> None:
-    """As its phase's reason, also where no controller has looked at it; of a job that has ended the end stays the news."""
+    """As its phase's reason, also where no controller has looked at it; of a job that has ended the end stays
+    the news."""
     manifest = tf_job(workers=1, gang=2)
 
     new = read_object("TFJob", manifest)

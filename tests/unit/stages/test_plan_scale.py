@@ -1,4 +1,5 @@
-"""What a job's optimizer would change: asked for, approved by whomever, and carried out; and numbers that stay."""
+"""What a job's optimizer would change: asked for, approved by whomever, and carried out; and numbers that
+stay."""
 
 import time
 from typing import Any
@@ -81,13 +82,18 @@ def test_a_plan_is_told_and_nothing_is_changed(cluster: Cluster, stand_in: Stand
         "replicas": {"worker": {"replicas": 3, "resource": {"cpu": "2"}}},
         "migrate": [
             {
-                "name": "mnist-edljob-ps-0", "id": 0, "rankIndex": 0, "service": "", "type": "ps", "resource": {"cpu": "4"}
+                "name": "mnist-edljob-ps-0",
+                "id": 0,
+                "rankIndex": 0,
+                "service": "",
+                "type": "ps",
+                "resource": {"cpu": "4"},
             }
         ],
         "reasons": PLANNED["reasons"],
         "notes": PLANNED["notes"],
         "empty": False,
-    }  # fmt: skip
+    }
     assert not plans(cluster)
 
 
@@ -126,7 +132,8 @@ def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> Non
 
 
 def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None:
-    """In one ScalePlan with the reasons, however often the stage begins; and no autoscaler is to change that again."""
+    """In one ScalePlan with the reasons, however often the stage begins; and no autoscaler is to change that
+    again."""
     job(cluster, "true")
     planned(cluster, PLANNED)
     plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
@@ -171,8 +178,8 @@ def test_an_empty_plan_is_applied_at_once(cluster: Cluster, stand_in: StandIn) -
 def test_who_asks_for_a_number_gets_it(
     cluster: Cluster, stage: str, request_: dict[str, Any], given: str
 ) -> None:
-    """Autoscaling is switched off, and stays off until somebody switches it on; repeating the stage does not switch it off
-    again."""
+    """Autoscaling is switched off, and stays off until somebody switches it on; repeating the stage does not
+    switch it off again."""
     job(cluster, given)
 
     begin(cluster, stage, job="mnist", **request_)

@@ -283,16 +283,36 @@ def test_a_plan_that_fails_fails_the_stage_and_a_retry_makes_another(
     ("stage", "request_", "error", "says"),
     [
         ("scale", {"job": "absent", "replicas": {"worker": {"replicas": 1}}}, NotFoundError, "absent"),
-        ("scale", {"job": "mnist", "replicas": {"chief": {"replicas": 1}}}, ManifestError, "replicas.chief: the job has no such role"),
-        ("scale", {"job": "mnist", "replicas": {"worker": {"replica": 1}}}, ManifestError, "replicas.worker.replica"),
-        ("migrate-ps", {"job": "mnist", "migrate": {5: {"cpu": "1"}}}, ManifestError, "migrate.5: no parameter server of this rank"),
+        (
+            "scale",
+            {"job": "mnist", "replicas": {"chief": {"replicas": 1}}},
+            ManifestError,
+            "replicas.chief: the job has no such role",
+        ),
+        (
+            "scale",
+            {"job": "mnist", "replicas": {"worker": {"replica": 1}}},
+            ManifestError,
+            "replicas.worker.replica",
+        ),
+        (
+            "migrate-ps",
+            {"job": "mnist", "migrate": {5: {"cpu": "1"}}},
+            ManifestError,
+            "migrate.5: no parameter server of this rank",
+        ),
         ("migrate-ps", {"job": "mnist"}, ManifestError, "there is nothing to do"),
         ("suspend", {"name": "absent"}, NotFoundError, "absent"),
         ("wait", {"name": ""}, ManifestError, "name"),
         ("submit", {"manifest": {"kind": "Elasticjob"}}, InvalidError, "no kind of this package"),
-        ("submit", {"manifest": {"kind": "ScalePlan", "metadata": {"name": "x"}}}, InvalidError, "is not a job"),
+        (
+            "submit",
+            {"manifest": {"kind": "ScalePlan", "metadata": {"name": "x"}}},
+            InvalidError,
+            "is not a job",
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_requests_get_one_clear_error(
     cluster: Cluster, stage: str, request_: dict[str, Any], error: type[Exception], says: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""An API server with our kinds and Argo's, a namespace for each test, and in it Argo's half and a pretending controller."""
+"""An API server with our kinds and Argo's, a namespace for each test, and in it Argo's half and a pretending
+controller."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,8 @@
-"""``python -m tests.unit.argo.agent.killed POINT ARGUMENTS``: ``edl argo agent ARGUMENTS`` that kills itself at a point.
+"""``python -m tests.unit.argo.agent.killed POINT ARGUMENTS``: ``edl argo agent ARGUMENTS`` that kills itself
+at a point.
 
-SIGKILL, amid its work: nothing is flushed, released or said. Points: before-begin, after-begin, before-report, after-report.
+SIGKILL, amid its work: nothing is flushed, released or said. Points: before-begin, after-begin,
+before-report, after-report.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Argo's half of the agent's world: its kinds, and a controller that writes what Argo's would, one write at a time."""
+"""Argo's half of the agent's world: its kinds, and a controller that writes what Argo's would, one write at a
+time."""
 
 import contextlib
 import threading

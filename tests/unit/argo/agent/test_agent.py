@@ -80,7 +80,8 @@ def test_a_step_that_does_not_wait_is_answered_when_it_has_begun(
 
 
 def test_stages_follow_one_another(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The stages of a pipeline over one job: each is a step with texts for its numbers, as Argo hands them on."""
+    """The stages of a pipeline over one job: each is a step with texts for its numbers, as Argo hands them
+    on."""
     argo.start("w")
     steps = {
         "n1": body("submit", manifest=elastic_job(), wait=False),
@@ -157,7 +158,8 @@ def test_tasks_of_others_are_left_alone(cluster: Cluster, argo: Argo, stand_in: 
 
 
 def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, argo: Argo) -> None:
-    """A result of an unknown node would stop the controller from reading any: even a wrong body waits for its node."""
+    """A result of an unknown node would stop the controller from reading any: even a wrong body waits for its
+    node."""
     argo.start("w")
     argo.start("later")
     with running(cluster):
@@ -172,7 +174,8 @@ def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, 
 def test_a_node_that_has_ended_is_not_brought_back_to_life(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """Its task is still there, since the controller could not write the task set: the late result is kept back."""
+    """Its task is still there, since the controller could not write the task set: the late result is kept
+    back."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("late")))
@@ -256,7 +259,8 @@ def test_a_retried_step_replaces_the_failed_job(cluster: Cluster, argo: Argo, st
 def test_a_manual_retry_uses_the_same_node_and_is_a_new_attempt(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """The node comes back with a later start: the job is made anew, also where the earlier one had succeeded."""
+    """The node comes back with a later start: the job is made anew, also where the earlier one had
+    succeeded."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(ends="Succeeded"))
     with running(cluster):
@@ -271,7 +275,8 @@ def test_a_manual_retry_uses_the_same_node_and_is_a_new_attempt(
 
 
 def test_a_task_that_comes_back_is_answered_again(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The controller died after it took the answer and before it wrote the workflow: the same result, no second job."""
+    """The controller died after it took the answer and before it wrote the workflow: the same result, no
+    second job."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(ends="Succeeded"))
     with running(cluster):
@@ -469,7 +474,8 @@ def counts(agent: ArgoAgent) -> Counter[tuple[str, str]]:
 
 
 def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The agent of one Argo controller finds what the other one's agent began, alive: it neither serves nor ends it."""
+    """The agent of one Argo controller finds what the other one's agent began, alive: it neither serves nor
+    ends it."""
     argo.start("theirs", instance="blue")
     argo.start("ours")
     blue = ArgoAgentOptions(namespace=cluster.namespace, instance="blue")

@@ -45,7 +45,8 @@ def http() -> Iterator[httpx.Client]:
 
 
 def test_our_tasks_are_taken_and_others_left(http: httpx.Client) -> None:
-    """No phase is answered: the result is written into the task set. The same request again is answered the same."""
+    """No phase is answered: the result is written into the task set. The same request again is answered the
+    same."""
     for plugin, answer in (({"edl": {}}, {"node": {}}), ({"other": {}}, {}), ({"edl": 3}, {"node": {}})):
         for _again in range(2):
             reply = http.post("/api/v1/template.execute", json=asked(plugin), headers=TOKEN)
@@ -112,7 +113,8 @@ def raw(http: httpx.Client, head: str) -> bytes:
     """What is answered to a head whose body never comes."""
     where = (http.base_url.host, http.base_url.port or 0)
     with socket.create_connection(where, timeout=30) as connection:
-        lines = f"POST /api/v1/template.execute HTTP/1.1\r\nHost: plugin\r\nContent-Type: application/json\r\n{head}"
+        lines = "POST /api/v1/template.execute HTTP/1.1\r\nHost: plugin\r\n"
+        lines += f"Content-Type: application/json\r\n{head}"
         connection.sendall(f"{lines}\r\n\r\n".encode())
         return connection.recv(65536)
 

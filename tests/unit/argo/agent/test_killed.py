@@ -1,4 +1,5 @@
-"""A real agent process, killed with SIGKILL at each point of a step: the next one goes on, with the same job."""
+"""A real agent process, killed with SIGKILL at each point of a step: the next one goes on, with the same
+job."""
 
 import os
 import signal

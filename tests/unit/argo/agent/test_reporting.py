@@ -1,4 +1,5 @@
-"""What guards a step that Argo has ended against a late result, and a job whose step is alive against a late cancellation."""
+"""What guards a step that Argo has ended against a late result, and a job whose step is alive against a late
+cancellation."""
 
 import pytest
 
@@ -88,7 +89,8 @@ def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Ar
 
 
 def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Cluster) -> None:
-    """By their marks: not those of other engines, of steps that keep them, with marks that are none, or that have ended."""
+    """By their marks: not those of other engines, of steps that keep them, with marks that are none, or that
+    have ended."""
     owner = "argo/ns/w/uid/w[0].train"
     marks = {
         "ours": StageIdentity(owner, "n1@t", on_cancel="suspend"),
