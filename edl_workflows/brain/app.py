@@ -14,7 +14,7 @@ from edl_workflows.brain.guard import TENANT, BrainGuard, CountAnswer
 from edl_workflows.brain.page import messages, queries
 from edl_workflows.brain.page.queries import RowRange
 from edl_workflows.brain.page.web import add_page
-from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.service import BrainApi
 from edl_workflows.process.http_api import add_error_handlers, body_schema, parse_body
 from edl_workflows.protocol import brain
 
@@ -22,14 +22,14 @@ MAX_SECONDS = 400 * 86_400.0
 """Of the cluster's history."""
 
 
-class Refusal(BaseModel):
+class BrainRefusal(BaseModel):
     """The JSON of every error."""
 
     error: str
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"description": description, "model": Refusal}
+    status: {"description": description, "model": BrainRefusal}
     for status, description in {
         401: "The token is missing or nobody's.",
         408: "The body did not arrive in time.",
@@ -43,10 +43,10 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 FORBIDDEN: dict[int | str, dict[str, Any]] = {
-    403: {"description": "The token is not for the job's namespace.", "model": Refusal}
+    403: {"description": "The token is not for the job's namespace.", "model": BrainRefusal}
 }
 UNKNOWN: dict[int | str, dict[str, Any]] = {
-    404: {"description": "The tenant has no such job.", "model": Refusal}
+    404: {"description": "The tenant has no such job.", "model": BrainRefusal}
 }
 
 _BEARER = HTTPBearer(auto_error=False, description="A tenant's token, or an operator's.")
@@ -70,7 +70,7 @@ Search = Annotated[str, Query(max_length=253, pattern=r"^[^\x00-\x1f]*$")]
 
 
 def create_app(
-    service: BrainService,
+    service: BrainApi,
     tokens: TokenFile | None,
     count: CountAnswer,
     *,
@@ -101,7 +101,7 @@ def create_app(
     return app
 
 
-def _master_routes(service: BrainService) -> APIRouter:
+def _master_routes(service: BrainApi) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
 
     @router.post(
@@ -139,7 +139,7 @@ def _master_routes(service: BrainService) -> APIRouter:
     return router
 
 
-def _reading(service: BrainService) -> Any:
+def _reading(service: BrainApi) -> Any:
     """A dependency of routes that only read: the tenant's calls are counted."""
 
     def admit(caller: Caller) -> None:
@@ -148,7 +148,7 @@ def _reading(service: BrainService) -> Any:
     return Depends(admit)
 
 
-def _page_routes(service: BrainService, *, monitored: bool) -> APIRouter:
+def _page_routes(service: BrainApi, *, monitored: bool) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER), _reading(service)], responses=REFUSALS)
     store, clock = service.store, service.clock
 

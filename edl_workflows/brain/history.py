@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from edl_workflows.brain.observations import Amounts, ClusterSample
+from edl_workflows.brain.observations import Amounts, ClusterObservation
 from edl_workflows.brain.store.reader import StoreReader
 from edl_workflows.brain.store.records import JobKey, StoredJob
 from edl_workflows.protocol.brain import MAX_COUNT, OptimizeRequest
@@ -82,7 +82,7 @@ class PlanInputs:
             return self._shares.get(key)
 
 
-def worker_shares(running: Iterable[StoredJob], cluster: ClusterSample) -> dict[JobKey, int]:
+def worker_shares(running: Iterable[StoredJob], cluster: ClusterObservation) -> dict[JobKey, int]:
     """The number of workers that each job may have for a fair division of the cluster.
 
     Jobs of one namespace divide one weight: a tenant with many jobs does not get more than one with few.
@@ -134,7 +134,7 @@ def _workers_in(room: Mapping[str, float], worker: NodeSize) -> int:
     return math.floor(min(fitting, default=MAX_COUNT) + _ROUNDING)
 
 
-def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterSample) -> dict[str, float]:
+def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterObservation) -> dict[str, float]:
     """What these jobs may share: what the nodes offer, minus what other pods request."""
     offered, taken = _amounts(cluster.allocatable), _amounts(cluster.requested)
     own = [_amounts(job.seen.requests) for job in sharing if job.seen is not None]

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from edl_workflows.brain import observations
-from edl_workflows.brain.observations import Amounts, ClusterSample, ObservedJob, ObservedPlan
+from edl_workflows.brain.observations import Amounts, ClusterObservation, JobObservation, PlanObservation
 from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.jobs import api
 from edl_workflows.jobs.kinds import KINDS
@@ -37,7 +37,7 @@ COMPLAIN_EVERY = 20
 """A failing watch is logged the first time and then every 20th, which at the longest delay is every five
 minutes."""
 
-Row = TypeVar("Row", bound=ObservedJob | ObservedPlan)
+Row = TypeVar("Row", bound=JobObservation | PlanObservation)
 
 
 class MonitorStore(Protocol):
@@ -49,13 +49,13 @@ class MonitorStore(Protocol):
     def open_plans(self, namespace: str) -> Collection[str]:
         """The same for ScalePlans."""
 
-    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
+    def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
         """Write these jobs, and mark others as gone."""
 
-    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans."""
 
-    def record_cluster(self, sample: ClusterSample) -> None:
+    def record_cluster(self, sample: ClusterObservation) -> None:
         """Add a sample."""
 
 

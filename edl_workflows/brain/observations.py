@@ -26,7 +26,7 @@ Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class ClusterSample:
+class ClusterObservation:
     """The cluster at one moment.
 
     Attributes:
@@ -49,7 +49,7 @@ class ClusterSample:
 
 
 @dataclass(frozen=True)
-class ObservedRole:
+class RoleObservation:
     """Replicas of one role."""
 
     desired: int = 0
@@ -57,7 +57,7 @@ class ObservedRole:
 
 
 @dataclass(frozen=True)
-class ObservedJob:
+class JobObservation:
     """A job of any kind, as its object describes it now.
 
     Attributes:
@@ -76,7 +76,7 @@ class ObservedJob:
     phase: str
     reason: str = ""
     message: str = ""
-    replicas: Mapping[str, ObservedRole] = field(default_factory=dict)
+    replicas: Mapping[str, RoleObservation] = field(default_factory=dict)
     requests: Amounts = field(default_factory=dict)
     step: int = 0
     speed: float = 0.0
@@ -90,7 +90,7 @@ class ObservedJob:
 
 
 @dataclass(frozen=True)
-class ObservedPlan:
+class PlanObservation:
     """A ScalePlan, as its object describes it now.
 
     Attributes:
@@ -153,7 +153,7 @@ def reduce_pod(pod: Manifest) -> Object:
 
 def sample_cluster(
     nodes: Collection[Manifest], pods: Iterable[Manifest], used: Amounts, now: float
-) -> ClusterSample:
+) -> ClusterObservation:
     """A sample of the cluster.
 
     Args:
@@ -172,7 +172,7 @@ def sample_cluster(
         if _holds(pod):
             demand.add_amounts(requested, pod["requests"])
     phases = Counter(pod["phase"] for pod in there)
-    return ClusterSample(
+    return ClusterObservation(
         time=now,
         nodes=len(nodes),
         nodes_ready=sum(node["ready"] for node in nodes),
@@ -215,7 +215,7 @@ def reducer_of(kind: Kind) -> Callable[[Manifest], Object]:
     return keep
 
 
-def observe_job(kind: Kind, manifest: Manifest) -> ObservedJob:
+def observe_job(kind: Kind, manifest: Manifest) -> JobObservation:
     """A job's row, without what its pods hold.
 
     Args:
@@ -230,7 +230,7 @@ def observe_job(kind: Kind, manifest: Manifest) -> ObservedJob:
     return _observe_view(kind.view(job), job)
 
 
-def observe_plan(manifest: Manifest) -> ObservedPlan | None:
+def observe_plan(manifest: Manifest) -> PlanObservation | None:
     """A ScalePlan's row; None of one that only carries out another, and of one that does not validate."""
     try:
         plan = ScalePlan.parse(manifest)
@@ -239,7 +239,7 @@ def observe_plan(manifest: Manifest) -> ObservedPlan | None:
     if plan.auto:
         return None
     status, metadata = plan.status, plan.metadata
-    return ObservedPlan(
+    return PlanObservation(
         uid=metadata.uid,
         namespace=metadata.namespace or "default",
         name=metadata.name,
@@ -271,7 +271,9 @@ def describe_changes(spec: ScalePlanSpec) -> list[str]:
     return found
 
 
-def with_requests(job: ObservedJob, label: str, held: Mapping[tuple[str, str, str], Amounts]) -> ObservedJob:
+def with_requests(
+    job: JobObservation, label: str, held: Mapping[tuple[str, str, str], Amounts]
+) -> JobObservation:
     """A job's row with what its pods hold.
 
     Args:
@@ -282,10 +284,10 @@ def with_requests(job: ObservedJob, label: str, held: Mapping[tuple[str, str, st
     return replace(job, requests=held.get((label, job.namespace, job.name), {}))
 
 
-def _observe_view(view: JobView, job: Resource) -> ObservedJob:
+def _observe_view(view: JobView, job: Resource) -> JobObservation:
     plan = job.status.autoscaling if isinstance(job, ElasticJob) else None
     speed = view.progress.speed
-    seen = ObservedJob(
+    seen = JobObservation(
         uid=view.uid,
         kind=view.kind,
         namespace=view.namespace,
@@ -293,7 +295,9 @@ def _observe_view(view: JobView, job: Resource) -> ObservedJob:
         phase=str(view.phase),
         reason=_cut(view.reason),
         message=_cut(view.message),
-        replicas={role: ObservedRole(counts.desired, counts.ready) for role, counts in view.replicas.items()},
+        replicas={
+            role: RoleObservation(counts.desired, counts.ready) for role, counts in view.replicas.items()
+        },
         step=max(view.progress.step, 0),
         speed=speed if math.isfinite(speed) and speed > 0 else 0.0,
         created=_seconds(job.metadata.creation_timestamp),
@@ -303,17 +307,17 @@ def _observe_view(view: JobView, job: Resource) -> ObservedJob:
     return _planned(seen, plan) if plan is not None else seen
 
 
-def _planned(seen: ObservedJob, plan: AutoscalingStatus) -> ObservedJob:
+def _planned(seen: JobObservation, plan: AutoscalingStatus) -> JobObservation:
     reasons = {role: _cut(why) for role, why in list(plan.reasons.items())[:MAX_LINES]}
     return replace(
         seen, optimizer=plan.optimizer, stage=plan.stage, reasons=reasons, notes=_cut_lines(plan.notes)
     )
 
 
-def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> ObservedJob:
+def _invalid(kind: Kind, manifest: Manifest, error: ManifestError) -> JobObservation:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     phase = str(status.get("phase") or kind.failed).capitalize()
-    return ObservedJob(
+    return JobObservation(
         uid=str(metadata.get("uid") or ""),
         kind=kind.name,
         namespace=str(metadata.get("namespace") or "default"),

@@ -16,7 +16,7 @@ from edl_workflows.brain.limits import CALLS_PER_SECOND, TenantLimits
 from edl_workflows.brain.metrics import BrainMetrics
 from edl_workflows.brain.monitor import ClusterMonitor, MonitorOptions
 from edl_workflows.brain.planner import PlannerProcess
-from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.service import BrainApi
 from edl_workflows.brain.store.retention import Retention, RetentionOptions
 from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import EdlError, InvalidError
@@ -139,7 +139,7 @@ class BrainServer:
     def _listening(self) -> contextlib.AbstractContextManager[str]:
         options = self._options
         app = create_app(
-            BrainService(
+            BrainApi(
                 self.store,
                 self.planner,
                 limits=TenantLimits(calls_per_second=options.tenant_calls_per_second),

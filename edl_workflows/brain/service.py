@@ -28,7 +28,7 @@ MAX_PROBLEMS = 20
 MAX_REASON = 2_000
 
 
-class BrainService:
+class BrainApi:
     """The calls of the API. All but `report` block.
 
     Args:

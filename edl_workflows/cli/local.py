@@ -76,11 +76,11 @@ def up(
     if foreground:
         from datetime import timedelta
 
-        from edl_workflows.local.cluster import Options
+        from edl_workflows.local.cluster import ClusterOptions
         from edl_workflows.local.serve import serve
 
         logs.configure()
-        options = Options(where, capacity, timedelta(seconds=back_off), grace, allow_open_ports)
+        options = ClusterOptions(where, capacity, timedelta(seconds=back_off), grace, allow_open_ports)
         asyncio.run(serve(options, controller=controller, di_server=di_server))
         return
     arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--pods-per-core", str(most)]
@@ -88,7 +88,7 @@ def up(
     arguments += ["--controller" if controller else "--no-controller"]
     arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if logs.verbose else [])]
     arguments += ["--allow-open-ports"] if allow_open_ports else []
-    found, started = daemon.up(daemon.Start(where, arguments))
+    found, started = daemon.up(daemon.DaemonStart(where, arguments))
     print_line(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
     )

@@ -24,13 +24,13 @@ from edl_workflows.local.locks import LOCK_FILE, hold
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.pods import Pod, Service
-from edl_workflows.local.runner.launches import Launches
-from edl_workflows.local.runner.pod_worker import Services
+from edl_workflows.local.runner.launches import LaunchFactory
+from edl_workflows.local.runner.pod_worker import WorkerContext
 from edl_workflows.local.runner.runner import Runner, lookups
 from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
-from edl_workflows.local.selection import Selection
+from edl_workflows.local.selection import ServiceSelection
 from edl_workflows.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
@@ -49,7 +49,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
-class Options:
+class ClusterOptions:
     """Options of a cluster.
 
     Attributes:
@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCluster:
     """A running cluster.
 
     Attributes:
@@ -78,14 +78,14 @@ class Running:
         failed: completes, with the error, when a part of the cluster ends by itself.
     """
 
-    access: serving.Access
+    access: serving.ServerAccess
     server: ApiServer
     runner: Runner
     failed: "asyncio.Future[None]"
 
 
 @contextlib.asynccontextmanager
-async def running(options: Options) -> AsyncIterator[Running]:
+async def running(options: ClusterOptions) -> AsyncIterator[RunningCluster]:
     """Run a cluster while the context lasts; at its end all processes of pods are ended, and the state is
     kept.
 
@@ -146,17 +146,17 @@ class _Parts:
         ]
 
 
-def _build(options: Options, access: serving.Access, server: ApiServer) -> _Parts:
+def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiServer) -> _Parts:
     client = server.client
     pods = Mirror(client, "pods", Pod.model_validate)
     services = Mirror(client, "services", Service.model_validate)
     config_maps: Mirror[Object] = Mirror(client, "configmaps", dict)
     secrets: Mirror[Object] = Mirror(client, "secrets", dict)
-    selection = Selection()
+    selection = ServiceSelection()
     services.listen(lambda key: selection.put_service(key, services.objects.get(key)))
     pods.listen(lambda key: selection.put_pod(key, pods.objects.get(key)))
     network = Network(options.folder, lambda: services.objects, lambda: runner.occupying(), selection)  # noqa: PLW0108 - made below
-    launches = Launches(
+    launches = LaunchFactory(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
         allocatable=Amounts.parse(options.capacity.quantities(options.folder)).values,
@@ -164,7 +164,7 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
         loopback_only=not options.allow_open_ports,
     )
     recorder = events.EventRecorder(client, "kubelet", NODE_NAME)
-    shared = Services(client, recorder, network, launches, options.back_off)
+    shared = WorkerContext(client, recorder, network, launches, options.back_off)
     runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
     decisions = events.EventRecorder(client, "default-scheduler", "")
     scheduler = Scheduler(client, pods, lambda: node.observe(client), decisions)
@@ -174,8 +174,8 @@ def _build(options: Options, access: serving.Access, server: ApiServer) -> _Part
 
 @contextlib.asynccontextmanager
 async def _serving(
-    options: Options, access: serving.Access, server: ApiServer, port: int
-) -> AsyncIterator[Running]:
+    options: ClusterOptions, access: serving.ServerAccess, server: ApiServer, port: int
+) -> AsyncIterator[RunningCluster]:
     node.publish(server.client, options.capacity.quantities(options.folder))
     job_kinds.install(server.client)
     parts = _build(options, access, server)
@@ -185,7 +185,7 @@ async def _serving(
     work = [*parts.work(), _follow_node(server, parts.scheduler, options), _sweep(server)]
     async with _background(http, work) as failed:
         try:
-            yield Running(access, server, parts.runner, failed)
+            yield RunningCluster(access, server, parts.runner, failed)
         finally:
             await parts.runner.shut_down(options.grace)
             parts.network.close()
@@ -224,7 +224,7 @@ def _report(failed: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
         failed.set_exception(error)
 
 
-def _pod_kubeconfig(server: ApiServer, access: serving.Access, namespace: str, account: str) -> str:
+def _pod_kubeconfig(server: ApiServer, access: serving.ServerAccess, namespace: str, account: str) -> str:
     token, _ = server.authenticator.issue(namespace, account, POD_TOKEN_SECONDS)
     return serving.kubeconfig(access.url, token, access.files.authority.read_bytes(), namespace)
 
@@ -247,7 +247,7 @@ def steady_port(file: Path) -> int:
     return port
 
 
-async def _follow_node(server: ApiServer, scheduler: Scheduler, options: Options) -> None:
+async def _follow_node(server: ApiServer, scheduler: Scheduler, options: ClusterOptions) -> None:
     mirror: Mirror[Object] = Mirror(server.client, "nodes", dict)
 
     def changed(_key: str) -> None:

@@ -74,7 +74,7 @@ def controller_mark(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Start:
+class DaemonStart:
     """How to start a daemon.
 
     Attributes:
@@ -93,7 +93,7 @@ class Start:
         ]  # fmt: skip
 
 
-def up(start: Start) -> tuple[Daemon, bool]:
+def up(start: DaemonStart) -> tuple[Daemon, bool]:
     """Start the daemon of a folder in a session of its own, unless it runs. Returns it, and whether this call
     started it.
 

@@ -14,7 +14,7 @@ from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, Service, target_port
-from edl_workflows.local.selection import Selection
+from edl_workflows.local.selection import ServiceSelection
 
 _BATCH_SECONDS = 0.1
 _log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class EndpointsWriter:
     """
 
     def __init__(
-        self, client: LocalClient, services: Mirror[Service], pods: Mirror[Pod], selection: Selection
+        self, client: LocalClient, services: Mirror[Service], pods: Mirror[Pod], selection: ServiceSelection
     ) -> None:
         self._client = client
         self._services = services

@@ -11,7 +11,7 @@ from edl_workflows.local.apiserver.metadata import timestamp
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
-from edl_workflows.local.scheduler.plan import Node
+from edl_workflows.local.scheduler.plan import SchedulerNode
 from edl_workflows.local.scheduler.resources import Amounts
 
 _log = structlog.get_logger(__name__)
@@ -50,12 +50,12 @@ def _status(capacity: Mapping[str, str]) -> Object:
     }
 
 
-def observe(client: LocalClient) -> Node | None:
+def observe(client: LocalClient) -> SchedulerNode | None:
     """The node as the scheduler sees it, with users' changes; None if it was deleted."""
     obj = client.find("nodes", NODE_NAME)
     if obj is None:
         return None
-    return Node(
+    return SchedulerNode(
         name=NODE_NAME,
         allocatable=_readable((obj.get("status") or {}).get("allocatable") or {}),
         labels=obj["metadata"].get("labels") or {},

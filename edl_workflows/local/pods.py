@@ -17,7 +17,7 @@ from edl_workflows.jobs.objects import parse_quantity
 _NUMBER = re.compile(r"[0-9]{1,5}\Z")
 
 
-class Part(BaseModel):
+class PodPart(BaseModel):
     """Base class: camelCase outside, immutable inside; other fields are dropped.
 
     Quantities may be written as numbers; they become text.
@@ -32,12 +32,12 @@ class Part(BaseModel):
     )
 
 
-class OwnerReference(Part):
+class PodOwner(PodPart):
     uid: str = ""
     controller: bool = False
 
 
-class Metadata(Part):
+class ObjectMetadata(PodPart):
     name: str
     namespace: str = "default"
     uid: str = ""
@@ -46,7 +46,7 @@ class Metadata(Part):
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
     deletion_grace_period_seconds: int | None = None
-    owner_references: list[OwnerReference] = Field(default_factory=list)
+    owner_references: list[PodOwner] = Field(default_factory=list)
 
     @property
     def controller_uid(self) -> str:
@@ -54,7 +54,7 @@ class Metadata(Part):
         return next((owner.uid for owner in self.owner_references if owner.controller), "")
 
 
-class Resources(Part):
+class ContainerResources(PodPart):
     requests: dict[str, str] = Field(default_factory=dict)
     limits: dict[str, str] = Field(default_factory=dict)
 
@@ -67,19 +67,19 @@ class Resources(Part):
         return None if text is None else parse_quantity(text)
 
 
-class KeyRef(Part):
+class KeyRef(PodPart):
     name: str = ""
     key: str
     optional: bool = False
 
 
-class FieldRef(Part):
+class FieldRef(PodPart):
     """A field of the pod, such as ``metadata.name`` or ``metadata.labels['app']``."""
 
     field_path: str
 
 
-class ResourceFieldRef(Part):
+class ResourceFieldRef(PodPart):
     """A container's request or limit, such as ``limits.cpu``, divided and rounded up."""
 
     resource: str
@@ -87,50 +87,50 @@ class ResourceFieldRef(Part):
     divisor: str = "1"
 
 
-class ValueFrom(Part):
+class ValueFrom(PodPart):
     field_ref: FieldRef | None = None
     resource_field_ref: ResourceFieldRef | None = None
     config_map_key_ref: KeyRef | None = None
     secret_key_ref: KeyRef | None = None
 
 
-class EnvVar(Part):
+class ContainerVariable(PodPart):
     name: str
     value: str = ""
     value_from: ValueFrom | None = None
 
 
-class ObjectRef(Part):
+class ConfigObjectRef(PodPart):
     name: str = ""
     optional: bool = False
 
 
-class EnvFrom(Part):
+class EnvFrom(PodPart):
     """Every key of a ConfigMap or Secret as a variable."""
 
     prefix: str = ""
-    config_map_ref: ObjectRef | None = None
-    secret_ref: ObjectRef | None = None
+    config_map_ref: ConfigObjectRef | None = None
+    secret_ref: ConfigObjectRef | None = None
 
 
-class ContainerPort(Part):
+class ContainerPort(PodPart):
     container_port: int
     name: str = ""
     protocol: str = "TCP"
 
 
-class ExecAction(Part):
+class ExecAction(PodPart):
     """A command, run in the container's environment."""
 
     command: list[str] = Field(default_factory=list)
 
 
-class HttpHeader(Part):
+class HttpHeader(PodPart):
     name: str
     value: str
 
 
-class HttpGetAction(Part):
+class HttpGetAction(PodPart):
     """A request that succeeds with 200..399."""
 
     port: int | str
@@ -139,17 +139,17 @@ class HttpGetAction(Part):
     http_headers: list[HttpHeader] = Field(default_factory=list)
 
 
-class TcpSocketAction(Part):
+class TcpSocketAction(PodPart):
     """A connection that succeeds by being accepted."""
 
     port: int | str
 
 
-class SleepAction(Part):
+class SleepAction(PodPart):
     seconds: int
 
 
-class Handler(Part):
+class Handler(PodPart):
     """What a probe or hook does: exactly one of the actions."""
 
     exec: ExecAction | None = None
@@ -169,12 +169,12 @@ class Probe(Handler):
     failure_threshold: int = 3
 
 
-class Lifecycle(Part):
+class Lifecycle(PodPart):
     post_start: Handler | None = None
     pre_stop: Handler | None = None
 
 
-class VolumeMount(Part):
+class VolumeMount(PodPart):
     name: str
     mount_path: str
     read_only: bool = False
@@ -182,13 +182,13 @@ class VolumeMount(Part):
     sub_path_expr: str = ""
 
 
-class SecurityContext(Part):
+class SecurityContext(PodPart):
     """The supported fields; others are refused (`runner.support`)."""
 
     allow_privilege_escalation: bool | None = None
 
 
-class Container(Part):
+class Container(PodPart):
     """One container; its programs are those that the machine has installed."""
 
     name: str
@@ -196,10 +196,10 @@ class Container(Part):
     command: list[str] = Field(default_factory=list)
     args: list[str] = Field(default_factory=list)
     working_dir: str = ""
-    env: list[EnvVar] = Field(default_factory=list)
+    env: list[ContainerVariable] = Field(default_factory=list)
     env_from: list[EnvFrom] = Field(default_factory=list)
     ports: list[ContainerPort] = Field(default_factory=list)
-    resources: Resources = Field(default_factory=Resources)
+    resources: ContainerResources = Field(default_factory=ContainerResources)
     readiness_probe: Probe | None = None
     liveness_probe: Probe | None = None
     startup_probe: Probe | None = None
@@ -210,13 +210,13 @@ class Container(Part):
     termination_message_policy: str = "File"
 
 
-class ReadinessGate(Part):
+class ReadinessGate(PodPart):
     """A condition set by others that Ready requires."""
 
     condition_type: str
 
 
-class PodSpec(Part):
+class PodSpec(PodPart):
     containers: list[Container]
     init_containers: list[Container] = Field(default_factory=list)
     restart_policy: str = "Always"
@@ -243,10 +243,10 @@ class PodSpec(Part):
         return [*self.init_containers, *self.containers]
 
 
-class Pod(Part):
+class Pod(PodPart):
     """A pod as read from the API; its status is not parsed."""
 
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: PodSpec
     status: dict[str, Any] = Field(default_factory=dict)
 
@@ -285,14 +285,14 @@ def references(pod: Pod) -> frozenset[str]:
     return frozenset(filter(None, found))
 
 
-class ServicePort(Part):
+class ServicePort(PodPart):
     port: int
     target_port: int | str | None = None
     name: str = ""
     protocol: str = "TCP"
 
 
-class ServiceSpec(Part):
+class ServiceSpec(PodPart):
     ports: list[ServicePort] = Field(default_factory=list)
     selector: dict[str, str] = Field(default_factory=dict)
     type: str = "ClusterIP"
@@ -300,8 +300,8 @@ class ServiceSpec(Part):
     publish_not_ready_addresses: bool = False
 
 
-class Service(Part):
-    metadata: Metadata
+class Service(PodPart):
+    metadata: ObjectMetadata
     spec: ServiceSpec = Field(default_factory=ServiceSpec)
 
     def selects(self, pod: Pod) -> bool:

@@ -3,13 +3,13 @@ scan."""
 
 from collections.abc import Iterable
 
-from edl_workflows.local.pods import Metadata, Pod, Service
+from edl_workflows.local.pods import ObjectMetadata, Pod, Service
 
 Item = tuple[str, str, str]
 """Namespace, and one label with its value."""
 
 
-class Selection:
+class ServiceSelection:
     """Services by their selectors and pods by their labels."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Selection:
         self._places_of_pods: dict[str, list[Item]] = {}
 
     @classmethod
-    def of(cls, services: Iterable[Service], pods: Iterable[Pod] = ()) -> "Selection":
+    def of(cls, services: Iterable[Service], pods: Iterable[Pod] = ()) -> "ServiceSelection":
         """The selection among these."""
         made = cls()
         for service in services:
@@ -57,7 +57,7 @@ class Selection:
         return [pod for pod in min(buckets, key=len, default={}).values() if service.selects(pod)]
 
 
-def _items(metadata: Metadata) -> list[Item]:
+def _items(metadata: ObjectMetadata) -> list[Item]:
     return [(metadata.namespace, name, value) for name, value in metadata.labels.items()]
 
 

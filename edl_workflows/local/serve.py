@@ -13,7 +13,7 @@ import structlog
 
 from edl_workflows.local import files
 from edl_workflows.local.apiserver import serving
-from edl_workflows.local.cluster import Options, running, steady_port
+from edl_workflows.local.cluster import ClusterOptions, running, steady_port
 from edl_workflows.local.daemon import RECORD_FILE, Daemon, controller_mark
 from edl_workflows.local.runner import processes
 
@@ -21,11 +21,11 @@ _RESTART_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
-async def serve(options: Options, *, controller: bool, di_server: bool) -> None:
+async def serve(options: ClusterOptions, *, controller: bool, di_server: bool) -> None:
     """Run the cluster until SIGTERM or SIGINT.
 
     Args:
-        options: see `Options`.
+        options: see `ClusterOptions`.
         controller: whether to run the controller, too.
         di_server: whether to run the DI server, too.
 

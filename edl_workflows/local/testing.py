@@ -70,7 +70,7 @@ class LocalCluster:
         Raises:
             UnavailableError: it did not start.
         """
-        daemon.up(daemon.Start(self.folder, self.settings.arguments()))
+        daemon.up(daemon.DaemonStart(self.folder, self.settings.arguments()))
 
     def kill(self) -> None:
         """SIGKILL its process, as a crash would; pods' processes go on."""

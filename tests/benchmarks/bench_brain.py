@@ -31,7 +31,7 @@ import httpx
 import psutil
 
 from edl_workflows.brain import auth
-from edl_workflows.brain.observations import ClusterSample, ObservedJob
+from edl_workflows.brain.observations import ClusterObservation, JobObservation
 from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.testing import free_port
@@ -184,13 +184,13 @@ def monitor(database_url: str, count: int, stop: float) -> None:
     total = {name: amount * count * 1.5 for name, amount in requests.items()}
     taken = {name: amount * count for name, amount in requests.items()}
     jobs = [
-        ObservedJob(f"uid-{i}", "ElasticJob", "bench", f"job-{i}", "Running", requests=requests)
+        JobObservation(f"uid-{i}", "ElasticJob", "bench", f"job-{i}", "Running", requests=requests)
         for i in range(count)
     ]
     with BrainStore(database_url) as store:
         store.record_jobs(jobs, [], time.time())
         while time.monotonic() < stop:
-            store.record_cluster(ClusterSample(time.time(), 100, 100, total, taken))
+            store.record_cluster(ClusterObservation(time.time(), 100, 100, total, taken))
             time.sleep(PERIOD)
 
 

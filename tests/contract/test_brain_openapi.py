@@ -12,7 +12,7 @@ from schemathesis.generation import GenerationMode
 
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.planner import PlannerProcess
-from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.service import BrainApi
 from edl_workflows.brain.store.store import BrainStore
 from tests.contract.openapi import KEPT, SETTINGS
 from tests.unit.brain import support
@@ -22,7 +22,7 @@ shared = support.shared
 
 
 def _schema() -> Any:
-    service = BrainService(BrainStore.__new__(BrainStore), PlannerProcess(""))
+    service = BrainApi(BrainStore.__new__(BrainStore), PlannerProcess(""))
     schema = schemathesis.openapi.from_dict(create_app(service, None, lambda *_: None).openapi())
     schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
     # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.

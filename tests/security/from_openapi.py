@@ -17,7 +17,7 @@ from schemathesis.generation import GenerationMode
 
 from edl_workflows.brain.app import create_app
 from edl_workflows.brain.planner import PlannerProcess
-from edl_workflows.brain.service import BrainService
+from edl_workflows.brain.service import BrainApi
 from edl_workflows.brain.store.store import BrainStore
 from tests.contract.test_di_server_openapi import DOCUMENT as DI_SERVER_DOCUMENT
 from tests.security.servers import ANSWER_SECONDS, Server
@@ -49,7 +49,7 @@ def _of_kubernetes(server: Server) -> list[Any]:
 def _of_brain(_server: Server) -> list[Any]:
     return [
         create_app(
-            BrainService(BrainStore.__new__(BrainStore), PlannerProcess("")), None, lambda *_: None
+            BrainApi(BrainStore.__new__(BrainStore), PlannerProcess("")), None, lambda *_: None
         ).openapi()
     ]
 

@@ -16,7 +16,7 @@ MAX_ROWS = 200
 
 
 class ClusterPoint(Message):
-    """The cluster at one moment; see `edl_workflows.brain.observations.ClusterSample`."""
+    """The cluster at one moment; see `edl_workflows.brain.observations.ClusterObservation`."""
 
     time: float
     nodes: int

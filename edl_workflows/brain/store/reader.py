@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Row, Select, and_, func, or_, select, true
 
-from edl_workflows.brain.observations import ClusterSample
+from edl_workflows.brain.observations import ClusterObservation
 from edl_workflows.brain.store import database
 from edl_workflows.brain.store.records import (
     JobKey,
@@ -133,7 +133,7 @@ class StoreReader:
         rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
         return [stored_job(row) for row in rows]
 
-    def cluster(self, since: float) -> ClusterSample | None:
+    def cluster(self, since: float) -> ClusterObservation | None:
         """The newest sample of the cluster, if it is recent enough."""
         wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
         rows = self._read(wanted)

@@ -12,7 +12,7 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import Row
 
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
+from edl_workflows.brain.observations import ClusterObservation, JobObservation, PlanObservation
 from edl_workflows.brain.store import tables
 from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.brain.store.writer import Rows
@@ -24,8 +24,8 @@ log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 _NODES = TypeAdapter(tuple[NodeSample, ...])
-_SEEN_CLUSTER = TypeAdapter(ClusterSample)
-_SEEN_JOB = TypeAdapter(ObservedJob)
+_SEEN_CLUSTER = TypeAdapter(ClusterObservation)
+_SEEN_JOB = TypeAdapter(JobObservation)
 MAX_WORDS = 1_024
 _UNSAID = {
     "phase": "",
@@ -71,7 +71,7 @@ class StoredJob:
 
     key: JobKey
     facts: JobFacts | None
-    seen: ObservedJob | None
+    seen: JobObservation | None
     reported: float | None
     end: JobEnd | None
 
@@ -110,7 +110,7 @@ def stored_job(row: Row[Any]) -> StoredJob:
     return StoredJob(key, facts, seen, row.reported, end)
 
 
-def cluster_sample(row: Row[Any]) -> ClusterSample | None:
+def cluster_sample(row: Row[Any]) -> ClusterObservation | None:
     """Returns None for a row that cannot be read."""
     return _parse_or_none(_SEEN_CLUSTER.validate_json, row.sample)
 
@@ -172,7 +172,7 @@ def report_rows(report: JobReport, now: float) -> Rows:
     return rows
 
 
-def observed_job_row(job: ObservedJob, now: float) -> Mapping[str, Any]:
+def observed_job_row(job: JobObservation, now: float) -> Mapping[str, Any]:
     """What the monitor saw of a job, as a row."""
     return _UNSAID | {
         "namespace": job.namespace,
@@ -189,7 +189,7 @@ def observed_job_row(job: ObservedJob, now: float) -> Mapping[str, Any]:
     }
 
 
-def observed_plan_row(plan: ObservedPlan, now: float) -> Mapping[str, Any]:
+def observed_plan_row(plan: PlanObservation, now: float) -> Mapping[str, Any]:
     """What the monitor saw of a ScalePlan, as a row."""
     return {
         "namespace": plan.namespace,

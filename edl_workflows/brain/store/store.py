@@ -22,7 +22,7 @@ from sqlalchemy import (
     update,
 )
 
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
+from edl_workflows.brain.observations import ClusterObservation, JobObservation, PlanObservation
 from edl_workflows.brain.store import database, tables
 from edl_workflows.brain.store.reader import StoreReader
 from edl_workflows.brain.store.records import (
@@ -87,7 +87,7 @@ class BrainStore(StoreReader):
         """
         self.submit(report, now).result()
 
-    def record_cluster(self, sample: ClusterSample) -> None:
+    def record_cluster(self, sample: ClusterObservation) -> None:
         """Store a sample of the cluster.
 
         Raises:
@@ -96,7 +96,7 @@ class BrainStore(StoreReader):
         row = {"time": sample.time, "sample": json.dumps(asdict(sample))}
         self._writer.write({tables.NEW_CLUSTER: [row]}).result()
 
-    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
+    def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
         """Store what the monitor saw of jobs, and mark others as gone, in one transaction.
 
         Raises:
@@ -107,7 +107,7 @@ class BrainStore(StoreReader):
         ended = update(JOB).where(*there).values(gone=now, ended=func.coalesce(JOB.c.ended, now))
         self._write_seen(tables.SEEN_JOB, rows, ended)
 
-    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans.
 
         Raises:

@@ -49,7 +49,7 @@ JOB = Table(
     Column("reason", Text, nullable=False),
     Column("gone", Double),  # since when its object is not there
     Column("facts", Text, nullable=False),  # protocol.brain.JobFacts; "" before the master's first report
-    Column("seen", Text, nullable=False),  # ObservedJob as JSON; "" before the monitor has seen it
+    Column("seen", Text, nullable=False),  # JobObservation as JSON; "" before the monitor has seen it
     PrimaryKeyConstraint("namespace", "uid"),
     Index("job_uid", "uid"),
     Index("job_heard", "heard"),

@@ -1,9 +1,9 @@
 """Checks of a write beyond the object's own fields: the schema, the namespace, priority, finalizers."""
 
 from edl_workflows.local.apiserver import builtin, errors, quantities, rules, schemas
-from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.store import Key, Object, Store
+from edl_workflows.local.apiserver.store import Object, ObjectStore, StoreKey
 
 EMPTIED_FIRST = frozenset({"namespaces"})
 """Resources whose objects are removed only after their content."""
@@ -23,7 +23,7 @@ def _clean(value: object) -> object:
     return value
 
 
-def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Cause]:
+def check_schema(resource: ServedResource, obj: Object, old: Object | None) -> list[Cause]:
     """The violations of the schema and its rules.
 
     Raises:
@@ -45,7 +45,7 @@ def check_schema(resource: Resource, obj: Object, old: Object | None) -> list[Ca
     return causes or rules.evaluate(obj, old, resource.rules)
 
 
-def admit(objects: Store, resource: Resource, obj: Object) -> None:
+def admit(objects: ObjectStore, resource: ServedResource, obj: Object) -> None:
     """Check and complete a new object by other objects: its namespace, a pod's account and priority class.
 
     Raises:
@@ -59,8 +59,8 @@ def admit(objects: Store, resource: Resource, obj: Object) -> None:
         _admit_priority(objects, obj)
 
 
-def _admit_namespace(objects: Store, resource: Resource, meta: Object) -> None:
-    namespace = objects.require(Key("namespaces", "", meta["namespace"]))
+def _admit_namespace(objects: ObjectStore, resource: ServedResource, meta: Object) -> None:
+    namespace = objects.require(StoreKey("namespaces", "", meta["namespace"]))
     if namespace.fields.get("status.phase") == "Terminating":
         why = f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
         error = errors.forbidden(resource.id, meta.get("name", ""), why)
@@ -74,9 +74,9 @@ def _admit_namespace(objects: Store, resource: Resource, meta: Object) -> None:
         raise error
 
 
-def _admit_account(objects: Store, pod: Object) -> None:
+def _admit_account(objects: ObjectStore, pod: Object) -> None:
     meta, account = pod["metadata"], pod["spec"].get("serviceAccountName") or "default"
-    if objects.get(Key("serviceaccounts", meta["namespace"], account)) is None:
+    if objects.get(StoreKey("serviceaccounts", meta["namespace"], account)) is None:
         why = (
             f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" '
             "not found"
@@ -84,7 +84,7 @@ def _admit_account(objects: Store, pod: Object) -> None:
         raise errors.forbidden("pods", meta.get("name", ""), why)
 
 
-def _admit_priority(objects: Store, pod: Object) -> None:
+def _admit_priority(objects: ObjectStore, pod: Object) -> None:
     spec, name = pod["spec"], pod["spec"].get("priorityClassName")
     classes = [revision.decode() for revision in objects.list_objects("priorityclasses.scheduling.k8s.io")]
     if name:
@@ -99,7 +99,7 @@ def _admit_priority(objects: Store, pod: Object) -> None:
     spec["preemptionPolicy"] = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
 
 
-def check_finalizers(resource: Resource, obj: Object, old: Object) -> None:
+def check_finalizers(resource: ServedResource, obj: Object, old: Object) -> None:
     """Refuse new finalizers on an object that is being deleted.
 
     Raises:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.catalog import Resource
-from edl_workflows.local.apiserver.store import Key, Store
+from edl_workflows.local.apiserver.catalog import ServedResource
+from edl_workflows.local.apiserver.store import ObjectStore, StoreKey
 
 READS = frozenset({"get", "list", "watch"})
 SHARED = frozenset(
@@ -69,7 +69,7 @@ class Authenticator:
     """
 
     def __init__(
-        self, admins: Mapping[str, str], key: str, objects: Store, now: Callable[[], float] = time.time
+        self, admins: Mapping[str, str], key: str, objects: ObjectStore, now: Callable[[], float] = time.time
     ) -> None:
         self._admins = {hashlib.sha256(token.encode()).digest(): name for token, name in admins.items()}
         self._key = key.encode()
@@ -100,7 +100,7 @@ class Authenticator:
         if prefix != _PREFIX or not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
             raise errors.unauthorized()
         claims = json.loads(base64.urlsafe_b64decode(payload))
-        account = self._store.get(Key("serviceaccounts", claims["namespace"], claims["name"]))
+        account = self._store.get(StoreKey("serviceaccounts", claims["namespace"], claims["name"]))
         if claims["expires"] < self._now() or account is None or account.uid != claims["uid"]:
             raise errors.unauthorized()
         return Identity(f"system:serviceaccount:{claims['namespace']}:{claims['name']}", claims["namespace"])
@@ -111,7 +111,7 @@ class Authenticator:
         Raises:
             ApiError: 404, no such account.
         """
-        account = self._store.require(Key("serviceaccounts", namespace, name))
+        account = self._store.require(StoreKey("serviceaccounts", namespace, name))
         expires = self._now() + seconds
         claims = {"namespace": namespace, "name": name, "uid": account.uid, "expires": expires}
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
@@ -132,7 +132,7 @@ def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> b
     return (verb in READS and resource_id in SHARED) or (verb == "create" and resource_id in SELF_REVIEWS)
 
 
-def authorize(identity: Identity, verb: str, resource: Resource, namespace: str, name: str) -> None:
+def authorize(identity: Identity, verb: str, resource: ServedResource, namespace: str, name: str) -> None:
     """Refuse a request that `allows` does not allow.
 
     Raises:

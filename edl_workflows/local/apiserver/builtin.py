@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from edl_workflows.local.apiserver import builtin_pods, crds, schemas
-from edl_workflows.local.apiserver.catalog import Column, Resource
+from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
 from edl_workflows.local.apiserver.checks import check_port, required, unsupported
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
@@ -204,61 +204,61 @@ _EVENT_FIELDS = {
 
 
 @functools.cache
-def resources() -> tuple[Resource, ...]:
+def resources() -> tuple[ServedResource, ...]:
     types = type_schemas()
     return (*_running(types), *_configuration(types), *_groups(types), *_reviews(types))
 
 
-def _running(types: Types) -> tuple[Resource, ...]:
+def _running(types: Types) -> tuple[ServedResource, ...]:
     """The core group: what runs, and where."""
     return (
-        Resource(
+        ServedResource(
             "", "v1", "namespaces", "Namespace", namespaced=False, singular="namespace", short_names=("ns",),
             has_status=True,
             label_name=True, schema=types["V1Namespace"], fill=_fill_namespace,
             field_paths={"status.phase": ".status.phase"},
-            columns=(Column("Status", "string", ".status.phase"),),
+            columns=(TableColumn("Status", "string", ".status.phase"),),
         ),
-        Resource(
+        ServedResource(
             "", "v1", "nodes", "Node", namespaced=False, singular="node", short_names=("no",),
             has_status=True,
             schema=types["V1Node"], field_paths={"spec.unschedulable": ".spec.unschedulable"},
         ),
-        Resource(
+        ServedResource(
             "", "v1", "pods", "Pod", singular="pod", short_names=("po",), categories=("all",),
             has_status=True, graceful=True,
             schema=types["V1Pod"], fill=builtin_pods.fill, check=builtin_pods.check, field_paths=_POD_FIELDS,
             subresources=("log", "binding", "eviction"),
         ),
-        Resource(
+        ServedResource(
             "", "v1", "services", "Service", singular="service", short_names=("svc",), categories=("all",),
             has_status=True,
             label_name=True, schema=types["V1Service"], fill=_fill_service, check=_check_service,
             field_paths={"spec.clusterIP": ".spec.clusterIP", "spec.type": ".spec.type"},
         ),
-        Resource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",),
+        ServedResource("", "v1", "endpoints", "Endpoints", singular="endpoints", short_names=("ep",),
         schema=types["V1Endpoints"]),
     )  # fmt: skip
 
 
-def _configuration(types: Types) -> tuple[Resource, ...]:
+def _configuration(types: Types) -> tuple[ServedResource, ...]:
     """The core group: configuration of pods, and events about them."""
     return (
-        Resource(
+        ServedResource(
             "", "v1", "configmaps", "ConfigMap", singular="configmap", short_names=("cm",),
             schema=types["V1ConfigMap"],
             check=_check_config_map,
         ),
-        Resource(
+        ServedResource(
             "", "v1", "secrets", "Secret", singular="secret", schema=types["V1Secret"], fill=_fill_secret,
             check=_check_secret,
             field_paths={"type": ".type"},
         ),
-        Resource(
+        ServedResource(
             "", "v1", "serviceaccounts", "ServiceAccount", singular="serviceaccount", short_names=("sa",),
             schema=types["V1ServiceAccount"], subresources=("token",),
         ),
-        Resource(
+        ServedResource(
             "", "v1", "events", "Event", singular="event", short_names=("ev",), schema=types["CoreV1Event"],
             fill=_fill_event,
             field_paths=_EVENT_FIELDS,
@@ -266,58 +266,59 @@ def _configuration(types: Types) -> tuple[Resource, ...]:
     )  # fmt: skip
 
 
-def _groups(types: Types) -> tuple[Resource, ...]:
+def _groups(types: Types) -> tuple[ServedResource, ...]:
     """The named groups."""
     return (
-        Resource(
+        ServedResource(
             "coordination.k8s.io", "v1", "leases", "Lease", singular="lease", schema=types["V1Lease"],
-            columns=(Column("Holder", "string", ".spec.holderIdentity"),
-            Column("Age", "date", ".metadata.creationTimestamp")),
+            columns=(TableColumn("Holder", "string", ".spec.holderIdentity"),
+            TableColumn("Age", "date", ".metadata.creationTimestamp")),
         ),
         # Kept, so that the controller writes here what it writes anywhere; identities are told apart, rights
         # are not.
-        Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", singular="role", schema=types["V1Role"]),
-        Resource(
+        ServedResource("rbac.authorization.k8s.io", "v1", "roles", "Role", singular="role",
+        schema=types["V1Role"]),
+        ServedResource(
             "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", singular="rolebinding",
             schema=types["V1RoleBinding"],
         ),
-        Resource(
+        ServedResource(
             "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False,
             singular="priorityclass",
             short_names=("pc",), schema=types["V1PriorityClass"], fill=_fill_priority_class,
             check=_check_priority_class,
             columns=(
-                Column("Value", "integer", ".value"),
-                Column("Global-Default", "boolean", ".globalDefault"),
-                Column("Age", "date", ".metadata.creationTimestamp"),
+                TableColumn("Value", "integer", ".value"),
+                TableColumn("Global-Default", "boolean", ".globalDefault"),
+                TableColumn("Age", "date", ".metadata.creationTimestamp"),
             ),
         ),
-        Resource(
+        ServedResource(
             "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition",
             namespaced=False,
             singular="customresourcedefinition", short_names=("crd", "crds"), categories=("api-extensions",),
             has_status=True,
             schema=types["V1CustomResourceDefinition"], fill=crds.fill, check=crds.check,
-            columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
+            columns=(TableColumn("Created At", "date", ".metadata.creationTimestamp"),),
         ),
     )  # fmt: skip
 
 
-def _reviews(types: Types) -> Iterator[Resource]:
+def _reviews(types: Types) -> Iterator[ServedResource]:
     """Objects that are posted and answered but not stored: see `reviews`."""
     for group, kinds in {
         "authentication.k8s.io": ("SelfSubjectReview", "TokenReview"),
         "authorization.k8s.io": ("SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"),
     }.items():
         for kind in kinds:
-            yield Resource(
+            yield ServedResource(
                 group, "v1", f"{kind.lower()}s", kind, namespaced=False, singular=kind.lower(),
                 verbs=("create",),
                 schema=types[f"V1{kind}"],
             )  # fmt: skip
 
 
-def zero_status(obj: Object, resource: Resource) -> None:
+def zero_status(obj: Object, resource: ServedResource) -> None:
     """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients refuse objects
     without."""
     schema = (resource.schema.get("properties") or {}).get("status")

@@ -1,6 +1,6 @@
 """The resources of the server: the built-in ones and those that CustomResourceDefinitions add.
 
-A `Resource` holds all that the registry needs to know about one served version of a kind. `builtin` and
+A `ServedResource` holds all that the registry needs to know about one served version of a kind. `builtin` and
 `crds` create them.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_workflows.local.apiserver import schemas
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.rules import RuleTree
+from edl_workflows.local.apiserver.rules import CelRuleTree
 from edl_workflows.local.apiserver.store import Object
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -22,7 +22,7 @@ Check = Callable[[Object, Object | None], list[Cause]]
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A column of ``kubectl get``, as in a CRD's additionalPrinterColumns."""
 
     name: str
@@ -34,7 +34,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ScalePaths:
     """JSON paths that the scale subresource reads and writes (``.spec.replicas``)."""
 
     spec_path: str
@@ -52,7 +52,7 @@ def _check_nothing(obj: Object, old: Object | None) -> list[Cause]:
 
 
 @dataclass(frozen=True)
-class Resource:
+class ServedResource:
     """One served version of one kind.
 
     Attributes:
@@ -93,11 +93,11 @@ class Resource:
     categories: tuple[str, ...] = ()
     custom: bool = False
     has_status: bool = False
-    scale: Scale | None = None
+    scale: ScalePaths | None = None
     subresources: tuple[str, ...] = ()
     schema: schemas.SchemaDict = field(default_factory=dict)
-    rules: RuleTree = field(default_factory=RuleTree)
-    columns: tuple[Column, ...] = ()
+    rules: CelRuleTree = field(default_factory=CelRuleTree)
+    columns: tuple[TableColumn, ...] = ()
     field_paths: Mapping[str, str] = field(default_factory=dict)
     label_name: bool = False
     fill: Fill = _fill_nothing
@@ -135,22 +135,22 @@ class Resource:
 class Catalog:
     """All served resources, by path and by kind."""
 
-    def __init__(self, builtin: Iterable[Resource]) -> None:
-        self._by_path: dict[tuple[str, str, str], Resource] = {}
-        self._by_id: dict[str, list[Resource]] = {}
+    def __init__(self, builtin: Iterable[ServedResource]) -> None:
+        self._by_path: dict[tuple[str, str, str], ServedResource] = {}
+        self._by_id: dict[str, list[ServedResource]] = {}
         self.generation = 0
         """Counts changes, for caches of what is derived from the catalog."""
         for resource in builtin:
             self._add(resource)
 
-    def _add(self, resource: Resource) -> None:
+    def _add(self, resource: ServedResource) -> None:
         self._by_path[resource.group, resource.version, resource.plural] = resource
         self._by_id.setdefault(resource.id, []).append(resource)
 
-    def __iter__(self) -> Iterator[Resource]:
+    def __iter__(self) -> Iterator[ServedResource]:
         return iter(list(self._by_path.values()))
 
-    def replace(self, resource_id: str, resources: Iterable[Resource]) -> None:
+    def replace(self, resource_id: str, resources: Iterable[ServedResource]) -> None:
         """Serve these versions of a custom resource in place of the former ones; none: stop serving it."""
         for old in self._by_id.pop(resource_id, []):
             del self._by_path[old.group, old.version, old.plural]
@@ -158,17 +158,17 @@ class Catalog:
             self._add(resource)
         self.generation += 1
 
-    def at(self, group: str, version: str, plural: str) -> Resource | None:
+    def at(self, group: str, version: str, plural: str) -> ServedResource | None:
         """The resource at a path; None if nothing is served there."""
         return self._by_path.get((group, version, plural))
 
-    def by_id(self, resource_id: str) -> Resource | None:
+    def by_id(self, resource_id: str) -> ServedResource | None:
         """A served version of the resource with this store name; the storage version if it is served."""
         versions = self._by_id.get(resource_id, [])
         stored = [resource for resource in versions if resource.api_version == resource.stored_as]
         return next(iter(stored or versions), None)
 
-    def by_kind(self, api_version: str, kind: str) -> Resource | None:
+    def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
         """The resource of an ``apiVersion`` and a ``kind``, as an owner reference names it."""
         return next(
             (one for one in self._by_path.values() if one.kind == kind and one.api_version == api_version),

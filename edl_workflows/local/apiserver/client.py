@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from edl_workflows.local.apiserver import errors, patches, selectors
-from edl_workflows.local.apiserver.catalog import Resource
-from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.catalog import ServedResource
+from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import Registry, WriteOptions
-from edl_workflows.local.apiserver.store import Key, Object
+from edl_workflows.local.apiserver.store import Object, StoreKey
 
 
 class LocalClient:
@@ -27,7 +27,7 @@ class LocalClient:
         """The resourceVersion of the last change; a watch that starts here misses nothing later."""
         return self._registry.store.revision
 
-    def _resource(self, name: str) -> Resource:
+    def _resource(self, name: str) -> ServedResource:
         resource = self._registry.catalog.by_id(name)
         if resource is None:
             raise errors.no_such_path()
@@ -39,11 +39,11 @@ class LocalClient:
         Raises:
             ApiError: 404.
         """
-        return self._registry.store.require(Key(resource, namespace, name)).decode()
+        return self._registry.store.require(StoreKey(resource, namespace, name)).decode()
 
     def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
         """Read an object; None if there is none."""
-        revision = self._registry.store.get(Key(resource, namespace, name))
+        revision = self._registry.store.get(StoreKey(resource, namespace, name))
         return revision.decode() if revision else None
 
     def list_objects(
@@ -127,7 +127,7 @@ class LocalClient:
         Raises:
             ApiError: 404; 409 Conflict, another object has that name now.
         """
-        options = DeleteOptions(grace=grace, uid=uid, propagation=propagation)
+        options = DeletionOptions(grace=grace, uid=uid, propagation=propagation)
         self._registry.delete(self._resource(resource), namespace, name, options)
 
     async def watch(

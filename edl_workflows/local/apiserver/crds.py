@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from edl_workflows.local.apiserver import metadata, rules, schemas, structural
-from edl_workflows.local.apiserver.catalog import Column, Resource, Scale
+from edl_workflows.local.apiserver.catalog import ScalePaths, ServedResource, TableColumn
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Keeps a definition until its objects are gone."""
-_AGE = Column("Age", "date", ".metadata.creationTimestamp")
+_AGE = TableColumn("Age", "date", ".metadata.creationTimestamp")
 
 
 def fill(crd: Object) -> None:
@@ -114,20 +114,20 @@ def established(crd: Object, now: datetime) -> None:
     status["conditions"] = list(have.values())
 
 
-def resources(crd: Object) -> list[Resource]:
+def resources(crd: Object) -> list[ServedResource]:
     """The served versions of a checked definition."""
     spec = crd["spec"]
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
     return [_resource(spec, version, stored) for version in spec["versions"] if version.get("served")]
 
 
-def _resource(spec: Object, version: Object, stored: str) -> Resource:
+def _resource(spec: Object, version: Object, stored: str) -> ServedResource:
     names = spec["names"]
     schema = version["schema"]["openAPIV3Schema"]
     subresources = version.get("subresources") or {}
     scale = subresources.get("scale")
     fields = [field["jsonPath"] for field in version.get("selectableFields") or []]
-    return Resource(
+    return ServedResource(
         group=spec["group"],
         version=version["name"],
         plural=names["plural"],
@@ -147,12 +147,14 @@ def _resource(spec: Object, version: Object, stored: str) -> Resource:
     )
 
 
-def _scale(scale: Object) -> Scale:
-    return Scale(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or "")
+def _scale(scale: Object) -> ScalePaths:
+    return ScalePaths(
+        scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath") or ""
+    )
 
 
-def _column(column: Object) -> Column:
-    return Column(
+def _column(column: Object) -> TableColumn:
+    return TableColumn(
         column["name"],
         column["type"],
         column["jsonPath"],

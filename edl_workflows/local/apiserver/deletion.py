@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import admission, builtin, crds, errors
-from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.store import Object, Revision
 
 _MAX_GRACE_SECONDS = 2**31 - 1
@@ -15,7 +15,7 @@ FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
 
 
 @dataclass(frozen=True)
-class DeleteOptions:
+class DeletionOptions:
     """Options of a deletion.
 
     Attributes:
@@ -34,7 +34,9 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-def check_preconditions(resource: Resource, current: Revision, obj: Object, options: DeleteOptions) -> None:
+def check_preconditions(
+    resource: ServedResource, current: Revision, obj: Object, options: DeletionOptions
+) -> None:
     """Refuse to delete an object or a version that the caller does not mean.
 
     Raises:
@@ -52,7 +54,7 @@ def check_preconditions(resource: Resource, current: Revision, obj: Object, opti
         raise errors.conflict(resource.id, current.key.name, why)
 
 
-def grace_seconds(resource: Resource, obj: Object, options: DeleteOptions) -> int:
+def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOptions) -> int:
     """The grace period of an object; 0: it is removed at once."""
     # Nobody runs a pod without a node or one that has ended, so nobody would finish its deletion.
     if not resource.graceful or not obj["spec"].get("nodeName"):
@@ -63,7 +65,7 @@ def grace_seconds(resource: Resource, obj: Object, options: DeleteOptions) -> in
     return min(max(asked, 0), _MAX_GRACE_SECONDS)
 
 
-def finalizers(resource: Resource, meta: Object, options: DeleteOptions) -> list[str]:
+def finalizers(resource: ServedResource, meta: Object, options: DeletionOptions) -> list[str]:
     """The object's own finalizers and those of the propagation."""
     own = [one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
     if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
@@ -72,7 +74,7 @@ def finalizers(resource: Resource, meta: Object, options: DeleteOptions) -> list
     return own + extra
 
 
-def released(resource: Resource, obj: Object) -> bool:
+def released(resource: ServedResource, obj: Object) -> bool:
     """Whether nothing holds an object that is being deleted: its finalizers are gone and its grace period is
     over."""
     meta = obj["metadata"]

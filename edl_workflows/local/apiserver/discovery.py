@@ -1,6 +1,6 @@
 """Discovery: the groups, versions and resources of the server."""
 
-from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 SERVER_VERSION = {
@@ -69,14 +69,14 @@ def resources(catalog: Catalog, group_name: str, version: str) -> Object | None:
     }
 
 
-def subresources(resource: Resource) -> tuple[str, ...]:
+def subresources(resource: ServedResource) -> tuple[str, ...]:
     """All subresources of a resource."""
     status = ("status",) if resource.has_status else ()
     scale = ("scale",) if resource.scale else ()
     return (*status, *scale, *resource.subresources)
 
 
-def _entries(resource: Resource) -> list[Object]:
+def _entries(resource: ServedResource) -> list[Object]:
     entry: Object = {
         "name": resource.plural,
         "singularName": resource.singular,

@@ -16,27 +16,27 @@ from edl_workflows.local.apiserver.deletion import (
     FOREGROUND,
     FOREGROUND_FINALIZER,
     ORPHAN_FINALIZER,
-    DeleteOptions,
+    DeletionOptions,
 )
 from edl_workflows.local.apiserver.registry import Registry
-from edl_workflows.local.apiserver.store import Change, Key, Object, Revision
+from edl_workflows.local.apiserver.store import Object, Revision, StoredChange, StoreKey
 
 _log = structlog.get_logger(__name__)
 
 
-class Collector:
+class GarbageCollector:
     """Deletes objects whose owners are gone, and the content of what is being deleted."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._store = registry.store
-        self._keys: dict[str, Key] = {}
-        self._dependents: dict[str, set[Key]] = {}
-        self._queue: dict[Key, None] = {}  # a set in order of arrival
+        self._keys: dict[str, StoreKey] = {}
+        self._dependents: dict[str, set[StoreKey]] = {}
+        self._queue: dict[StoreKey, None] = {}  # a set in order of arrival
         self._wake = asyncio.Event()
         for resource in self._store.resources():
             for revision in self._store.list_objects(resource):
-                self._observe(Change(store.ADDED, revision, None))
+                self._observe(StoredChange(store.ADDED, revision, None))
         self._store.observe(self._observe)
 
     async def run(self) -> None:
@@ -61,11 +61,11 @@ class Collector:
             _log.exception("garbage collection failed", object="/".join(key))
         return True
 
-    def _enqueue(self, key: Key) -> None:
+    def _enqueue(self, key: StoreKey) -> None:
         self._queue[key] = None
         self._wake.set()
 
-    def _observe(self, change: Change) -> None:
+    def _observe(self, change: StoredChange) -> None:
         revision = change.revision
         key = revision.key
         for uid in change.previous.owners if change.previous else ():
@@ -83,16 +83,16 @@ class Collector:
         if revision.owners or revision.deleting:
             self._enqueue(key)
 
-    def _waiting_for(self, gone: Revision) -> Iterator[Key]:
+    def _waiting_for(self, gone: Revision) -> Iterator[StoreKey]:
         candidates = [self._keys[uid] for uid in gone.owners if uid in self._keys]
-        candidates.append(Key("namespaces", "", gone.key.namespace))
-        candidates.append(Key(builtin.CRDS, "", gone.key.resource))
+        candidates.append(StoreKey("namespaces", "", gone.key.namespace))
+        candidates.append(StoreKey(builtin.CRDS, "", gone.key.resource))
         for key in candidates:
             revision = self._store.get(key)
             if revision is not None and revision.deleting:
                 yield key
 
-    def _look(self, key: Key) -> None:
+    def _look(self, key: StoreKey) -> None:
         revision = self._store.get(key)
         if revision is None:
             return
@@ -117,11 +117,11 @@ class Collector:
         owner = self._keys.get(uid)
         return owner is not None and owner.namespace in ("", dependent.key.namespace)
 
-    def _delete(self, key: Key, propagation: str, uid: str) -> None:
+    def _delete(self, key: StoreKey, propagation: str, uid: str) -> None:
         resource = self._registry.catalog.by_id(key.resource)
         if resource is not None:
             self._registry.delete(
-                resource, key.namespace, key.name, DeleteOptions(propagation=propagation, uid=uid)
+                resource, key.namespace, key.name, DeletionOptions(propagation=propagation, uid=uid)
             )
 
     def _deleting(self, revision: Revision) -> None:
@@ -161,7 +161,7 @@ class Collector:
                 self._registry.amend(key, lambda meta, rest=rest: _keep_owners(meta, rest))  # type: ignore[misc]
         self._release(owner.key, ORPHAN_FINALIZER)
 
-    def _release(self, key: Key, finalizer: str) -> None:
+    def _release(self, key: StoreKey, finalizer: str) -> None:
         def drop(meta: Object) -> None:
             meta["finalizers"] = [one for one in meta["finalizers"] if one != finalizer]
             if not meta["finalizers"]:

@@ -8,7 +8,7 @@ import hashlib
 import json
 
 from edl_workflows.local.apiserver import discovery
-from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 _OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
@@ -24,11 +24,11 @@ def index(catalog: Catalog) -> Object:
     return {"paths": paths}
 
 
-def _base(resource: Resource) -> str:
+def _base(resource: ServedResource) -> str:
     return f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
 
 
-def _component(resource: Resource) -> str:
+def _component(resource: ServedResource) -> str:
     reverse = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
     return f"{reverse}.{resource.version}.{resource.kind}"
 
@@ -70,7 +70,7 @@ def _parameter_v2(parameter: Object) -> Object:
     return {name: value for name, value in parameter.items() if name != "schema"} | schema
 
 
-def _operation_v2(resource: Resource, operation: Object) -> Object:
+def _operation_v2(resource: ServedResource, operation: Object) -> Object:
     kept = {
         name: value
         for name, value in operation.items()
@@ -80,7 +80,7 @@ def _operation_v2(resource: Resource, operation: Object) -> Object:
     return {**kept, "responses": {"200": {"description": "OK", "schema": schema}}}
 
 
-def _gvk(resource: Resource) -> Object:
+def _gvk(resource: ServedResource) -> Object:
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
@@ -92,7 +92,7 @@ _METADATA: Object = {
 }
 
 
-def _schema(resource: Resource) -> Object:
+def _schema(resource: ServedResource) -> Object:
     schema = {"type": "object", **json.loads(json.dumps(resource.schema))}
     properties = schema.setdefault("properties", {})
     metadata = properties.setdefault("metadata", {"type": "object"})
@@ -102,7 +102,7 @@ def _schema(resource: Resource) -> Object:
     return schema
 
 
-def _paths(resource: Resource) -> Object:
+def _paths(resource: ServedResource) -> Object:
     below = "/namespaces/{namespace}" if resource.namespaced else ""
     collection = f"/{_base(resource)}{below}/{resource.plural}"
     parameters = [_path_parameter("namespace")] if below else []
@@ -125,11 +125,11 @@ def _path_parameter(name: str) -> Object:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-def _patches(resource: Resource) -> tuple[str, ...]:
+def _patches(resource: ServedResource) -> tuple[str, ...]:
     return _PATCHES if resource.custom else (*_PATCHES, "application/strategic-merge-patch+json")
 
 
-def _operation(resource: Resource, action: str, bodies: tuple[str, ...] = ()) -> Object:
+def _operation(resource: ServedResource, action: str, bodies: tuple[str, ...] = ()) -> Object:
     reference = {"schema": {"$ref": f"#/components/schemas/{_component(resource)}"}}
     operation: Object = {
         "operationId": f"{action}{resource.kind}",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from starlette.responses import Response, StreamingResponse
 
 from edl_workflows.local.apiserver import auth, errors, metadata, requests, store, views
-from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import Registry
-from edl_workflows.local.apiserver.store import Key, Object
+from edl_workflows.local.apiserver.store import Object, StoreKey
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,10 @@ def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None
 
 
 async def logs(
-    objects: store.Store, provider: LogProvider | None, target: requests.Target, query: Mapping[str, str]
+    objects: store.ObjectStore,
+    provider: LogProvider | None,
+    target: requests.RequestTarget,
+    query: Mapping[str, str],
 ) -> Response:
     """Answer ``pods/NAME/log``.
 
@@ -114,7 +117,7 @@ async def logs(
         ApiError: 404, no such pod; 400, no such container, or it has not started; 422, both or neither of two
             start times; 503, no runner serves this cluster.
     """
-    pod = objects.require(Key("pods", target.namespace, target.name)).decode()
+    pod = objects.require(StoreKey("pods", target.namespace, target.name)).decode()
     container = _container(pod, query.get("container", ""))
     request = LogRequest(
         namespace=target.namespace,
@@ -144,7 +147,7 @@ async def logs(
     return StreamingResponse(stream(), media_type="text/plain")
 
 
-def bind(registry: Registry, target: requests.Target, body: Object) -> Response:
+def bind(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
     """Answer ``pods/NAME/binding``.
 
     Raises:
@@ -157,18 +160,18 @@ def bind(registry: Registry, target: requests.Target, body: Object) -> Response:
     return views.answer(store.encode(success({})), 201)
 
 
-def evict(registry: Registry, target: requests.Target, body: Object) -> Response:
+def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
     """Answer ``pods/NAME/eviction``: a deletion, as there are no disruption budgets.
 
     Raises:
         ApiError: 404.
     """
     grace = requests.grace_seconds(requests.part(body, "deleteOptions").get("gracePeriodSeconds"))
-    registry.delete(target.resource, target.namespace, target.name, DeleteOptions(grace=grace))
+    registry.delete(target.resource, target.namespace, target.name, DeletionOptions(grace=grace))
     return views.answer(store.encode(success({})), 201)
 
 
-def issue_token(authenticator: auth.Authenticator, target: requests.Target, body: Object) -> Response:
+def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarget, body: Object) -> Response:
     """Answer ``serviceaccounts/NAME/token``.
 
     Raises:

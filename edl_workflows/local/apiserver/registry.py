@@ -22,21 +22,21 @@ from edl_workflows.local.apiserver import (
     off_loop,
     schemas,
 )
-from edl_workflows.local.apiserver.catalog import Catalog, Resource
-from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
+from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.off_loop import Computations
 from edl_workflows.local.apiserver.store import (
     MAX_OBJECT_BYTES,
     MAX_STORED_BYTES,
-    Key,
     Object,
+    ObjectStore,
     Revision,
-    Store,
+    StoreKey,
 )
 
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 _GENERATE_ATTEMPTS = 8
-_DELETE = DeleteOptions()
+_DELETE = DeletionOptions()
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WriteResult:
     """The result of a write.
 
     Attributes:
@@ -80,7 +80,7 @@ class Registry:
     """
 
     def __init__(
-        self, objects: Store, catalog: Catalog, now: metadata.Now = lambda: datetime.now(UTC)
+        self, objects: ObjectStore, catalog: Catalog, now: metadata.Now = lambda: datetime.now(UTC)
     ) -> None:
         self.store = objects
         self.catalog = catalog
@@ -89,8 +89,8 @@ class Registry:
             self._serve(revision.decode())
 
     def create(
-        self, resource: Resource, namespace: str, obj: Object, options: WriteOptions = WriteOptions()
-    ) -> Outcome:
+        self, resource: ServedResource, namespace: str, obj: Object, options: WriteOptions = WriteOptions()
+    ) -> WriteResult:
         """Create an object from a manifest.
 
         Raises:
@@ -100,8 +100,8 @@ class Registry:
         return off_loop.run(self.creation(resource, namespace, obj, options))
 
     def creation(
-        self, resource: Resource, namespace: str, manifest: Object, options: WriteOptions
-    ) -> Computations[Outcome]:
+        self, resource: ServedResource, namespace: str, manifest: Object, options: WriteOptions
+    ) -> Computations[WriteResult]:
         """`create`, with its long computations apart."""
         obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
         meta = obj["metadata"]
@@ -117,23 +117,23 @@ class Registry:
             meta["generation"] = 1
         self._name(resource, meta)
         admission.admit(self.store, resource, obj)
-        served: Sequence[Resource] = yield lambda: self._validate(resource, obj, None)
+        served: Sequence[ServedResource] = yield lambda: self._validate(resource, obj, None)
         admission.admit(self.store, resource, obj)  # again: the namespace may have gone meanwhile
-        key = Key(resource.id, meta.get("namespace", ""), meta["name"])
+        key = StoreKey(resource.id, meta.get("namespace", ""), meta["name"])
         if options.dry_run:
             if self.store.get(key) is not None:
                 raise errors.already_exists(resource.id, key.name)
-            return Outcome(obj, warnings)
-        return Outcome(self._after(resource, self.store.create(key, obj), served), warnings)
+            return WriteResult(obj, warnings)
+        return WriteResult(self._after(resource, self.store.create(key, obj), served), warnings)
 
     def update(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         name: str,
         obj: Object,
         options: WriteOptions = WriteOptions(),
-    ) -> Outcome:
+    ) -> WriteResult:
         """Replace an object, or its status, by a manifest.
 
         Raises:
@@ -143,10 +143,10 @@ class Registry:
         return off_loop.run(self.replacement(resource, namespace, name, obj, options))
 
     def replacement(
-        self, resource: Resource, namespace: str, name: str, manifest: Object, options: WriteOptions
-    ) -> Computations[Outcome]:
+        self, resource: ServedResource, namespace: str, name: str, manifest: Object, options: WriteOptions
+    ) -> Computations[WriteResult]:
         """`update`, with its long computations apart."""
-        key = Key(resource.id, namespace, name)
+        key = StoreKey(resource.id, namespace, name)
         self.store.require(key)
         obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
         if obj["metadata"].setdefault("name", name) != name:
@@ -165,12 +165,12 @@ class Registry:
 
     def patch(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         name: str,
         change: Callable[[Object], Object],
         options: WriteOptions = WriteOptions(),
-    ) -> Outcome:
+    ) -> WriteResult:
         """Change an object, or its status, by a function of its current state.
 
         Raises:
@@ -180,16 +180,16 @@ class Registry:
 
     def change(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         name: str,
         change: Callable[[Object], Object],
         options: WriteOptions,
-    ) -> Computations[Outcome]:
+    ) -> Computations[WriteResult]:
         """`patch`, with its long computations apart."""
         outcome = None
         while outcome is None:
-            current = self.store.require(Key(resource.id, namespace, name))
+            current = self.store.require(StoreKey(resource.id, namespace, name))
             obj, warnings = yield functools.partial(
                 self._read_changed, resource, namespace, current, change, options
             )
@@ -200,7 +200,7 @@ class Registry:
 
     def _read_changed(
         self,
-        resource: Resource,
+        resource: ServedResource,
         namespace: str,
         current: Revision,
         change: Callable[[Object], Object],
@@ -210,14 +210,14 @@ class Registry:
         return self._read(resource, namespace, changed, options)
 
     def delete(
-        self, resource: Resource, namespace: str, name: str, options: DeleteOptions = _DELETE
-    ) -> Outcome:
+        self, resource: ServedResource, namespace: str, name: str, options: DeletionOptions = _DELETE
+    ) -> WriteResult:
         """Delete an object, or mark it for deletion while finalizers, dependents or its grace period hold it.
 
         Raises:
             ApiError: 404; 409 Conflict, a precondition does not hold.
         """
-        current = self.store.require(Key(resource.id, namespace, name))
+        current = self.store.require(StoreKey(resource.id, namespace, name))
         if resource.id == "namespaces" and name in admission.PROTECTED_NAMESPACES:
             raise errors.forbidden(resource.id, name, "this namespace may not be deleted")
         obj = current.decode()
@@ -227,7 +227,7 @@ class Registry:
         finalizers = deletion.finalizers(resource, meta, options)
         waiting = bool(finalizers) or grace > 0 or resource.id in admission.EMPTIED_FIRST
         if options.dry_run:
-            return Outcome(obj, gone=not waiting)
+            return WriteResult(obj, gone=not waiting)
         if not waiting:
             return self._remove(resource, current, obj)
         already = meta.get("deletionTimestamp")
@@ -240,7 +240,7 @@ class Registry:
             meta["finalizers"] = finalizers
         if resource.id == "namespaces":
             obj.setdefault("status", {})["phase"] = "Terminating"
-        return Outcome(self._after(resource, self.store.update(current.key, obj)))
+        return WriteResult(self._after(resource, self.store.update(current.key, obj)))
 
     def bind(self, namespace: str, name: str, node: str) -> None:
         """Assign a node to a pod.
@@ -248,7 +248,7 @@ class Registry:
         Raises:
             ApiError: 404; 409 Conflict, the pod has a node or is being deleted.
         """
-        key = Key("pods", namespace, name)
+        key = StoreKey("pods", namespace, name)
         current = self.store.require(key)
         pod = current.decode()
         if current.deleting:
@@ -269,14 +269,14 @@ class Registry:
         pod["status"]["conditions"] = [*conditions, scheduled]
         self.store.update(key, pod)
 
-    def finish(self, key: Key) -> None:
+    def finish(self, key: StoreKey) -> None:
         """Remove an object that only waited for the removal of its content (namespaces), unless finalizers
         hold it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current and resource and not current.decode()["metadata"].get("finalizers"):
             self._remove(resource, current, current.decode())
 
-    def amend(self, key: Key, change: Callable[[Object], None]) -> None:
+    def amend(self, key: StoreKey, change: Callable[[Object], None]) -> None:
         """Change an object's metadata on behalf of the system; remove the object if nothing else held it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current is None or resource is None:
@@ -288,12 +288,12 @@ class Registry:
         else:
             self.store.update(key, obj)
 
-    def view(self, resource: Resource, obj: Object) -> Object:
+    def view(self, resource: ServedResource, obj: Object) -> Object:
         """A stored object in the version that `resource` serves."""
         return {**obj, "apiVersion": resource.api_version, "kind": resource.kind}
 
     def _read(
-        self, resource: Resource, namespace: str, obj: Object, options: WriteOptions
+        self, resource: ServedResource, namespace: str, obj: Object, options: WriteOptions
     ) -> tuple[Object, tuple[str, ...]]:
         """The manifest with checked types, without unknown fields, with defaults; and the warnings."""
         most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
@@ -330,7 +330,7 @@ class Registry:
         obj["apiVersion"] = resource.stored_as
         return obj, tuple(unknown)
 
-    def _place(self, resource: Resource, namespace: str, meta: Object) -> None:
+    def _place(self, resource: ServedResource, namespace: str, meta: Object) -> None:
         if not resource.namespaced:
             meta.pop("namespace", None)
             return
@@ -341,16 +341,18 @@ class Registry:
             )
             raise errors.bad_request(message)
 
-    def _name(self, resource: Resource, meta: Object) -> None:
+    def _name(self, resource: ServedResource, meta: Object) -> None:
         base = meta.get("generateName")
         if meta.get("name") or not base:
             return
         for _ in range(_GENERATE_ATTEMPTS):
             meta["name"] = metadata.generate_name(base)
-            if self.store.get(Key(resource.id, meta.get("namespace", ""), meta["name"])) is None:
+            if self.store.get(StoreKey(resource.id, meta.get("namespace", ""), meta["name"])) is None:
                 return
 
-    def _validate(self, resource: Resource, obj: Object, old: Object | None) -> Sequence[Resource]:
+    def _validate(
+        self, resource: ServedResource, obj: Object, old: Object | None
+    ) -> Sequence[ServedResource]:
         """What a definition defines, compiled; empty for other objects.
 
         Raises:
@@ -371,12 +373,12 @@ class Registry:
 
     def _replace(
         self,
-        resource: Resource,
+        resource: ServedResource,
         current: Revision,
         obj: Object,
         options: WriteOptions,
         warnings: tuple[str, ...],
-    ) -> Computations[Outcome | None]:
+    ) -> Computations[WriteResult | None]:
         """None: another write has replaced `current` while this one was checked."""
         old = current.decode()
         meta, before = obj["metadata"], old["metadata"]
@@ -389,29 +391,31 @@ class Registry:
         if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
             raise errors.conflict(resource.id, current.key.name, errors.MODIFIED)
         combined = _combine(resource, old, obj, options.subresource)
-        served: Sequence[Resource] = yield lambda: self._validate(resource, combined, old)
+        served: Sequence[ServedResource] = yield lambda: self._validate(resource, combined, old)
         if self.store.get(current.key) is not current:
             return None
         admission.check_finalizers(resource, combined, old)
         if resource.counts_generation and _spec_changed(resource, old, combined):
             combined["metadata"]["generation"] = before.get("generation", 0) + 1
         if options.dry_run:
-            return Outcome(combined, warnings)
+            return WriteResult(combined, warnings)
         if deletion.released(resource, combined):
             removed = self._remove(resource, current, combined)
-            return Outcome(removed.obj, warnings, gone=True)
+            return WriteResult(removed.obj, warnings, gone=True)
         most = MAX_STORED_BYTES if options.subresource == "status" else MAX_OBJECT_BYTES
-        return Outcome(
+        return WriteResult(
             self._after(resource, self.store.update(current.key, combined, most=most), served), warnings
         )
 
-    def _remove(self, resource: Resource, current: Revision, obj: Object) -> Outcome:
+    def _remove(self, resource: ServedResource, current: Revision, obj: Object) -> WriteResult:
         last = self.store.delete(current.key, last=obj).decode()
         if resource.id == builtin.CRDS:
             self.catalog.replace(current.key.name, ())
-        return Outcome(last, gone=True)
+        return WriteResult(last, gone=True)
 
-    def _after(self, resource: Resource, revision: Revision, served: Sequence[Resource] = ()) -> Object:
+    def _after(
+        self, resource: ServedResource, revision: Revision, served: Sequence[ServedResource] = ()
+    ) -> Object:
         obj = revision.decode()
         if resource.id == builtin.CRDS:
             return self._serve(obj, served)
@@ -419,7 +423,7 @@ class Registry:
             self._default_account(revision.key.name)
         return obj
 
-    def _serve(self, crd: Object, served: Sequence[Resource] = ()) -> Object:
+    def _serve(self, crd: Object, served: Sequence[ServedResource] = ()) -> Object:
         before_fields = self._custom_fields(crd["metadata"]["name"])
         self.catalog.replace(crd["metadata"]["name"], served or crds.resources(crd))
         if self._custom_fields(crd["metadata"]["name"]) != before_fields:
@@ -428,7 +432,7 @@ class Registry:
         crds.established(crd, self._now())
         if json.dumps(crd.get("status")) == before:
             return crd
-        return self.store.update(Key(builtin.CRDS, "", crd["metadata"]["name"]), crd).decode()
+        return self.store.update(StoreKey(builtin.CRDS, "", crd["metadata"]["name"]), crd).decode()
 
     def _custom_fields(self, resource_id: str) -> dict[str, str]:
         resource = self.catalog.by_id(resource_id)
@@ -436,7 +440,7 @@ class Registry:
 
     def _default_account(self, namespace: str) -> None:
         accounts = self.catalog.by_id("serviceaccounts")
-        if accounts and self.store.get(Key(accounts.id, namespace, "default")) is None:
+        if accounts and self.store.get(StoreKey(accounts.id, namespace, "default")) is None:
             self.create(accounts, namespace, {"metadata": {"name": "default"}})
 
 
@@ -452,7 +456,7 @@ _KEPT = (
 """Metadata that only the server writes."""
 
 
-def _combine(resource: Resource, old: Object, new: Object, subresource: str) -> Object:
+def _combine(resource: ServedResource, old: Object, new: Object, subresource: str) -> Object:
     """`old` changed by the part of `new` that the (sub)resource may write."""
     if subresource == "status":
         combined = (
@@ -471,6 +475,6 @@ def _combine(resource: Resource, old: Object, new: Object, subresource: str) -> 
     return {**combined, "metadata": meta}
 
 
-def _spec_changed(resource: Resource, old: Object, new: Object) -> bool:
+def _spec_changed(resource: ServedResource, old: Object, new: Object) -> bool:
     skipped = {"metadata", "apiVersion"} | ({"status"} if resource.has_status else set())
     return any(old.get(field) != new.get(field) for field in (old.keys() | new.keys()) - skipped)

@@ -19,9 +19,9 @@ from edl_workflows.local.apiserver import (
     protobuf,
     registry,
 )
-from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.checks import MAX_DEFINITION_VALUES
-from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
@@ -51,7 +51,7 @@ _STREAMS = {
 
 
 @dataclass(frozen=True)
-class Target:
+class RequestTarget:
     """The target of a path.
 
     Attributes:
@@ -61,13 +61,13 @@ class Target:
         subresource: empty for the object itself.
     """
 
-    resource: Resource
+    resource: ServedResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
 
 
-def locate(catalog: Catalog, path: str) -> Target:
+def locate(catalog: Catalog, path: str) -> RequestTarget:
     """The target of a path below ``/api/v1`` or ``/apis/GROUP/VERSION``.
 
     Raises:
@@ -89,7 +89,7 @@ def locate(catalog: Catalog, path: str) -> Target:
         raise errors.ApiError(501, "NotImplemented", _STREAMS[subresource])
     if subresource and subresource not in discovery.subresources(resource):
         raise errors.no_such_path()
-    return Target(resource, namespace, name, subresource)
+    return RequestTarget(resource, namespace, name, subresource)
 
 
 def _group_version(steps: list[str]) -> tuple[str, str, list[str]]:
@@ -100,7 +100,7 @@ def _group_version(steps: list[str]) -> tuple[str, str, list[str]]:
     raise errors.no_such_path()
 
 
-def verb(target: Target, method: str, query: Mapping[str, str]) -> str:
+def verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
     """The Kubernetes verb of a request.
 
     Raises:
@@ -112,7 +112,7 @@ def verb(target: Target, method: str, query: Mapping[str, str]) -> str:
     return found
 
 
-def _verb(target: Target, method: str, query: Mapping[str, str]) -> str:
+def _verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
     if method == "GET":
         return "get" if target.name else "watch" if flag(query, "watch") else "list"
     if method == "POST":
@@ -264,7 +264,7 @@ async def read_object(request: Request) -> Object:
     return value
 
 
-async def read_patch(request: Request, resource: Resource) -> Callable[[Object], Object]:
+async def read_patch(request: Request, resource: ServedResource) -> Callable[[Object], Object]:
     """Parse the body as a change of an object.
 
     Raises:
@@ -339,7 +339,7 @@ def grace_seconds(value: Any) -> int | None:
     return value
 
 
-async def delete_options(request: Request) -> DeleteOptions:
+async def delete_options(request: Request) -> DeletionOptions:
     """Options of delete, from the body, then the query.
 
     Raises:
@@ -367,7 +367,7 @@ async def delete_options(request: Request) -> DeleteOptions:
     if not isinstance(in_body, list):
         raise errors.bad_request("dryRun must be a list")
     dry_run = _dry_run([*query.getlist("dryRun"), *map(str, in_body)])
-    return DeleteOptions(
+    return DeletionOptions(
         grace, propagation, conditions.get("uid") or "", conditions.get("resourceVersion") or "", dry_run
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from edl_workflows.local.apiserver import admission, auth, errors
 from edl_workflows.local.apiserver.auth import Authenticator, Identity
-from edl_workflows.local.apiserver.catalog import Catalog, Resource
+from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 _ALL = ["*"]
@@ -30,7 +30,7 @@ class Reviewer:
             "SelfSubjectRulesReview": lambda asking, spec: _rules(asking, str(spec.get("namespace") or "")),
         }
 
-    def answer(self, resource: Resource, asking: Identity, body: Object) -> Object:
+    def answer(self, resource: ServedResource, asking: Identity, body: Object) -> Object:
         """The review with its status.
 
         Raises:

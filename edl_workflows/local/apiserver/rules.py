@@ -75,7 +75,7 @@ def escape(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class CelRule:
     """One compiled rule.
 
     Attributes:
@@ -98,17 +98,17 @@ class Rule:
 
 
 @dataclass
-class RuleTree:
+class CelRuleTree:
     """The rules of a schema node and, by step, of the nodes below it that have any.
 
     `schema` is the node's, if a field below it has a name that rules must escape. `iterate`: a rule of it or
     of a node below goes over entries, or it is of a node that there may be many of.
     """
 
-    rules: list[Rule] = field(default_factory=list)
-    properties: dict[str, "RuleTree"] = field(default_factory=dict)
-    items: "RuleTree | None" = None
-    values: "RuleTree | None" = None
+    rules: list[CelRule] = field(default_factory=list)
+    properties: dict[str, "CelRuleTree"] = field(default_factory=dict)
+    items: "CelRuleTree | None" = None
+    values: "CelRuleTree | None" = None
     list_keys: Sequence[str] = ()
     schema: SchemaDict | None = None
     iterate: bool = False
@@ -117,15 +117,15 @@ class RuleTree:
         return bool(self.rules or self.properties or self.items or self.values)
 
 
-def compile_rules(schema: SchemaDict, path: str) -> tuple[RuleTree, list[Cause]]:
+def compile_rules(schema: SchemaDict, path: str) -> tuple[CelRuleTree, list[Cause]]:
     """Compile all rules of a schema; those that do not compile become causes at their `path`."""
     causes: list[Cause] = []
     return _compile(schema, path, causes)[0], causes
 
 
-def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> tuple[RuleTree, bool]:
+def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> tuple[CelRuleTree, bool]:
     """The tree, and whether a field below has a name that rules must escape."""
-    tree = RuleTree()
+    tree = CelRuleTree()
     for index, raw in enumerate(schema.get("x-kubernetes-validations") or []):
         try:
             tree.rules.append(_rule(raw))
@@ -139,7 +139,7 @@ def _compile(schema: SchemaDict, path: str, causes: list[Cause]) -> tuple[RuleTr
                 )
             )
     escapes = False
-    below: list[RuleTree] = []
+    below: list[CelRuleTree] = []
     for name, child in (schema.get("properties") or {}).items():
         found, inner = _compile(child, f"{path}.properties[{name}]", causes)
         escapes = escapes or inner or escape(name) != name
@@ -175,10 +175,10 @@ def _escaped(value: Any, schema: SchemaDict) -> Any:
     }
 
 
-def _rule(raw: Mapping[str, Any]) -> Rule:
+def _rule(raw: Mapping[str, Any]) -> CelRule:
     text = str(raw["rule"])
     expression = raw.get("messageExpression")
-    return Rule(
+    return CelRule(
         text=text,
         program=_program(text),
         message=str(raw.get("message") or f"failed rule: {text.strip()}"),
@@ -230,7 +230,7 @@ class _Evaluator(Evaluator):
         return super().evaluate(context)
 
 
-def evaluate(value: Any, old: Any, tree: RuleTree, path: str = "") -> list[Cause]:
+def evaluate(value: Any, old: Any, tree: CelRuleTree, path: str = "") -> list[Cause]:
     """The rules that `value` breaks; `old` is the value before the change, None if there was none."""
     causes: list[Cause] = []
     try:
@@ -240,7 +240,7 @@ def evaluate(value: Any, old: Any, tree: RuleTree, path: str = "") -> list[Cause
     return causes
 
 
-def _walk(value: Any, old: Any, tree: RuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
+def _walk(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
     if not tree or value is None:
         return
     yield from _here(value, old, tree, path, budget)
@@ -268,7 +268,7 @@ def _identity(entry: Mapping[str, Any], keys: Sequence[str]) -> str:
     return json.dumps([entry.get(key) for key in keys], sort_keys=True)
 
 
-def _here(value: Any, old: Any, tree: RuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
+def _here(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
     # What did not change has passed the plain rules before (upstream: CRD validation ratcheting).
     changed = value != old
     rules = [rule for rule in tree.rules if (old is not None if rule.transition else changed)]
@@ -293,11 +293,11 @@ def _here(value: Any, old: Any, tree: RuleTree, path: str, budget: _Budget) -> I
             )
 
 
-def _to_cel(value: Any, tree: RuleTree) -> Any:
+def _to_cel(value: Any, tree: CelRuleTree) -> Any:
     return json_to_cel(_escaped(value, tree.schema) if tree.schema else value)
 
 
-def _broken(rule: Rule, variables: Mapping[str, Any], budget: _Budget) -> str:
+def _broken(rule: CelRule, variables: Mapping[str, Any], budget: _Budget) -> str:
     try:
         if _run(rule.program, variables, budget) == celtypes.BoolType(True):
             return ""

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from edl_workflows.local.apiserver import errors, schemas
-from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 
-def read(resource: Resource, obj: Object) -> Object:
+def read(resource: ServedResource, obj: Object) -> Object:
     """The ``Scale`` of an object."""
     paths = resource.scale
     assert paths is not None
@@ -21,10 +21,16 @@ def read(resource: Resource, obj: Object) -> Object:
     if selector:
         status["selector"] = selector
     spec = {"replicas": schemas.selectable(obj, paths.spec_path) or 0}
-    return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "spec": spec, "status": status}
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": meta,
+        "spec": spec,
+        "status": status,
+    }
 
 
-def writer(resource: Resource, change: Callable[[Object], Object]) -> Callable[[Object], Object]:
+def writer(resource: ServedResource, change: Callable[[Object], Object]) -> Callable[[Object], Object]:
     """Turn a `change` of a ``Scale`` into a change of the scaled object."""
 
     def write(obj: Object) -> Object:

@@ -9,11 +9,11 @@ from edl_workflows.local.apiserver import builtin
 from edl_workflows.local.apiserver.auth import Authenticator
 from edl_workflows.local.apiserver.catalog import Catalog
 from edl_workflows.local.apiserver.client import LocalClient
-from edl_workflows.local.apiserver.garbage import Collector
+from edl_workflows.local.apiserver.garbage import GarbageCollector
 from edl_workflows.local.apiserver.pods import LogProvider
 from edl_workflows.local.apiserver.registry import Registry
 from edl_workflows.local.apiserver.reviews import Reviewer
-from edl_workflows.local.apiserver.store import Store
+from edl_workflows.local.apiserver.store import ObjectStore
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces that exist from the start."""
@@ -34,7 +34,7 @@ class ApiServer:
     """
 
     registry: Registry
-    collector: Collector
+    collector: GarbageCollector
     authenticator: Authenticator
     client: LocalClient = field(init=False)
     reviewer: Reviewer = field(init=False)
@@ -58,11 +58,11 @@ def open_server(directory: Path, admins: Mapping[str, str], *, history: int = 10
     """
     directory.mkdir(parents=True, exist_ok=True)
     catalog = Catalog(builtin.resources())
-    store = Store(directory / "state.db", history=history, index=catalog.index)
+    store = ObjectStore(directory / "state.db", history=history, index=catalog.index)
     registry = Registry(store, catalog)
     _furnish(registry)
     key = store.setting("service-account-key", secrets.token_hex(32))
-    return ApiServer(registry, Collector(registry), Authenticator(admins, key, store))
+    return ApiServer(registry, GarbageCollector(registry), Authenticator(admins, key, store))
 
 
 def _furnish(registry: Registry) -> None:

@@ -10,7 +10,7 @@ import yaml
 from starlette.applications import Starlette
 
 from edl_workflows.local.apiserver import certificates
-from edl_workflows.local.apiserver.store import Store
+from edl_workflows.local.apiserver.store import ObjectStore
 from edl_workflows.process.http import HttpServer, ListenOptions
 
 HOST = "127.0.0.1"
@@ -19,7 +19,7 @@ SHUTDOWN_SECONDS = 1
 
 
 @dataclass(frozen=True)
-class Access:
+class ServerAccess:
     """How to reach one API server.
 
     Attributes:
@@ -35,7 +35,7 @@ class Access:
     kubeconfig: Path
 
 
-def prepare(directory: Path, port: int) -> Access:
+def prepare(directory: Path, port: int) -> ServerAccess:
     """Write what clients need into `directory`; existing tokens and certificates are kept.
 
     Args:
@@ -47,7 +47,7 @@ def prepare(directory: Path, port: int) -> Access:
     if not token_file.exists():
         _write_private(token_file, secrets.token_urlsafe(32))
     files = certificates.ensure(directory / "pki")
-    access = Access(f"https://{HOST}:{port}", token_file.read_text(), files, directory / "kubeconfig")
+    access = ServerAccess(f"https://{HOST}:{port}", token_file.read_text(), files, directory / "kubeconfig")
     _write_private(access.kubeconfig, kubeconfig(access.url, access.token, files.authority.read_bytes()))
     return access
 
@@ -94,7 +94,7 @@ class ApiHttpServer(HttpServer):
         store: with the watches.
     """
 
-    def __init__(self, app: Starlette, access: Access, port: int, store: Store) -> None:
+    def __init__(self, app: Starlette, access: ServerAccess, port: int, store: ObjectStore) -> None:
         files = access.files
         super().__init__(
             app,

@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
-class Key(NamedTuple):
+class StoreKey(NamedTuple):
     """The identity of an object. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``;
     cluster-scoped objects have no namespace."""
 
@@ -68,7 +68,7 @@ class Revision:
     neither has to decode the object.
     """
 
-    key: Key
+    key: StoreKey
     rv: int
     body: bytes
     labels: Mapping[str, str]
@@ -87,7 +87,7 @@ Match = Callable[[Revision], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoredChange:
     """One row of the log in memory."""
 
     type: str
@@ -95,7 +95,7 @@ class Change:
     previous: Revision | None
 
 
-class WatchEvent(NamedTuple):
+class StoreEvent(NamedTuple):
     """An event of a watch: type, resourceVersion and the encoded object."""
 
     type: str
@@ -124,15 +124,15 @@ def everything(revision: Revision) -> bool:
     return True
 
 
-class Watch:
+class StoreWatch:
     """A subscription to the changes of one resource. Close it, or use it as a context manager."""
 
-    def __init__(self, store: "Store", resource: str, namespace: str, match: Match) -> None:
+    def __init__(self, store: "ObjectStore", resource: str, namespace: str, match: Match) -> None:
         self._store = store
         self._resource = resource
         self._namespace = namespace
         self._match = match
-        self._pending: deque[WatchEvent] = deque()
+        self._pending: deque[StoreEvent] = deque()
         self._pending_bytes = 0
         self._replayed = (0, 0)
         self._wake = asyncio.Event()
@@ -140,13 +140,13 @@ class Watch:
         self.ended = False
         """The store ends its watches: nothing more will come."""
 
-    def replay(self, changes: Iterable[Change]) -> None:
+    def replay(self, changes: Iterable[StoredChange]) -> None:
         """Queue the changes of the history, however many; called by the store."""
         for event in filter(None, map(self._view, changes)):
             self._queue(event)
         self._replayed = len(self._pending), self._pending_bytes
 
-    def offer(self, change: Change) -> None:
+    def offer(self, change: StoredChange) -> None:
         """Queue the change if it concerns this watch; called by the store."""
         event = self._view(change)
         if event is None or self._lost:
@@ -158,29 +158,29 @@ class Watch:
             self._pending.clear()
             self._pending_bytes = 0
 
-    def _queue(self, event: WatchEvent) -> None:
+    def _queue(self, event: StoreEvent) -> None:
         self._pending.append(event)
         self._pending_bytes += len(event.body)
         self._wake.set()
 
-    def _view(self, change: Change) -> WatchEvent | None:
+    def _view(self, change: StoredChange) -> StoreEvent | None:
         revision, previous = change.revision, change.previous
         if self._namespace and revision.key.namespace != self._namespace:
             return None
         now = change.type != DELETED and self._match(revision)
         before = previous is not None and self._match(previous)
         if now:
-            return WatchEvent(MODIFIED if before else ADDED, revision.rv, revision.body)
+            return StoreEvent(MODIFIED if before else ADDED, revision.rv, revision.body)
         if not before or previous is None:
             return None
         if change.type == DELETED:
-            return WatchEvent(DELETED, revision.rv, revision.body)
+            return StoreEvent(DELETED, revision.rv, revision.body)
         # It left the selection: the last selected state, at the revision in which it left.
         gone = previous.decode()
         gone["metadata"]["resourceVersion"] = str(revision.rv)
-        return WatchEvent(DELETED, revision.rv, encode(gone))
+        return StoreEvent(DELETED, revision.rv, encode(gone))
 
-    async def batch(self, wait: float | None = None) -> list[WatchEvent]:
+    async def batch(self, wait: float | None = None) -> list[StoreEvent]:
         """The events since the last call, after waiting at most `wait` seconds for the first; empty after
         that. If there are many, the next call returns more.
 
@@ -218,7 +218,7 @@ class Watch:
         self.close()
 
 
-class Store:
+class ObjectStore:
     """Objects by key with one global resourceVersion.
 
     Args:
@@ -232,11 +232,11 @@ class Store:
         self.history = history
         self._index = index
         self._objects: dict[str, dict[str, dict[str, Revision]]] = {}
-        self._changes: dict[str, deque[Change]] = {}
+        self._changes: dict[str, deque[StoredChange]] = {}
         self._change_bytes: dict[str, int] = {}
         self._floor: dict[str, int] = {}
-        self._watches: dict[str, set[Watch]] = {}
-        self._observers: list[Callable[[Change], None]] = []
+        self._watches: dict[str, set[StoreWatch]] = {}
+        self._observers: list[Callable[[StoredChange], None]] = []
         self._rv = 1
         self._db = sqlite3.connect(path, isolation_level=None)
         path.chmod(0o600)  # it holds secrets
@@ -249,9 +249,9 @@ class Store:
         self._floor = dict(self._db.execute("SELECT resource, rv FROM floor"))
         rows = self._db.execute("SELECT rv, resource, namespace, name, type, body FROM log ORDER BY rv")
         for rv, resource, namespace, name, kind, body in rows:
-            revision = self._revision(Key(resource, namespace, name), rv, body, json.loads(body))
+            revision = self._revision(StoreKey(resource, namespace, name), rv, body, json.loads(body))
             previous = self.get(revision.key)
-            self._remember(Change(kind, revision, previous), record=rv > self._floor.get(resource, 0))
+            self._remember(StoredChange(kind, revision, previous), record=rv > self._floor.get(resource, 0))
             self._rv = rv
         for resource in self._changes:
             self._compact(resource)
@@ -270,11 +270,11 @@ class Store:
         row = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
         return str(row[0])
 
-    def get(self, key: Key) -> Revision | None:
+    def get(self, key: StoreKey) -> Revision | None:
         """The current version, or None."""
         return self._objects.get(key.resource, {}).get(key.namespace, {}).get(key.name)
 
-    def require(self, key: Key) -> Revision:
+    def require(self, key: StoreKey) -> Revision:
         """The current version.
 
         Raises:
@@ -285,7 +285,7 @@ class Store:
             raise errors.not_found(key.resource, key.name)
         return revision
 
-    def create(self, key: Key, obj: Object) -> Revision:
+    def create(self, key: StoreKey, obj: Object) -> Revision:
         """Add an object; its ``metadata.resourceVersion`` is set.
 
         Raises:
@@ -296,7 +296,7 @@ class Store:
         return self._write(ADDED, key, obj, None, MAX_OBJECT_BYTES)
 
     def update(
-        self, key: Key, obj: Object, expect: int | None = None, *, most: int = MAX_STORED_BYTES
+        self, key: StoreKey, obj: Object, expect: int | None = None, *, most: int = MAX_STORED_BYTES
     ) -> Revision:
         """Replace an object; a replacement that changes nothing keeps its version.
 
@@ -310,7 +310,7 @@ class Store:
             return current
         return self._write(MODIFIED, key, obj, current, most)
 
-    def delete(self, key: Key, expect: int | None = None, last: Object | None = None) -> Revision:
+    def delete(self, key: StoreKey, expect: int | None = None, last: Object | None = None) -> Revision:
         """Remove an object; watchers see it as `last`, or in its last version.
 
         Raises:
@@ -364,7 +364,7 @@ class Store:
             objects.update({name: indexed(revision) for name, revision in objects.items()})
         changes = self._changes.get(resource, deque())
         self._changes[resource] = deque(
-            Change(one.type, indexed(one.revision), indexed(one.previous) if one.previous else None)
+            StoredChange(one.type, indexed(one.revision), indexed(one.previous) if one.previous else None)
             for one in changes
         )
 
@@ -372,7 +372,9 @@ class Store:
         """The resources that have objects."""
         return [resource for resource, spaces in self._objects.items() if any(spaces.values())]
 
-    def watch(self, resource: str, namespace: str = "", *, since: int, match: Match = everything) -> Watch:
+    def watch(
+        self, resource: str, namespace: str = "", *, since: int, match: Match = everything
+    ) -> StoreWatch:
         """The changes after version `since`, from the history and then as they happen.
 
         Raises:
@@ -381,12 +383,12 @@ class Store:
         """
         if since > self._rv:
             raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
-        watch = Watch(self, resource, namespace, match)
+        watch = StoreWatch(self, resource, namespace, match)
         watch.replay(self._since(resource, since))
         self._watches.setdefault(resource, set()).add(watch)
         return watch
 
-    def observe(self, observer: Callable[[Change], None]) -> None:
+    def observe(self, observer: Callable[[StoredChange], None]) -> None:
         """Call `observer` with every change of every resource, within the write; it must neither write nor
         raise."""
         self._observers.append(observer)
@@ -397,11 +399,11 @@ class Store:
             for watch in watches:
                 watch.end()
 
-    def forget(self, resource: str, watch: Watch) -> None:
+    def forget(self, resource: str, watch: StoreWatch) -> None:
         """Drop a closed watch."""
         self._watches.get(resource, set()).discard(watch)
 
-    def _since(self, resource: str, rv: int) -> Iterator[Change]:
+    def _since(self, resource: str, rv: int) -> Iterator[StoredChange]:
         floor = self._floor.get(resource, 0)
         if rv < floor:
             raise errors.expired(f"too old resource version: {rv} ({floor})")
@@ -409,13 +411,13 @@ class Store:
         start = bisect.bisect_right(changes, rv, key=lambda change: change.revision.rv)
         return itertools.islice(changes, start, None)
 
-    def _expect(self, key: Key, expect: int | None) -> Revision:
+    def _expect(self, key: StoreKey, expect: int | None) -> Revision:
         current = self.require(key)
         if expect is not None and expect != current.rv:
             raise errors.conflict(key.resource, key.name, errors.MODIFIED)
         return current
 
-    def _revision(self, key: Key, rv: int, body: bytes, obj: Object) -> Revision:
+    def _revision(self, key: StoreKey, rv: int, body: bytes, obj: Object) -> Revision:
         meta = obj["metadata"]
         return Revision(
             key=key,
@@ -429,7 +431,7 @@ class Store:
         )
 
     def _write(
-        self, kind: str, key: Key, obj: Object, previous: Revision | None, most: int | None = None
+        self, kind: str, key: StoreKey, obj: Object, previous: Revision | None, most: int | None = None
     ) -> Revision:
         rv = self._rv + 1
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(rv)}}
@@ -441,7 +443,7 @@ class Store:
             (rv, *key, kind, previous.rv if previous else None, revision.body),
         )
         self._rv = rv
-        change = Change(kind, revision, previous)
+        change = StoredChange(kind, revision, previous)
         self._remember(change, record=True)
         for watch in tuple(self._watches.get(key.resource, ())):
             watch.offer(change)
@@ -450,7 +452,7 @@ class Store:
         self._compact(key.resource)
         return revision
 
-    def _remember(self, change: Change, *, record: bool) -> None:
+    def _remember(self, change: StoredChange, *, record: bool) -> None:
         key = change.revision.key
         objects = self._objects.setdefault(key.resource, {}).setdefault(key.namespace, {})
         if change.type == DELETED:

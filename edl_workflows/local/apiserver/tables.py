@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from edl_workflows.local.apiserver.catalog import Column, Resource
+from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
 from edl_workflows.local.apiserver.store import Object
 
 Cells = Callable[[Object, datetime], list[Any]]
@@ -69,7 +69,7 @@ def json_path(obj: Any, path: str) -> Any:
     return value
 
 
-def _cell(column: Column, obj: Object, now: datetime) -> Any:
+def _cell(column: TableColumn, obj: Object, now: datetime) -> Any:
     value = json_path(obj, column.path)
     if column.type == "date":
         return age(value, now)
@@ -190,7 +190,7 @@ def _definition(
     return {"name": name, "type": kind, "format": fmt, "description": description, "priority": priority}
 
 
-def _columns(resource: Resource) -> list[Object]:
+def _columns(resource: ServedResource) -> list[Object]:
     if resource.id in _SPECIAL:
         names = _SPECIAL[resource.id][0]
         return [_definition(name.rstrip("*"), priority=int(name.endswith("*"))) for name in names]
@@ -199,14 +199,14 @@ def _columns(resource: Resource) -> list[Object]:
     ]
 
 
-def _cells(resource: Resource, obj: Object, now: datetime) -> list[Any]:
+def _cells(resource: ServedResource, obj: Object, now: datetime) -> list[Any]:
     if resource.id in _SPECIAL:
         return _SPECIAL[resource.id][1](obj, now)
     return [_cell(column, obj, now) for column in resource.columns]
 
 
 def table(
-    resource: Resource, objects: Iterable[Object], now: datetime, include: str, list_metadata: Object
+    resource: ServedResource, objects: Iterable[Object], now: datetime, include: str, list_metadata: Object
 ) -> Object:
     """A ``Table`` of objects.
 

@@ -10,10 +10,10 @@ from starlette.responses import Response, StreamingResponse
 
 from edl_workflows.local.apiserver import errors, off_loop, pods, requests, scale, selectors, store, views
 from edl_workflows.local.apiserver.off_loop import LONG_BYTES, Computations
-from edl_workflows.local.apiserver.registry import Outcome
-from edl_workflows.local.apiserver.requests import Target
+from edl_workflows.local.apiserver.registry import WriteResult
+from edl_workflows.local.apiserver.requests import RequestTarget
 from edl_workflows.local.apiserver.server import ApiServer
-from edl_workflows.local.apiserver.store import Key, Object
+from edl_workflows.local.apiserver.store import Object, StoreKey
 
 BOOKMARK_SECONDS = 30.0
 """Longest silence of a watch that allows bookmarks."""
@@ -24,31 +24,31 @@ DEFAULT_WATCH_SECONDS = 3600
 """Duration of a watch that requests none."""
 
 
-def _view(request: Request, target: Target) -> views.View:
+def _view(request: Request, target: RequestTarget) -> views.View:
     form = views.negotiate(request.headers.get("accept", ""))
     return views.View(target.resource, form, request.query_params.get("includeObject") or "Metadata")
 
 
-def _match(request: Request, target: Target) -> store.Match:
+def _match(request: Request, target: RequestTarget) -> store.Match:
     query = request.query_params
     return selectors.match(
         query.get("labelSelector", ""), query.get("fieldSelector", ""), target.resource.selectable_fields
     )
 
 
-async def get(server: ApiServer, request: Request, target: Target) -> Response:
+async def get(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """One object, its scale or its log."""
     if target.subresource == "log":
         return await pods.logs(server.registry.store, server.logs, target, request.query_params)
     if target.subresource not in ("", "status", "scale"):
         raise errors.method_not_allowed()
-    revision = server.registry.store.require(Key(target.resource.id, target.namespace, target.name))
+    revision = server.registry.store.require(StoreKey(target.resource.id, target.namespace, target.name))
     if target.subresource == "scale":
         return views.answer(store.encode(scale.read(target.resource, revision.decode())))
     return views.answer(_view(request, target).one(revision.body))
 
 
-async def list_objects(server: ApiServer, request: Request, target: Target) -> Response:
+async def list_objects(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """A collection or a page of it; all pages have one version."""
     query, objects = request.query_params, server.registry.store
     view, match = _view(request, target), _match(request, target)
@@ -94,7 +94,7 @@ class _Terms:
     deadline: float
 
 
-async def watch(server: ApiServer, request: Request, target: Target) -> Response:
+async def watch(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """A stream of changes; without a resourceVersion (or with 0) it begins with the current objects."""
     query = request.query_params
     view, match = _view(request, target), _match(request, target)
@@ -112,7 +112,7 @@ async def watch(server: ApiServer, request: Request, target: Target) -> Response
 
 
 async def _lines(
-    objects: store.Store, target: Target, view: views.View, match: store.Match, terms: _Terms
+    objects: store.ObjectStore, target: RequestTarget, view: views.View, match: store.Match, terms: _Terms
 ) -> AsyncIterator[bytes]:
     place = (target.resource.id, target.namespace)
     present = objects.list_objects(*place, match=match) if terms.initial else []
@@ -148,7 +148,7 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def _changes(
-    objects: store.Store, watched: store.Watch, view: views.View, terms: _Terms
+    objects: store.ObjectStore, watched: store.StoreWatch, view: views.View, terms: _Terms
 ) -> AsyncIterator[bytes]:
     while not watched.ended and (left := terms.deadline - time.monotonic()) > 0:
         events = await watched.batch(min(left, BOOKMARK_SECONDS))
@@ -163,7 +163,9 @@ def _error_line(error: errors.ApiError) -> bytes:
     return store.encode({"type": "ERROR", "object": error.to_status()}) + b"\n"
 
 
-def _written(request: Request, server: ApiServer, target: Target, outcome: Outcome, code: int) -> Response:
+def _written(
+    request: Request, server: ApiServer, target: RequestTarget, outcome: WriteResult, code: int
+) -> Response:
     obj = server.registry.view(target.resource, outcome.obj)
     if target.subresource == "scale":
         return views.answer(store.encode(scale.read(target.resource, obj)), code)
@@ -173,17 +175,17 @@ def _written(request: Request, server: ApiServer, target: Target, outcome: Outco
 
 
 async def _write(
-    request: Request, server: ApiServer, target: Target, computations: Computations[Outcome]
-) -> Outcome:
+    request: Request, server: ApiServer, target: RequestTarget, computations: Computations[WriteResult]
+) -> WriteResult:
     """Carry out a write; what may take long in a worker thread."""
-    present = server.registry.store.get(Key(target.resource.id, target.namespace, target.name))
+    present = server.registry.store.get(StoreKey(target.resource.id, target.namespace, target.name))
     size = int(request.headers.get("content-length", LONG_BYTES)) + (len(present.body) if present else 0)
     if size < LONG_BYTES and not target.resource.rules.iterate:
         return off_loop.run(computations)
     return await off_loop.run_off_loop(computations)
 
 
-async def create(server: ApiServer, request: Request, target: Target) -> Response:
+async def create(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """Create an object or a review, or post to a subresource."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
@@ -205,7 +207,7 @@ async def create(server: ApiServer, request: Request, target: Target) -> Respons
     return _written(request, server, target, outcome, 201)
 
 
-async def update(server: ApiServer, request: Request, target: Target) -> Response:
+async def update(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """Replace an object, its status or its scale."""
     body = await requests.read_object(request)
     place = (target.resource, target.namespace, target.name)
@@ -220,7 +222,7 @@ async def update(server: ApiServer, request: Request, target: Target) -> Respons
     return _written(request, server, target, outcome, 200)
 
 
-async def patch(server: ApiServer, request: Request, target: Target) -> Response:
+async def patch(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """Patch an object, its status or its scale."""
     change = await requests.read_patch(request, target.resource)
     place = (target.resource, target.namespace, target.name)
@@ -234,12 +236,12 @@ async def patch(server: ApiServer, request: Request, target: Target) -> Response
     return _written(request, server, target, outcome, 200)
 
 
-def _refuse_other_subresources(target: Target) -> None:
+def _refuse_other_subresources(target: RequestTarget) -> None:
     if target.subresource not in ("", "status"):
         raise errors.method_not_allowed()
 
 
-async def delete(server: ApiServer, request: Request, target: Target) -> Response:
+async def delete(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """Delete one object; answers with what remains of it, or a success."""
     if target.subresource:
         raise errors.method_not_allowed()
@@ -258,7 +260,7 @@ async def delete(server: ApiServer, request: Request, target: Target) -> Respons
     return _written(request, server, target, outcome, 200)
 
 
-async def delete_collection(server: ApiServer, request: Request, target: Target) -> Response:
+async def delete_collection(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """Delete the selected objects of a namespace."""
     match = _match(request, target)
     options = await requests.delete_options(request)

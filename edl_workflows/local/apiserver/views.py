@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.local.apiserver import errors, store, tables
-from edl_workflows.local.apiserver.catalog import Resource
+from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 MAX_WARNINGS = 50
@@ -55,7 +55,7 @@ class View:
         include: the part of its object that a table row carries.
     """
 
-    resource: Resource
+    resource: ServedResource
     form: str = WHOLE
     include: str = "Metadata"
 

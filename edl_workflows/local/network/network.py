@@ -14,10 +14,10 @@ import structlog
 from edl_workflows.local import files
 from edl_workflows.local.network.forward import Forwarders
 from edl_workflows.local.network.host_ports import HostPorts
-from edl_workflows.local.network.ports import LOOPBACK, Ports, World
+from edl_workflows.local.network.ports import LOOPBACK, NetworkObjects, PortAssignments
 from edl_workflows.local.network.rewrite import rewrite
 from edl_workflows.local.pods import Pod, Service
-from edl_workflows.local.selection import Selection
+from edl_workflows.local.selection import ServiceSelection
 
 _FIRST_IP = int(ipaddress.IPv4Address("127.64.0.1"))
 _LAST_IP = int(ipaddress.IPv4Address("127.127.255.254"))
@@ -49,7 +49,7 @@ class Network:
         folder: Path,
         services: Callable[[], Mapping[str, Service]],
         pods: Callable[[], Mapping[str, Pod]],
-        selection: Selection | None = None,
+        selection: ServiceSelection | None = None,
     ) -> None:
         self.map_file = folder / "services.json"
         self._file = folder / "network.json"
@@ -58,7 +58,9 @@ class Network:
         self._pods = pods
         self._selection = selection
         self._host_ports = HostPorts(crc32(str(folder).encode()), kept.get("blocks", ()))
-        self._ports = Ports(kept.get("assigned", {}), self._host_ports.allocate, kept.get("mentions", {}))
+        self._ports = PortAssignments(
+            kept.get("assigned", {}), self._host_ports.allocate, kept.get("mentions", {})
+        )
         self._forwarders = Forwarders()
         self._ips: dict[str, str] = dict(kept.get("ips", {}))
         self._changed = asyncio.Event()
@@ -160,10 +162,10 @@ class Network:
         self._forwarders.close()
         self._host_ports.close()
 
-    def _world(self) -> World:
-        return World(self._services(), self._pods(), self._selection)
+    def _world(self) -> NetworkObjects:
+        return NetworkObjects(self._services(), self._pods(), self._selection)
 
-    def _table(self, world: World) -> dict[str, str]:
+    def _table(self, world: NetworkObjects) -> dict[str, str]:
         return self._ports.table(world, self._ips)
 
     def _next_ip(self) -> str:
@@ -177,7 +179,7 @@ class Network:
         )
 
 
-def _linked(world: World, namespace: str) -> Iterator[Service]:
+def _linked(world: NetworkObjects, namespace: str) -> Iterator[Service]:
     """The Services of a namespace that pods get as variables, oldest first."""
     for service in world.services.values():
         spec = service.spec

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local.pods import Pod, Service, target_port
-from edl_workflows.local.selection import Selection
+from edl_workflows.local.selection import ServiceSelection
 
 LOOPBACK = "127.0.0.1"
 IDLE_KEPT = 256
@@ -26,7 +26,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
-class World:
+class NetworkObjects:
     """The Services, and the pods that occupy ports: those on the node whose processes may still live.
 
     Attributes:
@@ -37,7 +37,7 @@ class World:
 
     services: Mapping[str, Service] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    selection: Selection | None = None
+    selection: ServiceSelection | None = None
 
     def named(self, namespace: str, service: str) -> Service | None:
         """The Service with this name."""
@@ -57,8 +57,8 @@ class World:
         return list(found.values())
 
     @functools.cached_property
-    def _own(self) -> Selection:
-        return Selection.of(() if self.selection else self.services.values(), self.pods.values())
+    def _own(self) -> ServiceSelection:
+        return ServiceSelection.of(() if self.selection else self.services.values(), self.pods.values())
 
 
 def _age(obj: Pod | Service) -> tuple[datetime, str]:
@@ -75,7 +75,7 @@ def pod_key(uid: str, port: int) -> str:
     return f"pod/{uid}/{port}"
 
 
-class Ports:
+class PortAssignments:
     """The assignments.
 
     Args:
@@ -95,7 +95,7 @@ class Ports:
         self.mentions = {uid: set(keys) for uid, keys in (mentions or {}).items()}
         self._allocate = allocate
 
-    def of_pod(self, pod: Pod, world: World) -> dict[int, int]:
+    def of_pod(self, pod: Pod, world: NetworkObjects) -> dict[int, int]:
         """The host ports of a pod's declared container ports and of the ports that Services lead to.
         Repeatable.
 
@@ -109,7 +109,7 @@ class Ports:
             self.assigned = before
             raise
 
-    def _pod_port(self, pod: Pod, port: int, world: World) -> int:
+    def _pod_port(self, pod: Pod, port: int, world: NetworkObjects) -> int:
         key = pod_key(pod.metadata.uid, port)
         if key not in self.assigned:
             free = (one for one in self._offers(pod, port, world) if not self._held(one, pod, world))
@@ -121,7 +121,7 @@ class Ports:
             )
         return self.assigned[key]
 
-    def _offers(self, pod: Pod, port: int, world: World) -> Iterator[int]:
+    def _offers(self, pod: Pod, port: int, world: NetworkObjects) -> Iterator[int]:
         """Reserved ports that fit, best first: those of its Services, then one reserved for its own name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         keys = [
@@ -131,11 +131,11 @@ class Ports:
             keys.append(service_key(namespace, name, port))
         return (self.assigned[key] for key in keys if key in self.assigned)
 
-    def _held(self, host_port: int, pod: Pod, world: World) -> bool:
+    def _held(self, host_port: int, pod: Pod, world: NetworkObjects) -> bool:
         holders = self._holders(host_port) - {pod.metadata.uid}
         return any(one.metadata.uid in holders for one in world.pods.values())
 
-    def of_service(self, namespace: str, service: str, port: int, world: World) -> int:
+    def of_service(self, namespace: str, service: str, port: int, world: NetworkObjects) -> int:
         """The host port of a Service's port, reserved if nothing has that name yet. Repeatable."""
         key = service_key(namespace, service, port)
         if key not in self.assigned:
@@ -143,7 +143,7 @@ class Ports:
             self.assigned[key] = self._fresh() if found is None else found
         return self.assigned[key]
 
-    def _backing(self, namespace: str, service: str, port: int, world: World) -> Iterator[int]:
+    def _backing(self, namespace: str, service: str, port: int, world: NetworkObjects) -> Iterator[int]:
         known = world.named(namespace, service)
         if known is None:
             namesake = world.pods.get(f"{namespace}/{service}")
@@ -156,13 +156,13 @@ class Ports:
             if (assigned := self.assigned.get(pod_key(pod.metadata.uid, number))) is not None:
                 yield assigned
 
-    def mention(self, uid: str, namespace: str, service: str, port: int, world: World) -> int:
+    def mention(self, uid: str, namespace: str, service: str, port: int, world: NetworkObjects) -> int:
         """Like `of_service`, for a pod that is started with this address: the port stays reserved while the
         pod lives."""
         self.mentions.setdefault(uid, set()).add(service_key(namespace, service, port))
         return self.of_service(namespace, service, port, world)
 
-    def table(self, world: World, ips: Mapping[str, str]) -> dict[str, str]:
+    def table(self, world: NetworkObjects, ips: Mapping[str, str]) -> dict[str, str]:
         """A map from ``host:port`` to ``127.0.0.1:<host port>``, with hosts in canonical spelling.
 
         Args:
@@ -181,7 +181,7 @@ class Ports:
             found.update(self._service_rows(service, world))
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
 
-    def forwards(self, world: World) -> dict[int, int]:
+    def forwards(self, world: NetworkObjects) -> dict[int, int]:
         """Host ports of Services on which their pod does not listen, with the ports on which it does."""
         found: dict[int, int] = {}
         for service in world.served():
@@ -194,7 +194,7 @@ class Ports:
                 found[reserved] = backing[0]
         return found
 
-    def _taken(self, host_port: int, world: World) -> bool:
+    def _taken(self, host_port: int, world: NetworkObjects) -> bool:
         uids = {pod.metadata.uid for pod in world.pods.values()}
         return bool(self._holders(host_port) & uids)
 
@@ -205,7 +205,7 @@ class Ports:
             if one == host_port and key.startswith("pod/")
         }
 
-    def _service_rows(self, service: Service, world: World) -> Iterator[tuple[str, int]]:
+    def _service_rows(self, service: Service, world: NetworkObjects) -> Iterator[tuple[str, int]]:
         namespace, name = service.metadata.namespace, service.metadata.name
         for port in service.spec.ports:
             reserved = self.assigned.get(service_key(namespace, name, port.port))
@@ -214,7 +214,7 @@ class Ports:
             if backing:
                 yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing else backing[0]
 
-    def release(self, world: World) -> None:
+    def release(self, world: NetworkObjects) -> None:
         """Drop assignments of Services and pods that are gone and that no living pod was given, and the
         surplus of idle Services."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
@@ -232,7 +232,7 @@ class Ports:
         for key in idle[:-IDLE_KEPT]:
             del self.assigned[key]
 
-    def _in_use(self, world: World) -> set[str]:
+    def _in_use(self, world: NetworkObjects) -> set[str]:
         """The keys of the Services with a living pod."""
         return {
             service_key(service.metadata.namespace, service.metadata.name, one.port)
@@ -251,7 +251,7 @@ def _pod_hosts(pod: Pod, ips: Mapping[str, str]) -> Iterator[str]:
         yield f"{pod.spec.hostname}.{pod.spec.subdomain}.{pod.metadata.namespace}.svc"
 
 
-def _leading_to(pod: Pod, port: int, world: World) -> list[tuple[Service, int]]:
+def _leading_to(pod: Pod, port: int, world: NetworkObjects) -> list[tuple[Service, int]]:
     return [
         (service, one.port)
         for service in world.selecting(pod)
@@ -260,7 +260,7 @@ def _leading_to(pod: Pod, port: int, world: World) -> list[tuple[Service, int]]:
     ]
 
 
-def _ports(pod: Pod, world: World) -> Iterable[int]:
+def _ports(pod: Pod, world: NetworkObjects) -> Iterable[int]:
     declared = {port.container_port for container in pod.spec.all_containers for port in container.ports}
     served = {target_port(pod, port) for service in world.selecting(pod) for port in service.spec.ports}
     return declared | {port for port in served if port is not None}

@@ -52,7 +52,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptEnd:
     """How a container ended: exit code (128+n for a signal), kubelet's reason, and when."""
 
     code: int
@@ -142,7 +142,7 @@ class Attempt:
         record = files.read_json(self.folder / "shim.json")
         return datetime.fromtimestamp(record["startedAt"], UTC) if record else None
 
-    async def wait(self, reason_if_lost: str) -> Ended:
+    async def wait(self, reason_if_lost: str) -> AttemptEnd:
         """Wait for its end. If its shim ended without a record, its remaining processes are killed.
 
         Args:
@@ -160,7 +160,7 @@ class Attempt:
             ended = self.ended() or self._record_loss(reason_if_lost)
         return ended
 
-    def ended(self) -> Ended | None:
+    def ended(self) -> AttemptEnd | None:
         """How it ended, if recorded."""
         record = files.read_json(self.folder / "exit.json")
         if record is None:
@@ -170,16 +170,18 @@ class Attempt:
         code = int(record["code"])
         killed = files.read_json(self.folder / "killed") or {}
         reason = record.get("reason") or ("Completed" if code == 0 else killed.get("reason") or "Error")
-        return Ended(code, reason, record.get("message") or killed.get("message") or "", started, finished)
+        return AttemptEnd(
+            code, reason, record.get("message") or killed.get("message") or "", started, finished
+        )
 
-    def _record_loss(self, reason: str) -> Ended:
+    def _record_loss(self, reason: str) -> AttemptEnd:
         now = datetime.now(UTC)
         message = "The container's processes were lost; how they ended is not known."
         begun = files.read_json(self.folder / "shim.json") or {"startedAt": now.timestamp()}
         record = {"code": KILLED_CODE, "reason": reason, "message": message}
         record |= {"startedAt": begun["startedAt"], "finishedAt": now.timestamp()}
         files.write_json(self.folder / "exit.json", record)
-        return Ended(KILLED_CODE, reason, message, datetime.fromtimestamp(begun["startedAt"], UTC), now)
+        return AttemptEnd(KILLED_CODE, reason, message, datetime.fromtimestamp(begun["startedAt"], UTC), now)
 
     def terminate(self) -> None:
         """Send SIGTERM to its main process."""

@@ -11,9 +11,9 @@ from typing import Any
 
 from edl_workflows.local.pods import Container, Handler
 from edl_workflows.local.runner import probes
-from edl_workflows.local.runner.attempts import Attempt, Ended, Launch
+from edl_workflows.local.runner.attempts import Attempt, AttemptEnd, Launch
 from edl_workflows.local.runner.lifecycle import ContainerState, Waiting, crashes_after
-from edl_workflows.local.runner.memory import Snapshot
+from edl_workflows.local.runner.memory import ProcessSnapshot
 from edl_workflows.local.runner.support import DEFAULT_TERMINATION_LOG
 
 NODE_RESTARTED = "NodeRestarted"
@@ -26,7 +26,7 @@ _AFTER_HOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class ContainerCallbacks:
     """Callbacks of a container.
 
     Attributes:
@@ -50,7 +50,9 @@ class ContainerRunner:
         surroundings: callbacks.
     """
 
-    def __init__(self, container: Container, folder: Path, mark: str, surroundings: Surroundings) -> None:
+    def __init__(
+        self, container: Container, folder: Path, mark: str, surroundings: ContainerCallbacks
+    ) -> None:
         self.container = container
         self.state = ContainerState()
         self._folder = folder
@@ -103,7 +105,7 @@ class ContainerRunner:
         self._around.event("Normal", "Killing", f"Stopping container {self.container.name}")
         self._stopper = self._spawn(self._stop(grace, reason))
 
-    def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
+    def check_memory(self, snapshot: Callable[[], ProcessSnapshot]) -> None:
         """Kill it if it exceeds its memory limit; `snapshot` is only called if it has one."""
         attempt = self._attempt
         if attempt is None or not self.state.running or (pid := attempt.shim_pid) is None:
@@ -160,7 +162,7 @@ class ContainerRunner:
         self._ended.set()
         self._around.changed()
 
-    def _termination_message(self, attempt: Attempt, ended: Ended) -> str:
+    def _termination_message(self, attempt: Attempt, ended: AttemptEnd) -> str:
         written = _tail(attempt.termination_log, _MESSAGE_BYTES)
         if written or ended.code == 0 or self.container.termination_message_policy != "FallbackToLogsOnError":
             return written
@@ -195,8 +197,8 @@ class ContainerRunner:
             self._around.event("Warning", failure, result.message)
         return result.ok
 
-    def _target(self, attempt: Attempt) -> probes.Target:
-        return probes.Target(attempt.command, self._around.port)
+    def _target(self, attempt: Attempt) -> probes.ProbeTarget:
+        return probes.ProbeTarget(attempt.command, self._around.port)
 
     async def _watch_health(self, attempt: Attempt) -> None:
         container, target = self.container, self._target(attempt)
@@ -218,14 +220,14 @@ class ContainerRunner:
             group.create_task(self._watch_readiness(target))
             group.create_task(self._watch_liveness(target))
 
-    async def _watch_readiness(self, target: probes.Target) -> None:
+    async def _watch_readiness(self, target: probes.ProbeTarget) -> None:
         if self.container.readiness_probe is None:
             return
         async for health, result in probes.watch(self.container.readiness_probe, target, passing=False):
             self._complain("Readiness", result)
             self._set(ready=health.passing)
 
-    async def _watch_liveness(self, target: probes.Target) -> None:
+    async def _watch_liveness(self, target: probes.ProbeTarget) -> None:
         if self.container.liveness_probe is None:
             return
         async for health, result in probes.watch(self.container.liveness_probe, target, passing=True):
@@ -234,7 +236,7 @@ class ContainerRunner:
                 self._set(unhealthy=f"liveness probe failed: {result.message}")
                 return
 
-    def _complain(self, kind: str, result: probes.Result) -> None:
+    def _complain(self, kind: str, result: probes.ProbeResult) -> None:
         if not result.ok:
             self._around.event("Warning", "Unhealthy", f"{kind} probe failed: {result.message}")
 

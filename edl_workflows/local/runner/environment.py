@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.objects import parse_quantity
-from edl_workflows.local.pods import Container, EnvVar, KeyRef, ObjectRef, Pod, ResourceFieldRef
+from edl_workflows.local.pods import (
+    ConfigObjectRef,
+    Container,
+    ContainerVariable,
+    KeyRef,
+    Pod,
+    ResourceFieldRef,
+)
 from edl_workflows.local.scheduler.resources import units
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()$\s]+)\))")
@@ -22,7 +29,7 @@ class ContainerConfigError(InvalidError):
 
 
 @dataclass(frozen=True)
-class Sources:
+class ValueSources:
     """Sources of values.
 
     Attributes:
@@ -44,7 +51,7 @@ class Sources:
     base: Data
 
 
-def variables(container: Container, sources: Sources) -> dict[str, str]:
+def variables(container: Container, sources: ValueSources) -> dict[str, str]:
     """The container's environment: base, ``envFrom``, ``env``; later ones take precedence.
 
     Raises:
@@ -77,7 +84,7 @@ def decode_secret(data: Mapping[str, str]) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in data.items()}
 
 
-def field_value(path: str, sources: Sources) -> str:
+def field_value(path: str, sources: ValueSources) -> str:
     """A pod's field for the downward API.
 
     Raises:
@@ -108,7 +115,7 @@ def field_value(path: str, sources: Sources) -> str:
     return known[path]
 
 
-def resource_value(reference: ResourceFieldRef, container: Container, sources: Sources) -> str:
+def resource_value(reference: ResourceFieldRef, container: Container, sources: ValueSources) -> str:
     """A container's request or limit divided by the divisor, rounded up.
 
     Raises:
@@ -135,7 +142,9 @@ def _lines(table: Mapping[str, str]) -> str:
     return "\n".join(f'{key}="{value}"' for key, value in sorted(table.items()))
 
 
-def _value(variable: EnvVar, container: Container, sources: Sources, so_far: Data) -> str | None:
+def _value(
+    variable: ContainerVariable, container: Container, sources: ValueSources, so_far: Data
+) -> str | None:
     source = variable.value_from
     if source is None:
         return expand(variable.value, so_far)
@@ -150,15 +159,15 @@ def _value(variable: EnvVar, container: Container, sources: Sources, so_far: Dat
     return ""
 
 
-def _key(kind: str, reference: KeyRef, sources: Sources) -> str | None:
-    data = _whole(kind, ObjectRef(name=reference.name, optional=reference.optional), sources)
+def _key(kind: str, reference: KeyRef, sources: ValueSources) -> str | None:
+    data = _whole(kind, ConfigObjectRef(name=reference.name, optional=reference.optional), sources)
     if reference.key not in data and not reference.optional:
         where = f"{sources.pod.metadata.namespace}/{reference.name}"
         raise ContainerConfigError(f"couldn't find key {reference.key} in {kind} {where}")
     return data.get(reference.key)
 
 
-def _whole(kind: str, reference: ObjectRef, sources: Sources) -> Data:
+def _whole(kind: str, reference: ConfigObjectRef, sources: ValueSources) -> Data:
     data = (sources.config_map if kind == "configmap" else sources.secret)(reference.name)
     if data is None and not reference.optional:
         raise ContainerConfigError(f'{kind} "{reference.name}" not found')

@@ -14,8 +14,8 @@ from edl_workflows.local.network.rewrite import rewrite_apart
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.runner.attempts import Launch, Mount
 from edl_workflows.local.runner.containers import ContainerRunner
-from edl_workflows.local.runner.environment import Sources, expand, variables
-from edl_workflows.local.runner.volumes import Lookups, Volumes
+from edl_workflows.local.runner.environment import ValueSources, expand, variables
+from edl_workflows.local.runner.volumes import Lookups, PodVolumes
 from edl_workflows.protocol.addresses import NAMESPACE_VARIABLE, PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 
 MACHINE_VARIABLES = (
@@ -31,7 +31,7 @@ TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
 
 
 @dataclass(frozen=True)
-class Launches:
+class LaunchFactory:
     """What containers are launched with.
 
     Attributes:
@@ -88,11 +88,11 @@ class Launches:
         """The message about a volume that exceeds its limit; empty if there is none. Call it in a thread."""
         return self._volumes(pod, folder).excess()
 
-    def _volumes(self, pod: Pod, folder: Path) -> Volumes:
+    def _volumes(self, pod: Pod, folder: Path) -> PodVolumes:
         lookups = self.lookups(pod.metadata.namespace)
-        return Volumes(folder / "volumes", pod.metadata.uid, pod.spec.volumes, lookups)
+        return PodVolumes(folder / "volumes", pod.metadata.uid, pod.spec.volumes, lookups)
 
-    def _sources(self, pod: Pod, folder: Path, container: ContainerRunner | None) -> Sources:
+    def _sources(self, pod: Pod, folder: Path, container: ContainerRunner | None) -> ValueSources:
         lookups = self.lookups(pod.metadata.namespace)
         attached = self.network.attach(pod)
         base = machine_variables() | self._cluster_variables(pod, folder)
@@ -104,7 +104,7 @@ class Launches:
         }
         if container is not None:
             base[TERMINATION_LOG_VARIABLE] = str(container.next_attempt().termination_log)
-        return Sources(
+        return ValueSources(
             pod=pod,
             ip=attached.ip,
             node_ip=LOOPBACK,

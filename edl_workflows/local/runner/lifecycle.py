@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from edl_workflows.local.pods import Container, Pod
-from edl_workflows.local.runner.attempts import Ended
+from edl_workflows.local.runner.attempts import AttemptEnd
 
 BACK_OFF_CAP = timedelta(seconds=300)
 _MOST_DOUBLINGS = 20
@@ -48,8 +48,8 @@ class ContainerState:
 
     starts: int = 0
     running_since: datetime | None = None
-    ended: Ended | None = None
-    previous: Ended | None = None
+    ended: AttemptEnd | None = None
+    previous: AttemptEnd | None = None
     crashes: int = 0
     waiting: Waiting | None = None
     started: bool = False
@@ -71,7 +71,7 @@ States = Mapping[str, ContainerState]
 
 
 @dataclass(frozen=True)
-class Doom:
+class PodFailure:
     """Why a pod as a whole must fail, such as ``DeadlineExceeded``."""
 
     reason: str
@@ -79,26 +79,26 @@ class Doom:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PodDecision:
     """What to do.
 
     Attributes:
         start: containers to start now.
         stop: containers to end now, with the grace in seconds.
-        doom: the pod fails for this reason.
+        failure: the pod fails for this reason.
         finished: nothing of the pod runs or will run again.
         wake: when to decide again although nothing happens.
     """
 
     start: tuple[str, ...] = ()
     stop: Mapping[str, float] = field(default_factory=dict)
-    doom: Doom | None = None
+    failure: PodFailure | None = None
     finished: bool = False
     wake: datetime | None = None
 
 
 @dataclass(frozen=True)
-class Situation:
+class PodSituation:
     """The input of a decision.
 
     Attributes:
@@ -107,7 +107,7 @@ class Situation:
         now: the time.
         started_at: when the node accepted the pod.
         back_off: first pause before a restart; doubles up to `BACK_OFF_CAP`.
-        doom: decided earlier, or from outside.
+        failure: decided earlier, or from outside.
         gone: the API no longer has the pod, so there is no grace period.
     """
 
@@ -116,28 +116,28 @@ class Situation:
     now: datetime
     started_at: datetime
     back_off: timedelta = timedelta(seconds=10)
-    doom: Doom | None = None
+    failure: PodFailure | None = None
     gone: bool = False
 
     def state(self, container: Container) -> ContainerState:
         return self.states.get(container.name, NEVER_STARTED)
 
 
-def decide(situation: Situation) -> Decision:
+def decide(situation: PodSituation) -> PodDecision:
     """The next steps; once they are taken and nothing else has happened, the same call returns none."""
     pod = situation.pod
     if situation.gone:
         return _end(situation, 0.0)
     if pod.finished or pod.metadata.deletion_timestamp is not None:
         return _end(situation, _deletion_grace(situation))
-    doom = situation.doom or _deadline(situation)
-    if doom is not None:
-        return _end(situation, pod.spec.termination_grace_period_seconds, doom)
+    failure = situation.failure or _deadline(situation)
+    if failure is not None:
+        return _end(situation, pod.spec.termination_grace_period_seconds, failure)
     decision = _run(situation)
     return _with_deadline(situation, decision)
 
 
-def _run(situation: Situation) -> Decision:
+def _run(situation: PodSituation) -> PodDecision:
     spec = situation.pod.spec
     stop = _unhealthy(situation)
     for container in spec.init_containers:
@@ -145,29 +145,29 @@ def _run(situation: Situation) -> Decision:
         if state.ended is not None and not state.running and state.ended.code == 0:
             continue
         if state.running:
-            return Decision(stop=stop)
+            return PodDecision(stop=stop)
         if state.ended is not None and spec.restart_policy == "Never":
             return _end(situation, 0.0)
         return _start([container], situation, stop)
     waiting = [one for one in spec.containers if not situation.state(one).running and _wanted(one, situation)]
     running = any(situation.state(one).running for one in spec.containers)
     if not waiting and not running:
-        return Decision(finished=True)
+        return PodDecision(finished=True)
     return _start(waiting, situation, stop)
 
 
-def _wanted(container: Container, situation: Situation) -> bool:
+def _wanted(container: Container, situation: PodSituation) -> bool:
     """Whether a container that does not run should run (again)."""
     ended = situation.state(container).ended
     policy = situation.pod.spec.restart_policy
     return ended is None or policy == "Always" or (policy == "OnFailure" and ended.code != 0)
 
 
-def _start(containers: list[Container], situation: Situation, stop: Mapping[str, float]) -> Decision:
+def _start(containers: list[Container], situation: PodSituation, stop: Mapping[str, float]) -> PodDecision:
     times = {one.name: may_start_at(situation.state(one), situation.back_off) for one in containers}
     due = tuple(name for name, at in times.items() if at is None or at <= situation.now)
     later = [at for name, at in times.items() if at is not None and name not in due]
-    return Decision(start=due, stop=stop, wake=min(later, default=None))
+    return PodDecision(start=due, stop=stop, wake=min(later, default=None))
 
 
 def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
@@ -189,7 +189,7 @@ def crashes_after(state: ContainerState) -> int:
     return 1 if ran >= FORGET_AFTER else state.crashes + 1
 
 
-def _unhealthy(situation: Situation) -> dict[str, float]:
+def _unhealthy(situation: PodSituation) -> dict[str, float]:
     grace = float(situation.pod.spec.termination_grace_period_seconds)
     names = (
         name for name, one in situation.states.items() if one.running and one.unhealthy and not one.stopping
@@ -197,39 +197,39 @@ def _unhealthy(situation: Situation) -> dict[str, float]:
     return dict.fromkeys(names, grace)
 
 
-def _end(situation: Situation, grace: float, doom: Doom | None = None) -> Decision:
+def _end(situation: PodSituation, grace: float, failure: PodFailure | None = None) -> PodDecision:
     running = {name: one for name, one in situation.states.items() if one.running}
     stop = {name: grace for name, one in running.items() if not one.stopping or situation.gone}
-    return Decision(stop=stop, doom=doom, finished=not running)
+    return PodDecision(stop=stop, failure=failure, finished=not running)
 
 
-def _deletion_grace(situation: Situation) -> float:
+def _deletion_grace(situation: PodSituation) -> float:
     """The rest of the grace period, which ends at the deletion timestamp."""
     until = situation.pod.metadata.deletion_timestamp
     return 0.0 if until is None else max((until - situation.now).total_seconds(), 0.0)
 
 
-def _deadline(situation: Situation) -> Doom | None:
+def _deadline(situation: PodSituation) -> PodFailure | None:
     at = _deadline_at(situation)
     if at is None or situation.now < at:
         return None
-    return Doom("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+    return PodFailure("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
 
 
-def _deadline_at(situation: Situation) -> datetime | None:
+def _deadline_at(situation: PodSituation) -> datetime | None:
     seconds = situation.pod.spec.active_deadline_seconds
     return None if seconds is None else situation.started_at + timedelta(seconds=seconds)
 
 
-def _with_deadline(situation: Situation, decision: Decision) -> Decision:
+def _with_deadline(situation: PodSituation, decision: PodDecision) -> PodDecision:
     at = _deadline_at(situation)
     if at is None or decision.finished:
         return decision
     wake = at if decision.wake is None else min(at, decision.wake)
-    return Decision(decision.start, decision.stop, decision.doom, decision.finished, wake)
+    return PodDecision(decision.start, decision.stop, decision.failure, decision.finished, wake)
 
 
-def back_off_of(situation: Situation) -> Iterator[tuple[str, datetime]]:
+def back_off_of(situation: PodSituation) -> Iterator[tuple[str, datetime]]:
     """The containers in back-off, and until when."""
     for container in situation.pod.spec.all_containers:
         state = situation.state(container)

@@ -13,7 +13,7 @@ _PARENT_FIELD, _RESIDENT_FIELD = 1, 21
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ProcessSnapshot:
     """All processes at one moment, read once for all containers.
 
     Attributes:
@@ -25,7 +25,7 @@ class Snapshot:
     resident: dict[int, int]
 
     @classmethod
-    def take(cls) -> "Snapshot":
+    def take(cls) -> "ProcessSnapshot":
         """Read ``/proc``."""
         children: dict[int, list[int]] = {}
         resident: dict[int, int] = {}

@@ -17,10 +17,10 @@ from edl_workflows.local.network.network import Network
 from edl_workflows.local.network.ports import LOOPBACK
 from edl_workflows.local.pods import Pod, named_port
 from edl_workflows.local.runner import lifecycle, status
-from edl_workflows.local.runner.containers import NODE_RESTARTED, ContainerRunner, Surroundings
+from edl_workflows.local.runner.containers import NODE_RESTARTED, ContainerCallbacks, ContainerRunner
 from edl_workflows.local.runner.environment import ContainerConfigError
-from edl_workflows.local.runner.launches import Launches
-from edl_workflows.local.runner.memory import Snapshot
+from edl_workflows.local.runner.launches import LaunchFactory
+from edl_workflows.local.runner.memory import ProcessSnapshot
 from edl_workflows.local.runner.support import mounts_possible, problems
 from edl_workflows.local.runner.volumes import remove_memory
 
@@ -30,7 +30,7 @@ _NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
-class Services:
+class WorkerContext:
     """What all pods share.
 
     Attributes:
@@ -44,7 +44,7 @@ class Services:
     client: LocalClient
     events: EventRecorder
     network: Network
-    launches: Launches
+    launches: LaunchFactory
     back_off: timedelta
 
 
@@ -57,7 +57,7 @@ class PodWorker:
         services: what all pods share.
     """
 
-    def __init__(self, pod: Pod, folder: Path, services: Services) -> None:
+    def __init__(self, pod: Pod, folder: Path, services: WorkerContext) -> None:
         self.pod = pod
         self.done = asyncio.Event()
         self._folder = folder
@@ -65,7 +65,7 @@ class PodWorker:
         self._wake = asyncio.Event()
         self.gone = False
         self._recovered = False
-        self._doom: lifecycle.Doom | None = None
+        self._doom: lifecycle.PodFailure | None = None
         self._wake_at: datetime | None = None
         self._started_at = datetime.now(UTC)
         self._containers = {
@@ -78,12 +78,12 @@ class PodWorker:
             for one in pod.spec.all_containers
         }
 
-    def _surroundings(self, container: str) -> Surroundings:
+    def _surroundings(self, container: str) -> ContainerCallbacks:
         def event(kind: str, reason: str, message: str) -> None:
             record = self._services.events.warning if kind == "Warning" else self._services.events.normal
             record(self.pod, reason, message, container)
 
-        return Surroundings(self._wake.set, event, self._host_port)
+        return ContainerCallbacks(self._wake.set, event, self._host_port)
 
     def _host_port(self, port: int | str) -> int | None:
         number = named_port(self.pod.spec.all_containers, port)
@@ -118,7 +118,7 @@ class PodWorker:
     def container(self, name: str) -> ContainerRunner | None:
         return self._containers.get(name)
 
-    def check_memory(self, snapshot: Callable[[], Snapshot]) -> None:
+    def check_memory(self, snapshot: Callable[[], ProcessSnapshot]) -> None:
         """Enforce the memory limits of its containers."""
         for container in self._containers.values():
             container.check_memory(snapshot)
@@ -131,7 +131,7 @@ class PodWorker:
         message = await asyncio.to_thread(self._services.launches.excess, self.pod, self._folder)
         if message and self._doom is None:
             self._services.events.warning(self.pod, EVICTED, message)
-            self._doom = lifecycle.Doom(EVICTED, message)
+            self._doom = lifecycle.PodFailure(EVICTED, message)
             self._wake.set()
 
     async def run(self) -> None:
@@ -172,23 +172,23 @@ class PodWorker:
         self._recovered = True
         return True
 
-    def _refusal(self) -> lifecycle.Doom | None:
+    def _refusal(self) -> lifecycle.PodFailure | None:
         raw = self._services.client.find("pods", self.pod.metadata.name, self.pod.metadata.namespace)
         found = problems(raw, mounts=mounts_possible()) if raw else []
         if not found:
             return None
         message = "the embedded cluster can't run this pod: " + "; ".join(str(one) for one in found)
         self._services.events.warning(self.pod, UNSUPPORTED, message)
-        return lifecycle.Doom(UNSUPPORTED, message)
+        return lifecycle.PodFailure(UNSUPPORTED, message)
 
-    def _situation(self) -> lifecycle.Situation:
-        return lifecycle.Situation(
+    def _situation(self) -> lifecycle.PodSituation:
+        return lifecycle.PodSituation(
             pod=self.pod,
             states={name: one.state for name, one in self._containers.items()},
             now=datetime.now(UTC),
             started_at=self._started_at,
             back_off=self._services.back_off,
-            doom=self._doom,
+            failure=self._doom,
             gone=self.gone,
         )
 
@@ -196,7 +196,7 @@ class PodWorker:
         """One round. Returns whether the pod is finished."""
         self._wake.clear()
         decision = lifecycle.decide(self._situation())
-        self._doom = decision.doom or self._doom
+        self._doom = decision.failure or self._doom
         for name, grace in decision.stop.items():
             self._containers[name].stop(grace)
         for name in decision.start:
@@ -241,8 +241,8 @@ class PodWorker:
         before = present.get("status") or {}
         if before.get("phase") in ("Succeeded", "Failed"):
             return
-        place = status.Place(self._services.network.address(self.pod), LOOPBACK)
-        verdict = status.Verdict(self._doom, finished)
+        place = status.PodAddresses(self._services.network.address(self.pod), LOOPBACK)
+        verdict = status.PodVerdict(self._doom, finished)
         after = status.build(self._situation(), place, verdict, before)
         if after != before:
             updated = client.update("pods", {**present, "status": after}, subresource="status")

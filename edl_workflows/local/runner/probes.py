@@ -16,7 +16,7 @@ _OUTPUT_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class Result:
+class ProbeResult:
     """The result of one check, with the observation if it failed."""
 
     ok: bool
@@ -24,7 +24,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Health:
+class ProbeState:
     """The state of a probe.
 
     Attributes:
@@ -37,18 +37,18 @@ class Health:
     successes: int = 0
     failures: int = 0
 
-    def after(self, result: Result, probe: Probe) -> "Health":
+    def after(self, result: ProbeResult, probe: Probe) -> "ProbeState":
         """The state after one more check; the verdict changes only after as many equal results as the probe's
         threshold."""
         if result.ok:
             successes = self.successes + 1
-            return Health(self.passing or successes >= probe.success_threshold, successes, 0)
+            return ProbeState(self.passing or successes >= probe.success_threshold, successes, 0)
         failures = self.failures + 1
-        return Health(self.passing and failures < probe.failure_threshold, 0, failures)
+        return ProbeState(self.passing and failures < probe.failure_threshold, 0, failures)
 
 
 @dataclass(frozen=True)
-class Target:
+class ProbeTarget:
     """How to reach a container.
 
     Attributes:
@@ -60,7 +60,7 @@ class Target:
     port: Callable[[int | str], int | None]
 
 
-async def check(handler: Handler, target: Target, seconds: float) -> Result:
+async def check(handler: Handler, target: ProbeTarget, seconds: float) -> ProbeResult:
     """Perform the action of a probe or hook once.
 
     Args:
@@ -72,36 +72,36 @@ async def check(handler: Handler, target: Target, seconds: float) -> Result:
         async with asyncio.timeout(seconds):
             return await _act(handler, target)
     except TimeoutError:
-        return Result(False, f"timed out after {seconds:g} s")
+        return ProbeResult(False, f"timed out after {seconds:g} s")
 
 
-async def _act(handler: Handler, target: Target) -> Result:
+async def _act(handler: Handler, target: ProbeTarget) -> ProbeResult:
     if handler.exec is not None:
         return await _execute(target.command(handler.exec.command))
     if handler.sleep is not None:
         await asyncio.sleep(handler.sleep.seconds)
-        return Result(True)
+        return ProbeResult(True)
     action = handler.http_get or handler.tcp_socket
     if action is None:
-        return Result(True)
+        return ProbeResult(True)
     port = target.port(action.port)
     if port is None:
-        return Result(False, f"port {action.port!r} is not among the container's ports")
+        return ProbeResult(False, f"port {action.port!r} is not among the container's ports")
     return await _get(handler.http_get, port) if handler.http_get else await _connect(port)
 
 
-async def _connect(port: int) -> Result:
+async def _connect(port: int) -> ProbeResult:
     try:
         _, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError as error:
-        return Result(False, f"dial tcp {LOOPBACK}:{port}: {error.strerror or error}")
+        return ProbeResult(False, f"dial tcp {LOOPBACK}:{port}: {error.strerror or error}")
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return Result(True)
+    return ProbeResult(True)
 
 
-async def _get(action: HttpGetAction, port: int) -> Result:
+async def _get(action: HttpGetAction, port: int) -> ProbeResult:
     url = f"{action.scheme.lower()}://{LOOPBACK}:{port}/{action.path.lstrip('/')}"
     headers = [(header.name, header.value) for header in action.http_headers]
     try:
@@ -109,12 +109,12 @@ async def _get(action: HttpGetAction, port: int) -> Result:
         async with httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
             answer = await client.get(url, headers=headers)
     except httpx.HTTPError as error:
-        return Result(False, f"Get {url!r}: {str(error) or type(error).__name__}")
+        return ProbeResult(False, f"Get {url!r}: {str(error) or type(error).__name__}")
     ok = 200 <= answer.status_code < 400  # kubelet's range
-    return Result(ok, "" if ok else f"HTTP probe failed with statuscode: {answer.status_code}")
+    return ProbeResult(ok, "" if ok else f"HTTP probe failed with statuscode: {answer.status_code}")
 
 
-async def _execute(command: Sequence[str]) -> Result:
+async def _execute(command: Sequence[str]) -> ProbeResult:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -128,10 +128,12 @@ async def _execute(command: Sequence[str]) -> Result:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    return Result(process.returncode == 0, output[:_OUTPUT_BYTES].decode(errors="replace").strip())
+    return ProbeResult(process.returncode == 0, output[:_OUTPUT_BYTES].decode(errors="replace").strip())
 
 
-async def watch(probe: Probe, target: Target, *, passing: bool) -> AsyncIterator[tuple[Health, Result]]:
+async def watch(
+    probe: Probe, target: ProbeTarget, *, passing: bool
+) -> AsyncIterator[tuple[ProbeState, ProbeResult]]:
     """Repeat a probe for ever; yields the verdict and the result after each check.
 
     Args:
@@ -140,7 +142,7 @@ async def watch(probe: Probe, target: Target, *, passing: bool) -> AsyncIterator
         passing: the verdict before the first check.
     """
     await asyncio.sleep(probe.initial_delay_seconds)
-    health = Health(passing)
+    health = ProbeState(passing)
     while True:
         result = await check(probe, target, probe.timeout_seconds)
         health = health.after(result, probe)

@@ -16,8 +16,8 @@ from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, references
 from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
-from edl_workflows.local.runner.memory import Snapshot
-from edl_workflows.local.runner.pod_worker import PodWorker, Services
+from edl_workflows.local.runner.memory import ProcessSnapshot
+from edl_workflows.local.runner.pod_worker import PodWorker, WorkerContext
 from edl_workflows.local.runner.volumes import Lookups, remove_memory, remove_orphaned_memory
 
 MEMORY_POLL_SECONDS = 0.5
@@ -35,7 +35,7 @@ class Runner:
         services: what all pods share.
     """
 
-    def __init__(self, node: str, folder: Path, pods: Mirror[Pod], services: Services) -> None:
+    def __init__(self, node: str, folder: Path, pods: Mirror[Pod], services: WorkerContext) -> None:
         self._node = node
         self._folder = folder
         self._pods = pods
@@ -122,7 +122,7 @@ class Runner:
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_POLL_SECONDS)
-            snapshot = functools.cache(Snapshot.take)  # read only if some container has a limit
+            snapshot = functools.cache(ProcessSnapshot.take)  # read only if some container has a limit
             for worker in self._occupying():
                 with _alone(worker):
                     worker.check_memory(snapshot)

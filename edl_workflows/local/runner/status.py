@@ -7,15 +7,15 @@ from typing import Any
 
 from edl_workflows.local.apiserver.metadata import timestamp
 from edl_workflows.local.pods import Container, Pod
-from edl_workflows.local.runner.attempts import Ended
-from edl_workflows.local.runner.lifecycle import ContainerState, Doom, Situation, back_off_of
+from edl_workflows.local.runner.attempts import AttemptEnd
+from edl_workflows.local.runner.lifecycle import ContainerState, PodFailure, PodSituation, back_off_of
 
 OWN_CONDITIONS = ("PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 Status = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class PodAddresses:
     """The pod's address, the node's, and the id prefix for ``containerID``."""
 
     pod_ip: str
@@ -23,14 +23,16 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PodVerdict:
     """The decision about the pod as a whole: why it fails, and that nothing of it will run again."""
 
-    doom: Doom | None = None
+    failure: PodFailure | None = None
     finished: bool = False
 
 
-def build(situation: Situation, place: Place, verdict: Verdict, before: Mapping[str, Any]) -> Status:
+def build(
+    situation: PodSituation, place: PodAddresses, verdict: PodVerdict, before: Mapping[str, Any]
+) -> Status:
     """The whole status.
 
     Args:
@@ -50,30 +52,30 @@ def build(situation: Situation, place: Place, verdict: Verdict, before: Mapping[
         "podIP": place.pod_ip,
         "podIPs": [{"ip": place.pod_ip}],
     }
-    if verdict.doom is not None and not any(one.starts for one in situation.states.values()):
+    if verdict.failure is not None and not any(one.starts for one in situation.states.values()):
         # Refused before anything started: as with kubelet, the pod's own reason is all that there is to say.
-        return status | _doomed(verdict.doom) | {"conditions": _conditions(situation, phase, before)}
+        return status | _doomed(verdict.failure) | {"conditions": _conditions(situation, phase, before)}
     status["containerStatuses"] = [_container(one, situation) for one in pod.spec.containers]
     if pod.spec.init_containers:
         status["initContainerStatuses"] = [
             _container(one, situation, init=True) for one in pod.spec.init_containers
         ]
-    if verdict.doom is not None:
-        status |= _doomed(verdict.doom)
+    if verdict.failure is not None:
+        status |= _doomed(verdict.failure)
     status["conditions"] = _conditions(situation, phase, before)
     return status
 
 
-def _doomed(doom: Doom) -> Status:
-    return {"reason": doom.reason, "message": doom.message}
+def _doomed(failure: PodFailure) -> Status:
+    return {"reason": failure.reason, "message": failure.message}
 
 
-def _phase(situation: Situation, verdict: Verdict) -> str:
+def _phase(situation: PodSituation, verdict: PodVerdict) -> str:
     spec = situation.pod.spec
     if situation.pod.finished:
         return situation.pod.phase
     states = [situation.state(one) for one in spec.containers]
-    if verdict.finished and verdict.doom is not None:
+    if verdict.finished and verdict.failure is not None:
         return "Failed"
     deleted_early = situation.pod.metadata.deletion_timestamp is not None and not all(
         one.ended for one in states
@@ -85,7 +87,7 @@ def _phase(situation: Situation, verdict: Verdict) -> str:
     return "Running" if any(one.starts for one in states) else "Pending"
 
 
-def _container(container: Container, situation: Situation, *, init: bool = False) -> Status:
+def _container(container: Container, situation: PodSituation, *, init: bool = False) -> Status:
     state = situation.state(container)
     found: Status = {
         "name": container.name,
@@ -108,7 +110,7 @@ def _container(container: Container, situation: Situation, *, init: bool = False
     return found
 
 
-def _state(container: Container, state: ContainerState, situation: Situation) -> Status:
+def _state(container: Container, state: ContainerState, situation: PodSituation) -> Status:
     if state.running and state.running_since is not None:
         return {"running": {"startedAt": timestamp(state.running_since)}}
     if state.waiting is not None:
@@ -132,7 +134,7 @@ def _reason(reason: str, message: str) -> Status:
     return {"reason": reason, "message": message} if message else {"reason": reason}
 
 
-def terminated(ended: Ended) -> Status:
+def terminated(ended: AttemptEnd) -> Status:
     """``state.terminated``."""
     return {
         "exitCode": ended.code,
@@ -146,7 +148,7 @@ def _succeeded(state: ContainerState) -> bool:
     return not state.running and state.ended is not None and state.ended.code == 0
 
 
-def _conditions(situation: Situation, phase: str, before: Mapping[str, Any]) -> list[Status]:
+def _conditions(situation: PodSituation, phase: str, before: Mapping[str, Any]) -> list[Status]:
     old = {one["type"]: one for one in before.get("conditions") or []}
     verdicts = _verdicts(situation, phase, old)
     found = [one for kind, one in old.items() if kind not in OWN_CONDITIONS]
@@ -161,7 +163,7 @@ def _conditions(situation: Situation, phase: str, before: Mapping[str, Any]) -> 
     return found
 
 
-def _verdicts(situation: Situation, phase: str, old: Mapping[str, Status]) -> dict[str, Status]:
+def _verdicts(situation: PodSituation, phase: str, old: Mapping[str, Status]) -> dict[str, Status]:
     spec = situation.pod.spec
     uninitialized = [one.name for one in spec.init_containers if not _succeeded(situation.state(one))]
     unready = [one.name for one in spec.containers if not _is_ready(situation.state(one))]

@@ -20,7 +20,7 @@ from edl_workflows.local.pods import Container, FieldRef, ResourceFieldRef, Volu
 from edl_workflows.local.runner.attempts import Mount
 from edl_workflows.local.runner.environment import (
     ContainerConfigError,
-    Sources,
+    ValueSources,
     expand,
     field_value,
     resource_value,
@@ -42,7 +42,7 @@ class Lookups:
     secret: Binary
 
 
-class Volumes:
+class PodVolumes:
     """The volumes of one pod.
 
     Args:
@@ -58,7 +58,7 @@ class Volumes:
         self._declared = {volume["name"]: volume for volume in declared}
         self._lookups = lookups
 
-    def prepare(self, sources: Sources) -> None:
+    def prepare(self, sources: ValueSources) -> None:
         """Create every volume, or update it. Repeatable.
 
         Raises:
@@ -149,14 +149,14 @@ class Volumes:
             target.mkdir(parents=True)
         return target
 
-    def _content(self, name: str, volume: Mapping[str, Any], sources: Sources) -> Files:
+    def _content(self, name: str, volume: Mapping[str, Any], sources: ValueSources) -> Files:
         projected = (volume.get("projected") or {}).get("sources")
         found: Files = {}
         for source in [volume] if projected is None else projected:
             found |= self._projection(name, source, sources)
         return found
 
-    def _projection(self, volume: str, source: Mapping[str, Any], sources: Sources) -> Files:
+    def _projection(self, volume: str, source: Mapping[str, Any], sources: ValueSources) -> Files:
         if config := source.get("configMap"):
             return _chosen(volume, "configmap", config.get("name", ""), config, self._lookups.config_map)
         if secret := source.get("secret"):
@@ -229,7 +229,7 @@ def _chosen(volume: str, kind: str, name: str, wanted: Mapping[str, Any], lookup
     return found
 
 
-def _downward(item: Mapping[str, Any], sources: Sources) -> tuple[str, bytes]:
+def _downward(item: Mapping[str, Any], sources: ValueSources) -> tuple[str, bytes]:
     if reference := item.get("fieldRef"):
         text = field_value(FieldRef.model_validate(reference).field_path, sources)
     else:

@@ -17,7 +17,7 @@ from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.events import EventRecorder
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.plan import Node, plan
+from edl_workflows.local.scheduler.plan import SchedulerNode, plan
 
 _log = structlog.get_logger(__name__)
 _GATHER_SECONDS = 0.005
@@ -42,7 +42,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, client: LocalClient, pods: Mirror[Pod], node: Callable[[], Node | None], events: EventRecorder
+        self,
+        client: LocalClient,
+        pods: Mirror[Pod],
+        node: Callable[[], SchedulerNode | None],
+        events: EventRecorder,
     ) -> None:
         self._client = client
         self._pods = pods

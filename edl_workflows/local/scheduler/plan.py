@@ -21,7 +21,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
-class Node:
+class SchedulerNode:
     """The scheduler's view of the node.
 
     Attributes:
@@ -38,7 +38,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SchedulingPlan:
     """The decision.
 
     Attributes:
@@ -52,7 +52,7 @@ class Plan:
     gated: tuple[Pod, ...]
 
 
-def plan(node: Node, pods: Iterable[Pod]) -> Plan:
+def plan(node: SchedulerNode, pods: Iterable[Pod]) -> SchedulingPlan:
     """Decide for all waiting pods.
 
     Args:
@@ -84,7 +84,7 @@ def plan(node: Node, pods: Iterable[Pod]) -> Plan:
             free = free.minus(pod_requests(pod))
             free_for_masters -= _is_master(pod)
     gated = tuple(pod for pod in waiting if pod.spec.scheduling_gates)
-    return Plan(tuple(bind), tuple(refused), gated)
+    return SchedulingPlan(tuple(bind), tuple(refused), gated)
 
 
 def _occupied(pod: Pod) -> Amounts:
@@ -125,11 +125,11 @@ def _is_master(pod: Pod) -> bool:
     return pod.metadata.labels.get(REPLICA_TYPE_LABEL) == MASTER_TYPE
 
 
-def _places(node: Node) -> int:
+def _places(node: SchedulerNode) -> int:
     return node.allocatable.values.get("pods", 0)
 
 
-def _misfit(node: Node, free: Amounts, free_for_masters: int, pod: Pod) -> str:
+def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod) -> str:
     """Why the pod cannot be bound now; empty if it can."""
     if node.unschedulable:
         return "1 node(s) were unschedulable"

@@ -4,7 +4,12 @@ import math
 import random
 from collections.abc import Iterator
 
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan, ObservedRole
+from edl_workflows.brain.observations import (
+    ClusterObservation,
+    JobObservation,
+    PlanObservation,
+    RoleObservation,
+)
 from edl_workflows.brain.store.records import JobReport
 from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol.brain import JobFacts, JobLimits
@@ -41,7 +46,7 @@ def fill(store: BrainStore, now: float, jobs: int = 12) -> None:
     store.record_plans(plans, [], now)
 
 
-def _plans(job: ObservedJob, now: float) -> Iterator[ObservedPlan]:
+def _plans(job: JobObservation, now: float) -> Iterator[PlanObservation]:
     """One before each change of the workers, and for the first jobs a migration."""
     begin, end = job.started or now, job.finished or now
     workers = job.replicas["worker"].ready
@@ -57,8 +62,10 @@ def _plans(job: ObservedJob, now: float) -> Iterator[ObservedPlan]:
         yield _plan(job, "oom", end - 700, "worker: with 16Gi memory", _REASONS[3], "Failed")
 
 
-def _plan(job: ObservedJob, name: str, created: float, change: str, reason: str, phase: str) -> ObservedPlan:
-    return ObservedPlan(
+def _plan(
+    job: JobObservation, name: str, created: float, change: str, reason: str, phase: str
+) -> PlanObservation:
+    return PlanObservation(
         uid=f"plan-{job.uid}-{name}",
         namespace=job.namespace,
         name=f"{job.name}-{name}",
@@ -72,13 +79,13 @@ def _plan(job: ObservedJob, name: str, created: float, change: str, reason: str,
     )
 
 
-def _cluster(time: float, hours: float, chance: random.Random) -> ClusterSample:
+def _cluster(time: float, hours: float, chance: random.Random) -> ClusterObservation:
     """After so many hours; in the first of them four nodes are away."""
     nodes = 16 if hours > 1.5 else 12
     cores = nodes * 16.0
     load = 0.62 + 0.2 * math.sin(hours) + 0.05 * math.sin(hours * 7)
     requested = round(cores * min(0.96, max(0.2, load))) * 1.0
-    return ClusterSample(
+    return ClusterObservation(
         time=time,
         nodes=16,
         nodes_ready=nodes,
@@ -100,7 +107,7 @@ def _cluster(time: float, hours: float, chance: random.Random) -> ClusterSample:
     )
 
 
-def _job(index: int, now: float, chance: random.Random) -> ObservedJob:
+def _job(index: int, now: float, chance: random.Random) -> JobObservation:
     phase = ("Running", "Running", "Scaling", "Running", "Pending", "Succeeded", "Failed", "Suspended")[
         index % 8
     ]
@@ -109,10 +116,10 @@ def _job(index: int, now: float, chance: random.Random) -> ObservedJob:
     workers, ready = 2 + index % 7, 0 if phase in ("Pending", "Suspended") else 2 + index % 7
     ended = phase in ("Succeeded", "Failed")
     running = phase in ("Running", "Scaling")
-    replicas = {"worker": ObservedRole(workers, ready)}
+    replicas = {"worker": RoleObservation(workers, ready)}
     if kind == "ElasticJob":
-        replicas["ps"] = ObservedRole(2, min(2, ready))
-    return ObservedJob(
+        replicas["ps"] = RoleObservation(2, min(2, ready))
+    return JobObservation(
         uid=f"uid-{index}",
         kind=kind,
         namespace=("ads", "search", "research")[index % 3],
@@ -139,12 +146,12 @@ def _job(index: int, now: float, chance: random.Random) -> ObservedJob:
     )
 
 
-def _facts(job: ObservedJob) -> JobFacts:
+def _facts(job: JobObservation) -> JobFacts:
     limits = JobLimits(cpu=100, memory=200_000, gpu=8)
     return JobFacts(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
 
 
-def _samples(job: ObservedJob, now: float, chance: random.Random) -> Iterator[JobSample]:
+def _samples(job: JobObservation, now: float, chance: random.Random) -> Iterator[JobSample]:
     """Speed that grows with the workers, and a migration in which it stands."""
     begin, end = job.started or now, job.finished or now
     most = job.replicas["worker"].ready

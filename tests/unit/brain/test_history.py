@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.brain.history import PlanInputs, claim_of, shared_capacity, worker_shares
-from edl_workflows.brain.observations import ClusterSample, ObservedJob
+from edl_workflows.brain.observations import ClusterObservation, JobObservation
 from edl_workflows.brain.store.records import JobKey, JobReport, StoredJob
 from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol.brain import OptimizeRequest
@@ -24,7 +24,7 @@ def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> S
     """A job whose master reports, and which the monitor sees if it says what its pods take."""
     seen = None
     if requests is not None:
-        seen = ObservedJob(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
+        seen = JobObservation(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
     return StoredJob(JobKey("team", uid), facts(uid, **more), seen, NOW, None)
 
 
@@ -33,9 +33,11 @@ def held(cpu: float) -> dict[str, float]:
     return {"cpu": cpu, "memory": cpu * 2 * GIB}
 
 
-def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterSample:
+def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterObservation:
     """A cluster of so many cores, of which pods ask for some."""
-    return ClusterSample(NOW, allocatable={"cpu": cpu, "memory": 1000 * GIB} | more, requested={"cpu": taken})
+    return ClusterObservation(
+        NOW, allocatable={"cpu": cpu, "memory": 1000 * GIB} | more, requested={"cpu": taken}
+    )
 
 
 def test_two_jobs_share_a_cluster() -> None:
@@ -67,7 +69,7 @@ def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: BrainStore) -> No
     are."""
     real = {"ps": role(), "worker": role(9)}
     sqlite_store.record(JobReport(facts("real", roles=real)), NOW)
-    seen = ObservedJob("real", "ElasticJob", "team", "mnist", "Running", requests=held(40.0))
+    seen = JobObservation("real", "ElasticJob", "team", "mnist", "Running", requests=held(40.0))
     sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 40.0))
     for number in range(5):
@@ -123,7 +125,7 @@ def test_every_job_may_have_one_worker() -> None:
 
 def test_without_a_monitor_nothing_is_shared() -> None:
     """A cluster of which nothing is known, or that offers nothing, limits nobody."""
-    assert worker_shares([stored("a")], ClusterSample(NOW)) == {}
+    assert worker_shares([stored("a")], ClusterObservation(NOW)) == {}
 
 
 CAPACITIES = {
@@ -147,7 +149,7 @@ CAPACITIES = {
 
 
 @pytest.mark.parametrize(("jobs", "sample_", "expected"), CAPACITIES.values(), ids=CAPACITIES)
-def test_capacity(jobs: list[StoredJob], sample_: ClusterSample, expected: dict[str, float]) -> None:
+def test_capacity(jobs: list[StoredJob], sample_: ClusterObservation, expected: dict[str, float]) -> None:
     """In cores, MiB and pieces."""
     assert shared_capacity(jobs, sample_) == expected
 
@@ -176,7 +178,7 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
     large = {"ps": role(), "worker": role(9)}
     for uid, roles, cores in (("large", large, 40.0), ("small", {"ps": role(), "worker": role(1)}, 8.0)):
         sqlite_store.record(JobReport(facts(uid, roles=roles)), NOW)
-        seen = ObservedJob(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
+        seen = JobObservation(uid, "ElasticJob", "team", "mnist", "Running", requests=held(cores))
         sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0, 48.0))
     histories = PlanInputs(sqlite_store)
@@ -193,7 +195,7 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
 def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) -> None:
     """A monitor that ended does not freeze the shares."""
     sqlite_store.record(JobReport(facts()), NOW)
-    seen = ObservedJob("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
+    seen = JobObservation("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
     sqlite_store.record_jobs([seen], [], NOW)
     sqlite_store.record_cluster(cluster(48.0))
     request = asked("uid-1")

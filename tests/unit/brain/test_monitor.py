@@ -14,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions, differences
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan, ObservedRole
+from edl_workflows.brain.observations import (
+    ClusterObservation,
+    JobObservation,
+    PlanObservation,
+    RoleObservation,
+)
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
@@ -39,10 +44,10 @@ class Memory:
         writes: rows of jobs that were written, repeated ones included.
     """
 
-    jobs: dict[str, ObservedJob] = field(default_factory=dict)
-    plans: dict[str, ObservedPlan] = field(default_factory=dict)
+    jobs: dict[str, JobObservation] = field(default_factory=dict)
+    plans: dict[str, PlanObservation] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-    samples: list[ClusterSample] = field(default_factory=list)
+    samples: list[ClusterObservation] = field(default_factory=list)
     away: bool = False
     refused: int = 0
     writes: int = 0
@@ -57,18 +62,18 @@ class Memory:
         there = (plan for plan in self.plans.values() if plan.namespace == namespace)
         return [plan.uid for plan in there if plan.uid not in self.gone]
 
-    def record_jobs(self, jobs: Collection[ObservedJob], gone: Collection[str], now: float) -> None:
+    def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
         self._check()
         self.writes += len(jobs)
         self.jobs |= {job.uid: job for job in jobs}
         self.gone |= set(gone)
 
-    def record_plans(self, plans: Collection[ObservedPlan], gone: Collection[str], now: float) -> None:
+    def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
         self._check()
         self.plans |= {plan.uid: plan for plan in plans}
         self.gone |= set(gone)
 
-    def record_cluster(self, sample: ClusterSample) -> None:
+    def record_cluster(self, sample: ClusterObservation) -> None:
         self._check()
         self.samples.append(sample)
 
@@ -78,11 +83,11 @@ class Memory:
             raise UnavailableError("the store is away")
 
     @property
-    def newest(self) -> ClusterSample:
+    def newest(self) -> ClusterObservation:
         """The newest sample; an empty one before the first."""
-        return self.samples[-1] if self.samples else ClusterSample(0)
+        return self.samples[-1] if self.samples else ClusterObservation(0)
 
-    def job(self, name: str) -> ObservedJob | None:
+    def job(self, name: str) -> JobObservation | None:
         """The job of this name that is not gone."""
         return next(
             (job for job in self.jobs.values() if job.name == name and job.uid not in self.gone), None
@@ -142,7 +147,7 @@ def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
     eventually(lambda: store.phase("mnist") == "Running")
     job = store.job("mnist")
     assert job is not None
-    assert (7, 1.5, {"worker": ObservedRole(1, 1)}) == (job.step, job.speed, job.replicas)
+    assert (7, 1.5, {"worker": RoleObservation(1, 1)}) == (job.step, job.speed, job.replicas)
     ended = {"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"}
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", ended)
     eventually(lambda: store.phase("mnist") == "Succeeded")
@@ -159,7 +164,7 @@ def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
     start(store)
     client.create(cluster, pod("mnist-0", "mnist"))
 
-    eventually(lambda: (store.job("mnist") or ObservedJob("", "", "", "", "")).requests.get("cpu") == 2.0)
+    eventually(lambda: (store.job("mnist") or JobObservation("", "", "", "", "")).requests.get("cpu") == 2.0)
     eventually(lambda: store.newest.requested.get("cpu") == 2.0)
     client.patch_status(cluster, PODS, "mnist-0", {"phase": "Running"})
     eventually(lambda: store.newest.pods_running == 1)
@@ -339,9 +344,9 @@ def test_the_whole_process(cluster: Cluster, tmp_path: Path) -> None:
     }
 
 
-def job(uid: str, step: int = 0) -> ObservedJob:
+def job(uid: str, step: int = 0) -> JobObservation:
     """A row."""
-    return ObservedJob(uid, "ElasticJob", "ns", uid, "Running", step=step)
+    return JobObservation(uid, "ElasticJob", "ns", uid, "Running", step=step)
 
 
 DIFFERENCES = [
@@ -356,7 +361,7 @@ DIFFERENCES = [
 
 @pytest.mark.parametrize(("told", "seen", "changed", "gone"), DIFFERENCES)
 def test_differences(
-    told: dict[str, ObservedJob | None], seen: list[ObservedJob], changed: list[str], gone: list[str]
+    told: dict[str, JobObservation | None], seen: list[JobObservation], changed: list[str], gone: list[str]
 ) -> None:
     """Only what the store does not know is written."""
     found = differences(told, seen)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from edl_workflows.brain import observations
-from edl_workflows.brain.observations import ClusterSample, ObservedPlan, ObservedRole
+from edl_workflows.brain.observations import ClusterObservation, PlanObservation, RoleObservation
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kinds import KINDS
@@ -80,7 +80,7 @@ def test_a_sample_counts_what_holds_room() -> None:
         7.0,
     )
 
-    expected = ClusterSample(
+    expected = ClusterObservation(
         time=7.0,
         nodes=3,
         nodes_ready=2,
@@ -95,7 +95,7 @@ def test_a_sample_counts_what_holds_room() -> None:
 
 def test_no_node_is_a_sample_too() -> None:
     """Of an empty cluster nothing is offered."""
-    assert ClusterSample(time=1.0) == observations.sample_cluster([], [], {}, 1.0)
+    assert ClusterObservation(time=1.0) == observations.sample_cluster([], [], {}, 1.0)
 
 
 def test_a_jobs_pods_are_added_up() -> None:
@@ -149,7 +149,7 @@ def test_a_job_is_told_with_its_plan() -> None:
         seen.created,
         seen.started,
     ) == ("Running", 40, 2.5, 1767225600.0, 1767225610.0)
-    assert {"worker": ObservedRole(2, 1)} == seen.replicas
+    assert {"worker": RoleObservation(2, 1)} == seen.replicas
     assert (
         seen.optimizer,
         seen.stage,
@@ -196,7 +196,7 @@ def test_a_plan_is_told_with_its_reason() -> None:
     """What it asks for and why; until somebody looks at it, it has no phase."""
     manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
 
-    expected = ObservedPlan(
+    expected = PlanObservation(
         uid="u2",
         namespace="ns",
         name="p",

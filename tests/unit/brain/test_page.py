@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from edl_workflows.brain import auth
-from edl_workflows.brain.observations import ObservedJob, ObservedPlan
+from edl_workflows.brain.observations import JobObservation, PlanObservation
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.brain.store.store import BrainStore
 from tests.unit.brain.browser import CHROMIUM, Browser
@@ -65,16 +65,16 @@ def again(browser: Browser) -> None:
     browser.value("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def job(name: str, **more: Any) -> ObservedJob:
+def job(name: str, **more: Any) -> JobObservation:
     """A job that runs."""
     return replace(
-        ObservedJob(f"uid-{name}", "ElasticJob", "team", name, "Running", created=time.time() - 60), **more
+        JobObservation(f"uid-{name}", "ElasticJob", "team", name, "Running", created=time.time() - 60), **more
     )
 
 
-def plan(name: str, **more: Any) -> ObservedPlan:
+def plan(name: str, **more: Any) -> PlanObservation:
     """A plan that was carried out."""
-    made = ObservedPlan(
+    made = PlanObservation(
         f"plan-{name}", "team", name, "mnist", ("worker: 4 replicas",), "more workers pay", "Succeeded"
     )
     return replace(made, created=time.time() - 30, **more)

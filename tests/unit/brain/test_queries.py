@@ -4,7 +4,12 @@ import itertools
 
 import pytest
 
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan, ObservedRole
+from edl_workflows.brain.observations import (
+    ClusterObservation,
+    JobObservation,
+    PlanObservation,
+    RoleObservation,
+)
 from edl_workflows.brain.page import messages, queries
 from edl_workflows.brain.page.queries import RowRange
 from edl_workflows.brain.store.records import JobReport, PlanAnswer
@@ -43,8 +48,8 @@ def test_a_job_of_which_only_its_master_tells(store: BrainStore) -> None:
 
 def test_a_job_that_the_monitor_sees(store: BrainStore) -> None:
     """Is told with the monitor's counts, and with its master's progress where there is one."""
-    seen = ObservedJob(
-        "uid-1", "ElasticJob", "team", "mnist", "Pending", replicas={"ps": ObservedRole(2, 1)}, step=3
+    seen = JobObservation(
+        "uid-1", "ElasticJob", "team", "mnist", "Pending", replicas={"ps": RoleObservation(2, 1)}, step=3
     )
     store.record_jobs([seen], [], NOW)
     assert queries.query_job(store, ALL, "uid-1", NOW).job.step == 3
@@ -89,7 +94,7 @@ def test_curves_have_few_points(store: BrainStore) -> None:
         store.record(JobReport(facts(), some), NOW)
     for time in times:
         if time % 3 == 0:
-            store.record_cluster(ClusterSample(time, nodes=2))
+            store.record_cluster(ClusterObservation(time, nodes=2))
     points = queries.query_job(store, ALL, "uid-1", NOW).points
     assert len(points) == 401
     assert points[-1].time == times[-1]
@@ -106,7 +111,7 @@ def test_an_answer_goes_into_its_scale_plan(store: BrainStore) -> None:
     store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 3 nodes",), "room"))
     store.record_answer(PlanAnswer("b", "team", "other", NOW, ("worker: 3 nodes",), "room"))
     assert queries.query_plans(store, ALL, RowRange(), NOW).total == 2
-    plan = ObservedPlan(
+    plan = PlanObservation(
         "p", "team", "mnist-autoscale-1", "mnist", ("worker: 3",), "room", "Succeeded", created=NOW + 5
     )
     store.record_plans([plan], [], NOW + 6)

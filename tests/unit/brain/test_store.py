@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import func, select, text
 
-from edl_workflows.brain.observations import ClusterSample, ObservedJob, ObservedPlan
+from edl_workflows.brain.observations import ClusterObservation, JobObservation, PlanObservation
 from edl_workflows.brain.store import database, tables
 from edl_workflows.brain.store.records import JobKey, JobReport, PlanAnswer
 from edl_workflows.brain.store.retention import Retention, RetentionOptions
@@ -195,7 +195,9 @@ def test_former_jobs(store: BrainStore) -> None:
 def test_running_jobs(store: BrainStore) -> None:
     """Those that the monitor sees, that reported lately and have not ended; not those that only a report
     tells of."""
-    seen = [ObservedJob(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")]
+    seen = [
+        JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")
+    ]
     store.record_jobs(seen, [], NOW)
     store.record(JobReport(facts("running")), NOW)
     store.record(JobReport(facts("invented")), NOW)
@@ -207,9 +209,9 @@ def test_running_jobs(store: BrainStore) -> None:
 def test_what_the_monitor_sees(store: BrainStore) -> None:
     """Jobs and plans are open until they are gone, and what a master reported of a job stays beside it."""
     store.record(JobReport(facts(), [sample(NOW)]), NOW)
-    jobs = [ObservedJob(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
+    jobs = [JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
     store.record_jobs(jobs, [], NOW)
-    store.record_jobs([ObservedJob("uid-3", "DIJob", "other", "walk", "Running")], [], NOW)
+    store.record_jobs([JobObservation("uid-3", "DIJob", "other", "walk", "Running")], [], NOW)
     assert sorted(store.open_jobs("ElasticJob", "")) == ["uid-1", "uid-2"]
     assert store.open_jobs("DIJob", "team") == []
     store.record_jobs([], ["uid-1", "unknown"], NOW + 1)
@@ -220,7 +222,9 @@ def test_what_the_monitor_sees(store: BrainStore) -> None:
     assert (found.facts, found.seen) == (facts(), jobs[0])
 
     store.record_plans(
-        [ObservedPlan("p1", "team", "plan-1", "mnist"), ObservedPlan("p2", "team", "plan-2", "x")], [], NOW
+        [PlanObservation("p1", "team", "plan-1", "mnist"), PlanObservation("p2", "team", "plan-2", "x")],
+        [],
+        NOW,
     )
     store.record_plans([], ["p1"], NOW)
     assert store.open_plans("team") == ["p2"]
@@ -230,9 +234,11 @@ def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
     """What stands in a manifest is kept without what only some encodings have."""
     text = "a\0b\nc\u00fc" * 1_000
     store.record_jobs(
-        [ObservedJob("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
+        [JobObservation("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
     )
-    store.record_plans([ObservedPlan("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW)
+    store.record_plans(
+        [PlanObservation("p", "team", "plan", "mnist", (text,), text, "Failed", text)], [], NOW
+    )
     found = store.job(None, "uid-1")
     assert found is not None
     assert found.seen is not None
@@ -258,7 +264,7 @@ def test_old_rows_go(store: BrainStore) -> None:
         )
     store.record(JobReport(facts("forgotten"), [sample(now - 200_000)]), now - 200_000)
     for time in times[::10]:
-        store.record_cluster(ClusterSample(time))
+        store.record_cluster(ClusterObservation(time))
     store.record_answer(PlanAnswer("old", "team", "mnist", now - 90_000, (), "old"))
     store.record_answer(PlanAnswer("new", "team", "mnist", now - 80_000, (), "new"))
 

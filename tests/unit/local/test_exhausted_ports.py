@@ -11,7 +11,7 @@ import pytest
 
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import Capacity
-from edl_workflows.local.cluster import Options, Running, running
+from edl_workflows.local.cluster import ClusterOptions, RunningCluster, running
 from edl_workflows.local.network import host_ports
 from tests.unit.local.support import WAIT_SECONDS, container
 
@@ -22,7 +22,7 @@ FEW = (15_104, 15_359)
 PORTS: Object = {"ports": [{"containerPort": 7000 + number} for number in range(100)]}
 
 
-def make_pod(cluster: Running, name: str, **fields: Any) -> None:
+def make_pod(cluster: RunningCluster, name: str, **fields: Any) -> None:
     """A pod that runs until it is deleted."""
     metadata = {"name": name, "namespace": "default", "labels": {"app": name}}
     containers = [container("sleep 600", **fields)]
@@ -30,7 +30,7 @@ def make_pod(cluster: Running, name: str, **fields: Any) -> None:
     cluster.server.client.create("pods", {"metadata": metadata, "spec": spec})
 
 
-def make_service(cluster: Running, name: str, *ports: int) -> None:
+def make_service(cluster: RunningCluster, name: str, *ports: int) -> None:
     """A Service in front of the pod of that name."""
     spec = {"selector": {"app": name}, "ports": [{"name": f"p{one}", "port": one} for one in ports]}
     cluster.server.client.create(
@@ -38,7 +38,7 @@ def make_service(cluster: Running, name: str, *ports: int) -> None:
     )
 
 
-async def until(cluster: Running, name: str, good: Callable[[Object], bool]) -> Object:
+async def until(cluster: RunningCluster, name: str, good: Callable[[Object], bool]) -> Object:
     """The pod's status as soon as it is good."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -59,7 +59,7 @@ def lacks_ports(status: Object) -> bool:
     return any(one.get("reason") == "NoHostPort" for one in states)
 
 
-async def check_exhaustion(cluster: Running) -> Object:
+async def check_exhaustion(cluster: RunningCluster) -> Object:
     """Three pods of 100 ports where there are 255, among Services that would take them all."""
     for number in range(100):
         make_service(cluster, f"idle-{number}", 80, 81, 82)
@@ -81,7 +81,7 @@ def test_ports_that_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     number; it runs when another pod has ended, and the cluster starts again."""
     monkeypatch.setattr(host_ports, "FIRST", FEW[0])
     monkeypatch.setattr(host_ports, "LAST", FEW[1])
-    options = Options(tmp_path, Capacity("16", "64Gi"), grace=0.1)
+    options = ClusterOptions(tmp_path, Capacity("16", "64Gi"), grace=0.1)
 
     async def both() -> Object:
         async with running(options) as cluster:

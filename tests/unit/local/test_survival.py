@@ -10,7 +10,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.resources import NODES
 from edl_workflows.local import daemon
 from edl_workflows.local.apiserver.server import open_server
-from edl_workflows.local.apiserver.store import Key, Object
+from edl_workflows.local.apiserver.store import Object, StoreKey
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.testing import LocalCluster, cluster
 from tests.unit.local.support import Pods, condition, container, eventually
@@ -39,10 +39,10 @@ def put_past_admission(folder: Path, pods: dict[str, Object]) -> None:
         made = server.client.create("pods", {"metadata": metadata, "spec": spec})
         bound = {"nodeName": NODE_NAME} if name.startswith("bound") else {}
         made["spec"] = {**made["spec"], **wrong, **bound}
-        server.registry.store.update(Key("pods", "default", name), made)
+        server.registry.store.update(StoreKey("pods", "default", name), made)
     node = server.client.get("nodes", NODE_NAME)
     node["status"]["allocatable"] |= {"memory": "lots", "example.com/dongle": "many"}
-    server.registry.store.update(Key("nodes", "", NODE_NAME), node)
+    server.registry.store.update(StoreKey("nodes", "", NODE_NAME), node)
     server.close()
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from edl_workflows.brain.observations import ObservedJob
+from edl_workflows.brain.observations import JobObservation
 from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
@@ -133,7 +133,7 @@ def test_a_job_s_end_may_be_told_twice(api: Api) -> None:
     for _ in range(2):
         brain.report(JOB, (sample(1_000.0),), end)
     brain.close()
-    seen = ObservedJob("uid-1", "ElasticJob", "team", "mnist", "Running", reason="out of luck")
+    seen = JobObservation("uid-1", "ElasticJob", "team", "mnist", "Running", reason="out of luck")
     api.server.store.record_jobs([seen], [], 2_001.0)
     told = api.get("jobs/uid-1/metrics").json()
     assert told["end"] == {"time": 2_000.0, "completed": False, "reason": "out of luck"}

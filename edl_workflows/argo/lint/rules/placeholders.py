@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
-from edl_workflows.argo.lint.rules.scope import ROOTS, HyphenUsed, Scope
+from edl_workflows.argo.lint.rules.scope import ROOTS, HyphenUsed, PlaceholderScope
 from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, mapping, tags
 
 UNRESOLVED = Rule(
@@ -41,7 +41,7 @@ _EXPRESSIONS = ("expression", "fromExpression")
 def _all(spec: Spec) -> Iterator[Finding]:
     yield from _hooks(spec)
     for template in spec.templates:
-        scope = Scope(spec, template)
+        scope = PlaceholderScope(spec, template)
         own = {key: value for key, value in template.body.items() if key not in ("steps", "dag")}
         if target := template.part("dag").get("target"):
             own["dag"] = {"target": target}
@@ -58,7 +58,7 @@ def _all(spec: Spec) -> Iterator[Finding]:
         yield from _unclosed(template.body, template.path)
 
 
-def _told(scope: Scope, tag: str, path: Path, call: Call | None) -> Iterator[Finding]:
+def _told(scope: PlaceholderScope, tag: str, path: Path, call: Call | None) -> Iterator[Finding]:
     if tag.startswith("="):
         yield from _expression(scope, tag[1:], path, call)
         return
@@ -69,7 +69,7 @@ def _told(scope: Scope, tag: str, path: Path, call: Call | None) -> Iterator[Fin
         yield UNRESOLVED.at(path, f"{{{{{name}}}}}: {problem.message}", problem.remedy)
 
 
-def _expression(scope: Scope, expression: str, path: Path, call: Call | None) -> Iterator[Finding]:
+def _expression(scope: PlaceholderScope, expression: str, path: Path, call: Call | None) -> Iterator[Finding]:
     for problem in scope.problems_of_expression(expression, call):
         if isinstance(problem, HyphenUsed):
             yield HYPHEN.at(path, problem.message, problem.remedy)
@@ -79,7 +79,7 @@ def _expression(scope: Scope, expression: str, path: Path, call: Call | None) ->
 
 def _hooks(spec: Spec) -> Iterator[Finding]:
     """The workflow's own hooks stand in no template: they know what is known of the whole workflow."""
-    scope = Scope(spec, Template({"name": "hooks"}, spec.path))
+    scope = PlaceholderScope(spec, Template({"name": "hooks"}, spec.path))
     for tag, path in tags({"hooks": spec.body.get("hooks")}, spec.path):
         yield from _told(scope, tag, path, None)
 

@@ -45,7 +45,7 @@ _MEMBER = re.compile(
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlaceholderProblem:
     """Why a placeholder means nothing.
 
     Attributes:
@@ -57,15 +57,15 @@ class Problem:
     remedy: str = ""
 
 
-class HyphenUsed(Problem):
+class HyphenUsed(PlaceholderProblem):
     """A name with a hyphen stands in an expression as if the hyphen were no minus."""
 
 
-def _unknown(message: str, name: str, known: Iterable[str]) -> Problem:
-    return Problem(f"{message} {name!r}", did_you_mean(name, sorted(known)))
+def _unknown(message: str, name: str, known: Iterable[str]) -> PlaceholderProblem:
+    return PlaceholderProblem(f"{message} {name!r}", did_you_mean(name, sorted(known)))
 
 
-class Scope:
+class PlaceholderScope:
     """What placeholders in one template may name.
 
     Attributes:
@@ -76,7 +76,7 @@ class Scope:
         self._spec, self.template = spec, template
         self._calls = {call.name: call for call in template.calls}
 
-    def problem(self, name: str, call: Call | None) -> Problem | None:
+    def problem(self, name: str, call: Call | None) -> PlaceholderProblem | None:
         """Why a placeholder's text means nothing, in a call or elsewhere in the template; None if it may mean
         something."""
         if not name.startswith(ROOTS):
@@ -100,7 +100,7 @@ class Scope:
         inline = mapping(mapping(call.body.get("inline")).get("inputs")) if call else {}
         return own | set(names(inline.get(kind))) if inline else own
 
-    def _input(self, rest: str, call: Call | None) -> Problem | None:
+    def _input(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         kind, _, name = rest.partition(".")
         if kind not in ("parameters", "artifacts"):
             return _unknown("inputs have no", kind, ["parameters", "artifacts"])
@@ -113,35 +113,35 @@ class Scope:
             else _unknown(f"the template has no input {kind[:-1]}", name, known)
         )
 
-    def _node(self, root: str, rest: str, call: Call | None) -> Problem | None:
+    def _node(self, root: str, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if rest.startswith("name"):
             return None
         wanted = {"steps": "steps", "tasks": "dag"}[root]
         if self.template.type != wanted:
-            return Problem(f"{self.template} is no {wanted} template")
+            return PlaceholderProblem(f"{self.template} is no {wanted} template")
         name, _, field = rest.partition(".")
         target = self._calls.get(name)
         if target is None:
             return _unknown(f"there is no {root[:-1]}", name, self._calls)
         if call and target.group > call.group:
-            return Problem(f"step {name!r} comes later")
+            return PlaceholderProblem(f"step {name!r} comes later")
         return self._output(target, field)
 
-    def _pod(self, rest: str, call: Call | None) -> Problem | None:
+    def _pod(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if rest != "name":
             return _unknown("a pod has no", rest, ["name"])
         if call is not None:
-            return Problem(f"a {call.role} has no pod", "Use it in the template that is called.")
+            return PlaceholderProblem(f"a {call.role} has no pod", "Use it in the template that is called.")
         if "inline" in self.template.path:
-            return Problem(
+            return PlaceholderProblem(
                 "of a template that stands in its step Argo asks the step, which has no pod",
                 "Give the template a name and call it.",
             )
         if self.template.type in ("", *POD_TYPES):
             return None
-        return Problem(f"{self.template} is a {self.template.type}, which has no pod of its own")
+        return PlaceholderProblem(f"{self.template} is a {self.template.type}, which has no pod of its own")
 
-    def _output(self, target: Call, field: str) -> Problem | None:
+    def _output(self, target: Call, field: str) -> PlaceholderProblem | None:
         template = self._spec.resolve(target)
         if not isinstance(template, Template) or not template.types or field in _ALWAYS_KNOWN:
             return None
@@ -157,10 +157,10 @@ class Scope:
             case "ip" if template.body.get("daemon") is True:
                 return None
             case "ip":
-                return Problem(f"{template} is no daemon, and only daemons have an address")
+                return PlaceholderProblem(f"{template} is no daemon, and only daemons have an address")
         return _unknown(f"a {target.role} has no", field, _NODE_FIELDS)
 
-    def _workflow(self, rest: str) -> Problem | None:
+    def _workflow(self, rest: str) -> PlaceholderProblem | None:
         word, _, name = rest.partition(".")
         if word not in _WORKFLOW:
             return _unknown("a workflow has no", word, _WORKFLOW)
@@ -175,7 +175,7 @@ class Scope:
             return None
         return _unknown("the workflow has no parameter", name, known)
 
-    def _metadata(self, field: str, name: str) -> Problem | None:
+    def _metadata(self, field: str, name: str) -> PlaceholderProblem | None:
         known = self._spec.metadata_names(field)
         if known is None or name in ("", "json", *known) or name.startswith(_OWN_METADATA):
             return None
@@ -183,24 +183,24 @@ class Scope:
             did_you_mean(name, sorted(known))
             or f"Add it to workflowMetadata.{field}, or to metadata.{field}."
         )
-        return Problem(f"the workflow has no {field[:-1]} {name!r}", remedy)
+        return PlaceholderProblem(f"the workflow has no {field[:-1]} {name!r}", remedy)
 
-    def _global(self, kind: str, name: str) -> Problem | None:
+    def _global(self, kind: str, name: str) -> PlaceholderProblem | None:
         known = self._spec.global_outputs
         if name in known or self._spec.calls_elsewhere or any(map(has_tag, known)):
             return None
         return _unknown(f"no template has an output {kind[:-1]} with the globalName", name, known)
 
-    def _item(self, rest: str, call: Call | None) -> Problem | None:
+    def _item(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if call is None or not call.loops:
-            return Problem("nothing is repeated here")
+            return PlaceholderProblem("nothing is repeated here")
         items = call.body.get("withItems")
         if not isinstance(items, list) or any(isinstance(one, list) or has_tag(text(one)) for one in items):
             return None
         known = {key for _, item in maps(items) for key in item}
         return None if rest in known else _unknown("the items have no", rest, known)
 
-    def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[Problem]:
+    def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[PlaceholderProblem]:
         """Which names in an expression mean nothing, or something else than it seems."""
         inputs = self._inputs("parameters", call)
         for match in _DOTTED_HYPHEN.finditer(expression):
@@ -221,16 +221,20 @@ class Scope:
                 yield _unknown(f"there is no {root[:-1]}", name, self._calls)
 
 
-def _without_result(target: Call, template: Template, field: str) -> Problem | None:
+def _without_result(target: Call, template: Template, field: str) -> PlaceholderProblem | None:
     if template.type in _WITH_RESULT or has_container_main(template):
         return None
     if template.type == "containerSet":
         message = f"{template} has no container 'main', whose {field} it would be"
-        return None if is_gathered(target) else Problem(message)
-    return Problem(f"{template} is a {template.type}, which has no {field}")
+        return None if is_gathered(target) else PlaceholderProblem(message)
+    return PlaceholderProblem(f"{template} is a {template.type}, which has no {field}")
 
 
-def _not_gathered(target: Call) -> Problem:
+def _not_gathered(target: Call) -> PlaceholderProblem:
     if target.body.get("withSequence") is not None:
-        return Problem(f"Argo does not gather the outputs of {target.name!r}: it repeats by withSequence")
-    return Problem(f"{target.role} {target.name!r} runs once", "Name one: outputs.parameters.NAME.")
+        return PlaceholderProblem(
+            f"Argo does not gather the outputs of {target.name!r}: it repeats by withSequence"
+        )
+    return PlaceholderProblem(
+        f"{target.role} {target.name!r} runs once", "Name one: outputs.parameters.NAME."
+    )

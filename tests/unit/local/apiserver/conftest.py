@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.local.apiserver.server import ApiServer, open_server
-from edl_workflows.local.apiserver.store import Store
+from edl_workflows.local.apiserver.store import ObjectStore
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
     """A store with a short history."""
-    made = Store(tmp_path / "state.db", history=8)
+    made = ObjectStore(tmp_path / "state.db", history=8)
     yield made
     made.close()
 

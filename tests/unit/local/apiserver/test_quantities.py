@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.server import ApiServer
-from edl_workflows.local.apiserver.store import Key, Object
+from edl_workflows.local.apiserver.store import Object, StoreKey
 
 
 def pod(**spec: Any) -> Object:
@@ -140,7 +140,7 @@ def test_what_is_stored_already_may_get_a_status(server: ApiServer) -> None:
     deleted."""
     made = server.client.create("pods", with_volume(emptyDir={"sizeLimit": "1Gi"}))
     made["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] = "1GB"
-    server.registry.store.update(Key("pods", "default", "p"), made)
+    server.registry.store.update(StoreKey("pods", "default", "p"), made)
 
     patch = {"status": {"phase": "Failed", "reason": "Unsupported"}}
     changed = server.client.patch("pods", "p", patch, "default", subresource="status")

@@ -10,7 +10,7 @@ import pytest
 
 from edl_workflows.local.apiserver import auth, errors, expiry, requests, views
 from edl_workflows.local.apiserver.app import build_app
-from edl_workflows.local.apiserver.deletion import DeleteOptions
+from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.errors import ApiError
 from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.apiserver.server import ApiServer
@@ -194,7 +194,7 @@ def test_account_made_anew_does_not_inherit_tokens(server: ApiServer) -> None:
     token, _ = server.authenticator.issue("default", "default", 600)
     accounts = server.registry.catalog.by_id("serviceaccounts")
     assert accounts is not None
-    server.registry.delete(accounts, "default", "default", DeleteOptions())
+    server.registry.delete(accounts, "default", "default", DeletionOptions())
     server.client.create("serviceaccounts", {"metadata": {"name": "default", "namespace": "default"}})
     with pytest.raises(ApiError) as refused:
         server.authenticator.identify(f"Bearer {token}")

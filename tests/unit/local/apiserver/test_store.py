@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.store import Key, Object, Revision, Store, Watch, WatchEvent
+from edl_workflows.local.apiserver.store import (
+    Object,
+    ObjectStore,
+    Revision,
+    StoreEvent,
+    StoreKey,
+    StoreWatch,
+)
 
-A = Key("things", "ns", "a")
+A = StoreKey("things", "ns", "a")
 
 
 def _thing(name: str = "a", **fields: object) -> Object:
@@ -17,11 +24,11 @@ def _thing(name: str = "a", **fields: object) -> Object:
     return {"metadata": {"name": name, "namespace": "ns", "labels": labels}, **fields}
 
 
-def _next(watch: Watch) -> list[WatchEvent]:
+def _next(watch: StoreWatch) -> list[StoreEvent]:
     return asyncio.run(watch.batch(0.01))
 
 
-def test_returned_objects_are_copies(store: Store) -> None:
+def test_returned_objects_are_copies(store: ObjectStore) -> None:
     """Changing a read object or the one that was written does not change the store."""
     given = _thing(spec={"n": 1})
     store.create(A, given)
@@ -31,7 +38,7 @@ def test_returned_objects_are_copies(store: Store) -> None:
     assert store.require(A).decode()["spec"] == {"n": 1}
 
 
-def test_conflict_leaves_the_object(store: Store) -> None:
+def test_conflict_leaves_the_object(store: ObjectStore) -> None:
     """A write that expects another version changes nothing."""
     first = store.create(A, _thing(n=1))
     store.update(A, _thing(n=2))
@@ -42,7 +49,7 @@ def test_conflict_leaves_the_object(store: Store) -> None:
     assert store.require(A).decode()["n"] == 2
 
 
-def test_failed_commit_leaves_memory_alone(store: Store) -> None:
+def test_failed_commit_leaves_memory_alone(store: ObjectStore) -> None:
     """When the disk refuses a row, readers and watchers never saw the change."""
     watch = store.watch("things", since=store.revision)
     store._db.execute("PRAGMA query_only=ON")
@@ -56,13 +63,13 @@ def test_failed_commit_leaves_memory_alone(store: Store) -> None:
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
     """A reopened store answers watches, old lists and versions as before."""
-    first = Store(tmp_path / "s.db", history=100)
+    first = ObjectStore(tmp_path / "s.db", history=100)
     start = first.revision
     first.create(A, _thing(n=1))
     middle = first.update(A, _thing(n=2)).rv
     first.delete(A)
     first.close()
-    second = Store(tmp_path / "s.db", history=100)
+    second = ObjectStore(tmp_path / "s.db", history=100)
 
     assert [event.type for event in _next(second.watch("things", since=start))] == [
         "ADDED",
@@ -76,17 +83,17 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
 
 def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
     """However many changes there were, what is kept is bounded, and the present is whole."""
-    kept = Store(tmp_path / "s.db", history=8)
+    kept = ObjectStore(tmp_path / "s.db", history=8)
     for name in ("a", "b"):
-        kept.create(Key("things", "ns", name), _thing(name))
+        kept.create(StoreKey("things", "ns", name), _thing(name))
     for index in range(500):
         kept.update(A, _thing(n=index))
     for index in range(200):
-        kept.create(Key("things", "ns", f"t{index}"), _thing(f"t{index}"))
-        kept.delete(Key("things", "ns", f"t{index}"))
+        kept.create(StoreKey("things", "ns", f"t{index}"), _thing(f"t{index}"))
+        kept.delete(StoreKey("things", "ns", f"t{index}"))
     rows = kept._db.execute("SELECT count(*) FROM log").fetchone()[0]
     kept.close()
-    reopened = Store(tmp_path / "s.db", history=8)
+    reopened = ObjectStore(tmp_path / "s.db", history=8)
 
     assert rows <= 8 * 2 + 2
     assert [one.key.name for one in reopened.list_objects("things")] == ["a", "b"]
@@ -94,7 +101,7 @@ def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
     reopened.close()
 
 
-def test_slow_watcher_is_told_to_list_again(store: Store) -> None:
+def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
     """A watcher that does not read does not make the store grow; it is Expired."""
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing())
@@ -106,7 +113,7 @@ def test_slow_watcher_is_told_to_list_again(store: Store) -> None:
     assert refused.value.code == 410
 
 
-def test_watcher_is_behind_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher that does not read holds no more than so many bytes, however few the changes, and then
     none."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
@@ -122,7 +129,7 @@ def test_watcher_is_behind_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatc
     assert (refused.value.code, watch._pending_bytes, len(watch._pending)) == (410, 0, 0)
 
 
-def test_history_that_is_replayed_does_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watch may begin with all of the history, however large; only what comes later can be too much."""
     start = store.revision
     store.create(A, _thing(text="x" * 600))
@@ -135,7 +142,7 @@ def test_history_that_is_replayed_does_not_count(store: Store, monkeypatch: pyte
     assert len(_next(watch)) == 7
 
 
-def test_events_come_in_portions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_come_in_portions(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader gets many large events some at a time, all of them, in order."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.BATCH_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
@@ -158,14 +165,14 @@ def test_history_is_bounded_in_bytes(
     most = 100_000
     if not restarted:
         monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
-    kept = Store(tmp_path / "s.db")
-    start = kept.create(Key("others", "ns", "o"), _thing("o")).rv
+    kept = ObjectStore(tmp_path / "s.db")
+    start = kept.create(StoreKey("others", "ns", "o"), _thing("o")).rv
     kept.create(A, _thing())
     versions = [kept.update(A, _thing(text=f"{index:010000}")).rv for index in range(40)]
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
     if restarted:
         kept.close()
-        kept = Store(tmp_path / "s.db")
+        kept = ObjectStore(tmp_path / "s.db")
     rows = kept._db.execute("SELECT sum(length(body)) FROM log").fetchone()[0]
     with pytest.raises(ApiError) as refused:
         kept.watch("things", since=versions[0])
@@ -178,7 +185,7 @@ def test_history_is_bounded_in_bytes(
     kept.close()
 
 
-def test_object_is_too_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_is_too_large(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """An object larger than etcd takes is refused, and the one before stays; its deletion mark has room."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_OBJECT_BYTES", 1000)
     with pytest.raises(ApiError, match="etcdserver: request is too large") as refused:
@@ -191,7 +198,7 @@ def test_object_is_too_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> N
     assert store.update(A, _thing(text="x" * 1000)).rv == store.revision
 
 
-def test_closed_watch_is_forgotten(store: Store) -> None:
+def test_closed_watch_is_forgotten(store: ObjectStore) -> None:
     """A closed watch costs nothing."""
     with store.watch("things", since=store.revision):
         pass
@@ -199,7 +206,7 @@ def test_closed_watch_is_forgotten(store: Store) -> None:
     assert not store._watches["things"]
 
 
-def test_last_matching_state_on_leaving(store: Store) -> None:
+def test_last_matching_state_on_leaving(store: ObjectStore) -> None:
     """An object that leaves a selection is shown as it last matched, at the version in which it left."""
 
     def match(revision: Revision) -> bool:
@@ -215,6 +222,6 @@ def test_last_matching_state_on_leaving(store: Store) -> None:
     assert gone.decode()["metadata"]["resourceVersion"] == str(left.rv)
 
 
-def test_setting_is_made_once(store: Store) -> None:
+def test_setting_is_made_once(store: ObjectStore) -> None:
     """A setting keeps its first value."""
     assert [store.setting("key", value) for value in ("one", "two")] == ["one", "one"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.store import Key, Store
+from edl_workflows.local.apiserver.store import ObjectStore, StoreKey
 
 NAMES = st.sampled_from(["a", "b", "c"])
 State = dict[str, int]
@@ -26,15 +26,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.model: State = {}
         self.past: dict[int, State] = {self.store.revision: {}}
 
-    def _open(self) -> Store:
-        return Store(self.folder / "s.db", history=6)
+    def _open(self) -> ObjectStore:
+        return ObjectStore(self.folder / "s.db", history=6)
 
     def teardown(self) -> None:
         self.store.close()
         shutil.rmtree(self.folder)
 
     def _write(self, name: str, value: int | None) -> None:
-        key = Key("things", "", name)
+        key = StoreKey("things", "", name)
         obj = {"metadata": {"name": name}, "value": value}
         if value is None:
             self.store.delete(key)

@@ -62,9 +62,14 @@ def _container(**state: Any) -> dict[str, Any]:
     ("pod", "cells"),
     [
         (_pod(phase="Pending"), ["0/1", "Pending", "0", "60s"]),
-        (_pod(phase="Running", containerStatuses=[_container(running={})]), ["1/1", "Running", "2", "60s"]),
         (
-            _pod(phase="Running", containerStatuses=[_container(waiting={"reason": "CrashLoopBackOff"})]),
+            _pod(phase="Running", containerStatuses=[_container(running={})]),
+            ["1/1", "Running", "2", "60s"],
+        ),
+        (
+            _pod(
+                phase="Running", containerStatuses=[_container(waiting={"reason": "CrashLoopBackOff"})]
+            ),
             ["0/1", "CrashLoopBackOff", "2", "60s"],
         ),
         (

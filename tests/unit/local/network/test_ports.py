@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.local.network.ports import IDLE_KEPT, Ports, World
+from edl_workflows.local.network.ports import IDLE_KEPT, NetworkObjects, PortAssignments
 from edl_workflows.local.pods import Pod, Service
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,10 +38,10 @@ def make_service(name: str, port: int, target: int | str | None = None, **select
     return Service.model_validate({"metadata": {"name": name}, "spec": spec})
 
 
-def world(*objects: Pod | Service) -> World:
+def world(*objects: Pod | Service) -> NetworkObjects:
     """These Services and pods."""
     services = {f"default/{one.metadata.name}": one for one in objects if isinstance(one, Service)}
-    return World(services, {one.key: one for one in objects if isinstance(one, Pod)})
+    return NetworkObjects(services, {one.key: one for one in objects if isinstance(one, Pod)})
 
 
 def test_pod_and_service_meet_in_any_order() -> None:
@@ -56,7 +56,7 @@ def test_pod_and_service_meet_in_any_order() -> None:
     for first in steps:
         for second in steps:
             for third in steps:
-                ports, results = Ports({}, allocator()), []
+                ports, results = PortAssignments({}, allocator()), []
                 known: list[Pod | Service] = []
                 for step in (first, second, third):
                     known += [objects[step]] if step in objects else []
@@ -68,7 +68,7 @@ def test_only_one_of_several_pods_has_the_services_port() -> None:
     """Of two pods behind a Service the older has its port; the other has one of its own."""
     service = make_service("web", 80, 8080, app="web")
     old, young = make_pod("a", 8080, age=9, app="web"), make_pod("b", 8080, app="web")
-    ports, seen = Ports({}, allocator()), world(service, old, young)
+    ports, seen = PortAssignments({}, allocator()), world(service, old, young)
     first, second = ports.of_pod(old, seen)[8080], ports.of_pod(young, seen)[8080]
 
     assert ports.of_service("default", "web", 80, seen) == first != second
@@ -78,7 +78,7 @@ def test_a_successor_inherits_the_port() -> None:
     """When the pod is gone, the next one behind the Service listens on the same host port."""
     service = make_service("master", 50001, role="master")
     one, two = make_pod("master-0", 50001, role="master"), make_pod("master-1", 50001, role="master")
-    ports = Ports({}, allocator())
+    ports = PortAssignments({}, allocator())
     first = ports.of_pod(one, world(service, one))
     ports.release(world(service))
 
@@ -89,7 +89,7 @@ def test_a_named_target_port_and_an_undeclared_one() -> None:
     """A Service leads to a container's port by name, and to a number that no container declares."""
     named, plain = make_service("named", 80, "p8080", app="x"), make_service("plain", 81, 9090, app="x")
     pod = make_pod("x", 8080, app="x")
-    ports, seen = Ports({}, allocator()), world(named, plain, pod)
+    ports, seen = PortAssignments({}, allocator()), world(named, plain, pod)
     assigned = ports.of_pod(pod, seen)
 
     assert set(assigned) == {8080, 9090}
@@ -98,7 +98,7 @@ def test_a_named_target_port_and_an_undeclared_one() -> None:
 
 def test_a_second_service_is_forwarded() -> None:
     """A Service whose reserved port nobody listens on is led to the pod's real one."""
-    ports = Ports({}, allocator())
+    ports = PortAssignments({}, allocator())
     early = ports.mention("u", "default", "late", 80, world())
     pod, service = make_pod("web", 8080, app="web"), make_service("late", 80, 8080, app="web")
     real = ports.of_pod(pod, world(pod))[8080]
@@ -111,7 +111,7 @@ def test_a_second_service_is_forwarded() -> None:
 def test_the_table_knows_services_and_pod_addresses() -> None:
     """The map has a row for each Service port and each pod IP with port."""
     pod, service = make_pod("web", 8080, app="web"), make_service("web", 80, 8080, app="web")
-    ports, seen = Ports({}, allocator()), world(pod, service)
+    ports, seen = PortAssignments({}, allocator()), world(pod, service)
     port = ports.of_pod(pod, seen)[8080]
 
     assert ports.table(seen, {"web": "127.64.0.1"}) == {
@@ -122,9 +122,11 @@ def test_the_table_knows_services_and_pod_addresses() -> None:
 
 def test_mentions_hold_a_port_while_the_pod_lives() -> None:
     """A reserved port stays while a pod that was started with it lives, also in the next cluster process."""
-    pod, ports = make_pod("worker"), Ports({}, allocator())
+    pod, ports = make_pod("worker"), PortAssignments({}, allocator())
     port = ports.mention("worker", "default", "ps-9", 2222, world(pod))
-    heir = Ports(ports.assigned, allocator(), {uid: list(keys) for uid, keys in ports.mentions.items()})
+    heir = PortAssignments(
+        ports.assigned, allocator(), {uid: list(keys) for uid, keys in ports.mentions.items()}
+    )
     heir.release(world(pod))
     kept = dict(heir.assigned)
     heir.release(world())
@@ -141,25 +143,25 @@ def test_mentions_hold_a_port_while_the_pod_lives() -> None:
 def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
     """In any order of pods, Services, mentions and deletions no two living pods have one host port, and a pod
     keeps its own."""
-    ports = Ports({}, allocator())
+    ports = PortAssignments({}, allocator())
     services: dict[str, Service] = {}
     pods: dict[str, Pod] = {}
     kept: dict[str, dict[int, int]] = {}
     for step in steps:
         verb, _, name = step.partition("-")
-        seen = World(services, pods)
+        seen = NetworkObjects(services, pods)
         if verb == "pod" and f"default/{name}" not in pods:
             pod = make_pod(name, 80, uid=f"{name}{len(kept)}", app=name)
             pods[f"default/{name}"] = pod
-            kept[pod.metadata.uid] = ports.of_pod(pod, World(services, pods))
+            kept[pod.metadata.uid] = ports.of_pod(pod, NetworkObjects(services, pods))
         elif verb == "svc":
             services[f"default/{name}"] = make_service(name, 80, app=name)
         elif verb == "say":
             ports.mention("other", "default", name, 80, seen)
         elif verb == "del":
             pods.pop(f"default/{name}", None)
-            ports.release(World(services, pods))
-        living = World(services, pods)
+            ports.release(NetworkObjects(services, pods))
+        living = NetworkObjects(services, pods)
         now = [ports.of_pod(pod, living)[80] for pod in pods.values()]
         assert len(set(now)) == len(now)
         assert all(ports.of_pod(pod, living) == kept[pod.metadata.uid] for pod in pods.values())
@@ -168,7 +170,7 @@ def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
 def test_services_without_pods_hold_no_ports() -> None:
     """However many Services there are, the map and the forwarding of connections ask for no host port."""
     ports, seen = (
-        Ports({}, allocator()),
+        PortAssignments({}, allocator()),
         world(*(make_service(f"s{one}", 80, app=str(one)) for one in range(50))),
     )
 
@@ -181,7 +183,7 @@ def test_idle_services_give_their_ports_back() -> None:
     """A Service keeps its port after its pod, for the pod's successor; of many such Services the newest keep
     theirs."""
     ports, services = (
-        Ports({}, allocator()),
+        PortAssignments({}, allocator()),
         [make_service(f"s{one}", 80, app=str(one)) for one in range(IDLE_KEPT + 9)],
     )
     pods = [make_pod(f"p{one}", 80, app=str(one)) for one in range(len(services))]
@@ -203,6 +205,6 @@ def test_a_pod_without_ports_needs_none() -> None:
     def none_left(_taken: frozenset[int]) -> int:
         raise UnavailableError("no free port")
 
-    ports, pod = Ports({}, none_left), make_pod("plain")
+    ports, pod = PortAssignments({}, none_left), make_pod("plain")
 
     assert ports.of_pod(pod, world(pod, make_service("web", 80, app="web"))) == {}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local.runner.attempts import Attempt, Ended, Launch
+from edl_workflows.local.runner.attempts import Attempt, AttemptEnd, Launch
 
 
-def run(folder: Path, script: str, act: Callable[[Attempt], Awaitable[None]] | None = None) -> Ended:
+def run(folder: Path, script: str, act: Callable[[Attempt], Awaitable[None]] | None = None) -> AttemptEnd:
     """Start a script, do something to it, and wait for its end."""
 
-    async def main() -> Ended:
+    async def main() -> AttemptEnd:
         attempt = Attempt(folder, 0, "uid/main")
         attempt.start(Launch(["sh", "-c", script], {"PATH": os.environ["PATH"]}, str(folder)), crashes=0)
         if act is not None:

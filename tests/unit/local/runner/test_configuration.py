@@ -16,7 +16,7 @@ from edl_workflows.local.pods import Container
 from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import LOOPBACK_VARIABLES
 from edl_workflows.local.runner.support import mounts_possible
-from edl_workflows.local.runner.volumes import Lookups, Volumes, remove_memory, remove_orphaned_memory
+from edl_workflows.local.runner.volumes import Lookups, PodVolumes, remove_memory, remove_orphaned_memory
 from tests.unit.local.support import Pods, container, eventually
 
 needs_mounts = pytest.mark.skipif(not mounts_possible(), reason="the machine grants no mount namespaces")
@@ -262,7 +262,9 @@ def test_volumes_in_memory_are_closed_to_other_users(pods: Pods) -> None:
 
 def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
     """A link or an open folder that somebody has put in the place of a pod's memory fails the start."""
-    volumes = Volumes(tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing))
+    volumes = PodVolumes(
+        tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing)
+    )
     place = Path(f"/dev/shm/edl-{uid}")
     place.symlink_to(tmp_path)
     try:
@@ -279,7 +281,7 @@ def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: P
     uids = [str(uuid.uuid4()), str(uuid.uuid4())]
     for uid in uids:
         (tmp_path / uid).mkdir()
-        volumes = Volumes(tmp_path / uid / "volumes", uid, [], Lookups(missing, missing))
+        volumes = PodVolumes(tmp_path / uid / "volumes", uid, [], Lookups(missing, missing))
         volumes.shared_memory(Container(name="main"))
     (tmp_path / uids[0]).rmdir()
 
@@ -293,7 +295,9 @@ def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: P
 @needs_mounts
 def test_memory_of_a_cluster_in_another_container_is_left_alone(tmp_path: Path) -> None:
     """A cluster that shares /dev/shm but does not see a pod's folder can't tell whether the pod lives."""
-    volumes = Volumes(tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing))
+    volumes = PodVolumes(
+        tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing)
+    )
     (tmp_path / "pod").mkdir()
     volumes.shared_memory(Container(name="main"))
     program = (

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.runner import status
-from edl_workflows.local.runner.attempts import Ended
+from edl_workflows.local.runner.attempts import AttemptEnd
 from edl_workflows.local.runner.lifecycle import (
     ContainerState,
-    Doom,
-    Situation,
+    PodFailure,
+    PodSituation,
     Waiting,
     crashes_after,
     decide,
@@ -31,11 +31,13 @@ def seconds(number: float) -> timedelta:
 def ended(code: int, *, ago: float = 0, ran: float = 1, crashes: int = 0) -> ContainerState:
     """A container that ended."""
     finished = NOW - seconds(ago)
-    end = Ended(code, "Completed" if code == 0 else "Error", "", finished - seconds(ran), finished)
+    end = AttemptEnd(code, "Completed" if code == 0 else "Error", "", finished - seconds(ran), finished)
     return ContainerState(starts=1, ended=end, crashes=crashes)
 
 
-def make_pod(*, init: int = 0, deleted: float | None = None, phase: str = "Running", **spec: Any) -> Pod:
+def make_pod(
+    *, init: int = 0, deleted: float | None = None, phase: str = "Running", **spec: Any
+) -> Pod:
     """A pod with containers ``a`` and ``b``."""
     metadata: dict[str, Any] = {"name": "pod", "uid": "u"}
     if deleted is not None:
@@ -46,10 +48,10 @@ def make_pod(*, init: int = 0, deleted: float | None = None, phase: str = "Runni
     return Pod.model_validate({"metadata": metadata, "spec": body, "status": {"phase": phase}})
 
 
-def situation(pod: Pod, *, started: Any = 0, **fields: Any) -> Situation:
+def situation(pod: Pod, *, started: Any = 0, **fields: Any) -> PodSituation:
     """A moment of a pod that began `started` seconds ago."""
-    given_fields = {key: fields.pop(key) for key in ("doom", "gone") if key in fields}
-    return Situation(pod, fields, NOW, NOW - seconds(started), **given_fields)
+    given_fields = {key: fields.pop(key) for key in ("failure", "gone") if key in fields}
+    return PodSituation(pod, fields, NOW, NOW - seconds(started), **given_fields)
 
 
 def test_all_containers_start_together() -> None:
@@ -131,7 +133,7 @@ def test_the_deadline() -> None:
 
     assert decide(situation(pod, started=50, a=RUNNING, b=RUNNING)).wake == NOW + seconds(10)
     late = decide(situation(pod, started=61, a=RUNNING, b=RUNNING))
-    assert (late.doom and late.doom.reason, set(late.stop)) == ("DeadlineExceeded", {"a", "b"})
+    assert (late.failure and late.failure.reason, set(late.stop)) == ("DeadlineExceeded", {"a", "b"})
 
 
 def test_a_finished_pod_never_starts_again() -> None:
@@ -165,15 +167,15 @@ STATES = st.sampled_from(
     policy=st.sampled_from(["Always", "OnFailure", "Never"]),
     states=st.fixed_dictionaries(dict.fromkeys(("i0", "a", "b"), STATES)),
     deleted=st.sampled_from([None, 5.0]),
-    doom=st.sampled_from([None, Doom("Evicted", "x")]),
+    failure=st.sampled_from([None, PodFailure("Evicted", "x")]),
 )
 def test_a_decision_is_taken_once(
-    policy: str, states: dict[str, ContainerState], deleted: float | None, doom: Doom | None
+    policy: str, states: dict[str, ContainerState], deleted: float | None, failure: PodFailure | None
 ) -> None:
     """After a decision is carried out, the same moment asks for nothing more; what runs is never started,
     what does not is never stopped; a finished pod has nothing running; and a status can be built of every
     state."""
-    now = situation(make_pod(init=1, restartPolicy=policy, deleted=deleted), doom=doom, **states)
+    now = situation(make_pod(init=1, restartPolicy=policy, deleted=deleted), failure=failure, **states)
     decision = decide(now)
     after = dict(states)
     for name in decision.start:
@@ -182,7 +184,7 @@ def test_a_decision_is_taken_once(
         after[name] = replace(after[name], stopping=True)
     again = decide(replace(now, states=after))
     built = status.build(
-        now, status.Place("127.64.0.1", "127.0.0.1"), status.Verdict(doom, decision.finished), {}
+        now, status.PodAddresses("127.64.0.1", "127.0.0.1"), status.PodVerdict(failure, decision.finished), {}
     )
 
     assert all(not states[name].running for name in decision.start)

@@ -169,7 +169,7 @@ def test_a_cluster_that_cannot_keep_ports_closed_does_not_start(
 ) -> None:
     """It says why and which option starts it nevertheless."""
     monkeypatch.setattr(cluster, "loopback_obstacle", lambda: "Operation not permitted")
-    options = cluster.Options(tmp_path / "state", Capacity.of_machine("1", "1Gi", 10))
+    options = cluster.ClusterOptions(tmp_path / "state", Capacity.of_machine("1", "1Gi", 10))
 
     async def start() -> None:
         async with cluster.running(options):

@@ -14,7 +14,7 @@ from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.pods import Container
 from edl_workflows.local.runner import log_files, logs
 from edl_workflows.local.runner.attempts import Attempt
-from edl_workflows.local.runner.containers import ContainerRunner, Surroundings
+from edl_workflows.local.runner.containers import ContainerCallbacks, ContainerRunner
 from edl_workflows.local.runner.lifecycle import ContainerState
 from edl_workflows.local.runner.log_files import LogFiles
 from edl_workflows.local.testing import LocalCluster
@@ -42,7 +42,7 @@ class Output:
             Container(name="main"),
             folder,
             "uid/main",
-            Surroundings(lambda: None, lambda *_: None, lambda _: None),
+            ContainerCallbacks(lambda: None, lambda *_: None, lambda _: None),
         )
         self.attempt = Attempt(folder, 0, "uid/main")
         self.attempt.folder.mkdir()

@@ -16,16 +16,16 @@ from edl_workflows.local.pods import Probe
 from edl_workflows.local.runner import log_files, logs, processes, volumes
 from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.log_files import LogFiles
-from edl_workflows.local.runner.memory import Snapshot
-from edl_workflows.local.runner.probes import Health, Result
+from edl_workflows.local.runner.memory import ProcessSnapshot
+from edl_workflows.local.runner.probes import ProbeResult, ProbeState
 from edl_workflows.local.runner.support import problems
 
 
 def verdicts(probe: Probe, passing: bool, results: str) -> str:
     """The verdict after each result; ``+`` is success."""
-    health, found = Health(passing), ""
+    health, found = ProbeState(passing), ""
     for one in results:
-        health = health.after(Result(one == "+"), probe)
+        health = health.after(ProbeResult(one == "+"), probe)
         found += "+" if health.passing else "-"
     return found
 
@@ -54,7 +54,7 @@ def test_memory_of_a_tree() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        snapshot = Snapshot.take()
+        snapshot = ProcessSnapshot.take()
         over, under = snapshot.over_limit(os.getpid(), 40 * 2**20), snapshot.over_limit(os.getpid(), 2**40)
         child.communicate(b"\n")
 

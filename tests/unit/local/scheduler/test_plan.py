@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.plan import Node, plan
+from edl_workflows.local.scheduler.plan import SchedulerNode, plan
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests, units
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,9 +26,9 @@ def make_pod(
     )
 
 
-def make_node(cpu: str = "2", *, pods: int = 10, **fields: Any) -> Node:
+def make_node(cpu: str = "2", *, pods: int = 10, **fields: Any) -> SchedulerNode:
     """A node of this size."""
-    return Node(
+    return SchedulerNode(
         "edl-local",
         Amounts.parse({"cpu": cpu, "memory": "1Gi", "pods": str(pods)}),
         {"disk": "ssd"},
@@ -155,7 +155,7 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
         ),
     ],
 )
-def test_why_a_pod_waits(pod: Pod, node: Node, reason: str) -> None:
+def test_why_a_pod_waits(pod: Pod, node: SchedulerNode, reason: str) -> None:
     """The message is kube-scheduler's."""
     decision = plan(node, [pod])
 
