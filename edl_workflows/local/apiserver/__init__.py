@@ -2,28 +2,22 @@
 
 From the bottom to the top:
 
-- `errors`       refusals, shaped as ``Status`` objects
-- `store`        versioned objects, bounded history and watches over one SQLite log
-- `selectors`    label and field selectors
-- `metadata`     names, uids, times: what every object has
-- `schemas`      structural schemas: pruning, defaulting, validation with field paths
-- `rules`        CEL rules in those schemas
-- `patches`      JSON, merge and strategic merge patch
-- `catalog`      which resources there are, built-in and defined by CRDs
-- `builtin`, `builtin_pods`, `checks`    the built-in kinds: defaults and light validation
-- `crds`         a CustomResourceDefinition becomes a resource
-- `admission`    what a write must satisfy beyond its own fields
-- `deletion`     when and how an object goes
-- `registry`     create, update, patch and delete with the semantics that controllers rely on
-- `garbage`      what follows from deletions: dependents, content of namespaces, objects of definitions
-- `expiry`       events end
-- `client`       the registry for neighbours in the same process
-- `auth`         bearer tokens
-- `requests`, `protobuf`    paths, parameters and bodies of requests
-- `views`, `tables`         answers: whole objects, rows for ``kubectl get``, metadata
-- `discovery`, `openapi`    what clients ask for first
-- `pods`, `scale`           subresources
-- `server`       the parts put together
-- `verbs`, `app`            HTTP
-- `certificates`, `serving`     TLS, token and kubeconfig on disk
+- `errors`: refusals, shaped as ``Status`` objects
+- `store`: versioned objects, bounded history and watches on one SQLite log
+- `selectors`, `metadata`: label and field selectors; names, uids and times of every object
+- `schemas`, `rules`: structural schemas (pruning, defaults, validation) and their CEL rules
+- `patches`: JSON, merge and strategic merge patch
+- `catalog`: the served resources, built-in or defined by CRDs
+- `builtin`, `builtin_pods`, `checks`, `quantities`: the built-in kinds: defaults and light validation
+- `crds`: a CustomResourceDefinition becomes resources
+- `admission`, `deletion`: checks of writes and deletions beyond the object's own fields
+- `registry`: create, update, patch and delete with the semantics that controllers rely on
+- `garbage`: the consequences of deletions, and the expiry of events
+- `client`: the registry for components in the same process
+- `auth`, `reviews`: bearer tokens, and questions about permissions
+- `requests`, `protobuf`: paths, parameters and bodies of requests; `off_loop`: long computations in threads
+- `views`, `tables`: answers: whole objects, rows for ``kubectl get``, metadata
+- `discovery`: what clients ask for first, and OpenAPI
+- `subresources`: logs, binding, eviction, tokens, scale
+- `server`: the parts wired together; `verbs`, `app`: HTTP; `serving`: TLS, token and kubeconfig on disk
 """

@@ -13,9 +13,8 @@ from edl_workflows.local.apiserver import (
     auth,
     discovery,
     errors,
-    expiry,
+    garbage,
     off_loop,
-    openapi,
     requests,
     store,
     verbs,
@@ -64,7 +63,7 @@ def build_app(server: ApiServer) -> Starlette:
         async with asyncio.TaskGroup() as tasks:
             chores = [
                 tasks.create_task(server.collector.run()),
-                tasks.create_task(expiry.run(server.registry)),
+                tasks.create_task(garbage.expire_events(server.registry)),
             ]
             yield
             for chore in chores:
@@ -124,9 +123,13 @@ def _describe(server: ApiServer, path: str) -> Response:
             else discovery.resources(catalog, *steps[1:3])
         )
     elif steps == ["openapi", "v2"]:
-        found = openapi.swagger(catalog)
+        found = discovery.openapi_v2(catalog)
     elif steps[:2] == ["openapi", "v3"]:
-        found = openapi.document(catalog, "/".join(steps[2:])) if steps[2:] else openapi.index(catalog)
+        found = (
+            discovery.openapi_document(catalog, "/".join(steps[2:]))
+            if steps[2:]
+            else discovery.openapi_index(catalog)
+        )
     if found is None:
         raise errors.no_such_path()
     return _json(found)

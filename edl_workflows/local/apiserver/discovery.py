@@ -1,4 +1,11 @@
-"""Discovery: the groups, versions and resources of the server."""
+"""Discovery, and the OpenAPI documents that ``kubectl`` needs to validate, to apply and to explain.
+
+``/openapi/v3`` describes each group and version with the schemas that the server checks against, without
+descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one document.
+"""
+
+import hashlib
+import json
 
 from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.store import Object
@@ -102,3 +109,137 @@ def _entries(resource: ServedResource) -> list[Object]:
             below["group"], below["version"] = _FOREIGN_GROUPS[kind]
         entries.append(below)
     return entries
+
+
+_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
+_PATCHES = ("application/json-patch+json", "application/merge-patch+json")
+
+
+def openapi_index(catalog: Catalog) -> Object:
+    """``/openapi/v3``: the location of each group's document; the hash changes with the content."""
+    paths = {}
+    for path in dict.fromkeys(_base(resource) for resource in catalog):
+        digest = hashlib.sha256(f"{path}@{catalog.generation}".encode()).hexdigest()[:32].upper()
+        paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
+    return {"paths": paths}
+
+
+def _base(resource: ServedResource) -> str:
+    return f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
+
+
+def _component(resource: ServedResource) -> str:
+    reverse = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
+    return f"{reverse}.{resource.version}.{resource.kind}"
+
+
+def openapi_document(catalog: Catalog, path: str) -> Object | None:
+    """``/openapi/v3/PATH``; None if no such group is served."""
+    served = [resource for resource in catalog if _base(resource) == path]
+    if not served:
+        return None
+    paths: Object = {}
+    components: Object = {}
+    for resource in served:
+        components[_component(resource)] = _schema(resource)
+        paths |= _paths(resource)
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": SERVER_VERSION["gitVersion"]},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def openapi_v2(catalog: Catalog) -> Object:
+    """``/openapi/v2``, for older clients: the kinds with their fields and paths."""
+    definitions: Object = {}
+    paths: Object = {}
+    for resource in catalog:
+        definitions[_component(resource)] = _schema(resource)
+        for path, item in _paths(resource).items():
+            parameters = [_parameter_v2(one) for one in item.pop("parameters")]
+            actions = {method: _operation_v2(resource, operation) for method, operation in item.items()}
+            paths[path] = {"parameters": parameters, **actions}
+    info = {"title": "Kubernetes", "version": SERVER_VERSION["gitVersion"]}
+    return {"swagger": "2.0", "info": info, "paths": paths, "definitions": definitions}
+
+
+def _parameter_v2(parameter: Object) -> Object:
+    schema: Object = parameter["schema"]
+    return {name: value for name, value in parameter.items() if name != "schema"} | schema
+
+
+def _operation_v2(resource: ServedResource, operation: Object) -> Object:
+    kept = {
+        name: value
+        for name, value in operation.items()
+        if name not in ("requestBody", "responses", "parameters")
+    }
+    schema = {"$ref": f"#/definitions/{_component(resource)}"}
+    return {**kept, "responses": {"200": {"description": "OK", "schema": schema}}}
+
+
+def _gvk(resource: ServedResource) -> Object:
+    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
+
+
+_METADATA: Object = {
+    "name": {"type": "string"},
+    "namespace": {"type": "string"},
+    "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+    "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
+}
+
+
+def _schema(resource: ServedResource) -> Object:
+    schema = {"type": "object", **json.loads(json.dumps(resource.schema))}
+    properties = schema.setdefault("properties", {})
+    metadata = properties.setdefault("metadata", {"type": "object"})
+    metadata["properties"] = {**_METADATA, **(metadata.get("properties") or {})}
+    properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}}
+    schema["x-kubernetes-group-version-kind"] = [_gvk(resource)]
+    return schema
+
+
+def _paths(resource: ServedResource) -> Object:
+    below = "/namespaces/{namespace}" if resource.namespaced else ""
+    collection = f"/{_base(resource)}{below}/{resource.plural}"
+    parameters = [_path_parameter("namespace")] if below else []
+    post = _operation(resource, "post", ("application/json", "application/yaml"))
+    if "get" not in resource.verbs:
+        return {collection: {"parameters": parameters, "post": post}}
+    return {
+        collection: {"parameters": parameters, "get": _operation(resource, "list"), "post": post},
+        f"{collection}/{{name}}": {
+            "parameters": [*parameters, _path_parameter("name")],
+            "get": _operation(resource, "get"),
+            "put": _operation(resource, "put", ("application/json", "application/yaml")),
+            "patch": _operation(resource, "patch", _patches(resource)),
+            "delete": _operation(resource, "delete"),
+        },
+    }
+
+
+def _path_parameter(name: str) -> Object:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def _patches(resource: ServedResource) -> tuple[str, ...]:
+    return _PATCHES if resource.custom else (*_PATCHES, "application/strategic-merge-patch+json")
+
+
+def _operation(resource: ServedResource, action: str, bodies: tuple[str, ...] = ()) -> Object:
+    reference = {"schema": {"$ref": f"#/components/schemas/{_component(resource)}"}}
+    operation: Object = {
+        "operationId": f"{action}{resource.kind}",
+        "responses": {"200": {"description": "OK", "content": {"application/json": reference}}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": _gvk(resource),
+    }
+    if bodies:
+        operation["requestBody"] = {"content": dict.fromkeys(bodies, reference)}
+        operation["parameters"] = [
+            {"name": name, "in": "query", "schema": {"type": "string"}} for name in _OPTIONS
+        ]
+    return operation

@@ -3,10 +3,14 @@
 Level-triggered: every change, and at the start everything that is being deleted or has an owner, puts keys
 into a queue; processing a key twice does no harm. It corresponds to upstream's garbage collector, namespace
 and CRD-finalizer controllers.
+
+Events expire an hour after their last occurrence, as upstream: nobody deletes them, and they would fill the
+disk.
 """
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -185,3 +189,32 @@ def _keep_owners(meta: Object, uids: list[str]) -> None:
     meta["ownerReferences"] = [owner for owner in meta["ownerReferences"] if owner["uid"] in uids]
     if not meta["ownerReferences"]:
         del meta["ownerReferences"]
+
+
+EVENT_LIFE = timedelta(hours=1)
+EVENT_SWEEP_SECONDS = 60.0
+"""Between two scans of all events."""
+
+
+async def expire_events(registry: Registry) -> None:
+    """Expire events until cancelled."""
+    while True:
+        await asyncio.sleep(EVENT_SWEEP_SECONDS)
+        await expire_events_once(registry, datetime.now(UTC))
+
+
+async def expire_events_once(registry: Registry, now: datetime) -> None:
+    """Delete the events that are older than `EVENT_LIFE`."""
+    for revision in registry.store.list_objects("events"):
+        if now - _last_seen(revision.decode()) > EVENT_LIFE and registry.store.get(revision.key) is revision:
+            registry.store.delete(revision.key)
+        await asyncio.sleep(0)  # requests between two events
+
+
+def _last_seen(event: Object) -> datetime:
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    try:
+        seen = datetime.fromisoformat(stamp)
+    except ValueError:
+        return datetime.fromisoformat(event["metadata"]["creationTimestamp"])
+    return seen if seen.tzinfo else seen.replace(tzinfo=UTC)

@@ -1,8 +1,8 @@
-"""Long computations beside the event loop, in worker threads.
+"""Long computations in worker threads, beside the event loop.
 
-A write is a generator that yields each computation that may be long: one that needs nothing but its
-arguments. What stands between two computations runs on the loop, in one step, and finds the store as it is
-then.
+A write is a generator that yields each potentially long computation; such a computation depends only on its
+arguments. The code between two computations runs on the event loop, in one step, and sees the store as it is
+at that time.
 """
 
 import asyncio
@@ -12,23 +12,23 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 Computations = Generator[Callable[[], Any], Any, T]
-"""Yields computations, gets their results, returns a T."""
+"""A generator that yields computations, receives their results, and returns a T."""
 
 LONG_BYTES = 8 * 1024
-"""Of a body or an object: those that are longer may take more than a few milliseconds."""
+"""Size of a body or an object from which processing may take more than a few milliseconds."""
 _AT_ONCE = 2
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-"""Of each event loop: the other threads of its pool are left to those who wait for files."""
+"""Per event loop; the other threads of its pool remain free for file access."""
 
 
 async def off_loop(compute: Callable[[], T]) -> T:
-    """Compute in a worker thread; the interpreter lets the event loop go on meanwhile."""
+    """Compute in a worker thread; the interpreter lets the event loop continue meanwhile."""
     async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
         return await asyncio.to_thread(compute)
 
 
 def run(computations: Computations[T]) -> T:
-    """Carry out in one step of the calling thread."""
+    """Run all steps and computations in the calling thread."""
     result: Any = None
     while True:
         try:
@@ -39,7 +39,7 @@ def run(computations: Computations[T]) -> T:
 
 
 async def run_off_loop(computations: Computations[T]) -> T:
-    """Carry out with the computations in a worker thread."""
+    """Run the computations in a worker thread."""
     result: Any = None
     while True:
         try:

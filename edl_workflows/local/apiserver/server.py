@@ -10,10 +10,10 @@ from edl_workflows.local.apiserver.auth import Authenticator
 from edl_workflows.local.apiserver.catalog import Catalog
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.garbage import GarbageCollector
-from edl_workflows.local.apiserver.pods import LogProvider
 from edl_workflows.local.apiserver.registry import Registry
 from edl_workflows.local.apiserver.reviews import Reviewer
 from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.subresources import LogProvider
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces that exist from the start."""

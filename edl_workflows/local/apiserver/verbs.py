@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import errors, off_loop, pods, requests, scale, selectors, store, views
+from edl_workflows.local.apiserver import errors, off_loop, requests, selectors, store, subresources, views
 from edl_workflows.local.apiserver.off_loop import LONG_BYTES, Computations
 from edl_workflows.local.apiserver.registry import WriteResult
 from edl_workflows.local.apiserver.requests import RequestTarget
@@ -39,12 +39,12 @@ def _match(request: Request, target: RequestTarget) -> store.Match:
 async def get(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """One object, its scale or its log."""
     if target.subresource == "log":
-        return await pods.logs(server.registry.store, server.logs, target, request.query_params)
+        return await subresources.logs(server.registry.store, server.logs, target, request.query_params)
     if target.subresource not in ("", "status", "scale"):
         raise errors.method_not_allowed()
     revision = server.registry.store.require(StoreKey(target.resource.id, target.namespace, target.name))
     if target.subresource == "scale":
-        return views.answer(store.encode(scale.read(target.resource, revision.decode())))
+        return views.answer(store.encode(subresources.read_scale(target.resource, revision.decode())))
     return views.answer(_view(request, target).one(revision.body))
 
 
@@ -168,7 +168,7 @@ def _written(
 ) -> Response:
     obj = server.registry.view(target.resource, outcome.obj)
     if target.subresource == "scale":
-        return views.answer(store.encode(scale.read(target.resource, obj)), code)
+        return views.answer(store.encode(subresources.read_scale(target.resource, obj)), code)
     form = views.negotiate(request.headers.get("accept", ""))
     body = store.encode(obj) if form == views.WHOLE else _view(request, target).one(store.encode(obj))
     return views.answer(body, code, outcome.warnings)
@@ -189,11 +189,11 @@ async def create(server: ApiServer, request: Request, target: RequestTarget) -> 
     """Create an object or a review, or post to a subresource."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
-        return pods.bind(server.registry, target, body)
+        return subresources.bind(server.registry, target, body)
     if target.subresource == "eviction":
-        return pods.evict(server.registry, target, body)
+        return subresources.evict(server.registry, target, body)
     if target.subresource == "token":
-        return pods.issue_token(server.authenticator, target, body)
+        return subresources.issue_token(server.authenticator, target, body)
     if target.subresource:
         raise errors.method_not_allowed()
     if "get" not in target.resource.verbs:
@@ -212,7 +212,7 @@ async def update(server: ApiServer, request: Request, target: RequestTarget) -> 
     body = await requests.read_object(request)
     place = (target.resource, target.namespace, target.name)
     if target.subresource == "scale":
-        change = scale.writer(target.resource, lambda _: body)
+        change = subresources.scale_change(target.resource, lambda _: body)
         write = server.registry.change(*place, change, requests.write_options(request))
     else:
         _refuse_other_subresources(target)
@@ -227,7 +227,7 @@ async def patch(server: ApiServer, request: Request, target: RequestTarget) -> R
     change = await requests.read_patch(request, target.resource)
     place = (target.resource, target.namespace, target.name)
     if target.subresource == "scale":
-        change = scale.writer(target.resource, change)
+        change = subresources.scale_change(target.resource, change)
         options = requests.write_options(request)
     else:
         _refuse_other_subresources(target)
@@ -255,7 +255,7 @@ async def delete(server: ApiServer, request: Request, target: RequestTarget) -> 
             "kind": resource.plural,
             "uid": outcome.obj["metadata"]["uid"],
         }
-        body = pods.success({key: value for key, value in details.items() if value})
+        body = subresources.success({key: value for key, value in details.items() if value})
         return views.answer(store.encode(body))
     return _written(request, server, target, outcome, 200)
 

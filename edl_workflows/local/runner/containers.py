@@ -13,7 +13,7 @@ from edl_workflows.local.pods import Container, Handler
 from edl_workflows.local.runner import probes
 from edl_workflows.local.runner.attempts import Attempt, AttemptEnd, Launch
 from edl_workflows.local.runner.lifecycle import ContainerState, Waiting, crashes_after
-from edl_workflows.local.runner.memory import ProcessSnapshot
+from edl_workflows.local.runner.processes import ProcessSnapshot
 from edl_workflows.local.runner.support import DEFAULT_TERMINATION_LOG
 
 NODE_RESTARTED = "NodeRestarted"

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.containers import ContainerRunner
 from edl_workflows.local.runner.log_files import RECORD_BYTES, LogFiles

@@ -20,7 +20,7 @@ from edl_workflows.local.runner import lifecycle, status
 from edl_workflows.local.runner.containers import NODE_RESTARTED, ContainerCallbacks, ContainerRunner
 from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import LaunchFactory
-from edl_workflows.local.runner.memory import ProcessSnapshot
+from edl_workflows.local.runner.processes import ProcessSnapshot
 from edl_workflows.local.runner.support import mounts_possible, problems
 from edl_workflows.local.runner.volumes import remove_memory
 

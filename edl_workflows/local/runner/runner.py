@@ -10,14 +10,14 @@ from pathlib import Path
 
 import structlog
 
-from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod, references
 from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
-from edl_workflows.local.runner.memory import ProcessSnapshot
 from edl_workflows.local.runner.pod_worker import PodWorker, WorkerContext
+from edl_workflows.local.runner.processes import ProcessSnapshot
 from edl_workflows.local.runner.volumes import Lookups, remove_memory, remove_orphaned_memory
 
 MEMORY_POLL_SECONDS = 0.5

@@ -5,16 +5,52 @@ running pod is never evicted for a waiting one. Pods of higher priority go first
 goes first, as in kube-scheduler, but all pods of a job have the age of its first one: a job that has started
 gets its other pods before a younger job starts. Masters take at most half of the places, since a master
 without workers keeps its place and never ends.
+
+Affinity is read as by kube-scheduler with one node: preferences change nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from edl_workflows.jobs.names import MASTER_TYPE, REPLICA_TYPE_LABEL
+from edl_workflows.jobs.node_selector import requirement_holds
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler import affinity
 from edl_workflows.local.scheduler.resources import Amounts, pod_requests
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def requires_other_pods(affinity: Mapping[str, Any]) -> bool:
+    """Whether it requires what the embedded cluster does not support: the placement of other pods."""
+    return any((affinity.get(kind) or {}).get(_REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
+
+
+def affinity_admits(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
+    """Whether the required node affinity admits a pod to a node.
+
+    Args:
+        affinity: the pod's.
+        name: the node's, the only field that terms can use.
+        labels: the node's.
+    """
+    required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED)
+    if required is None:
+        return True
+    terms: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or ()
+    return any(_matches(term, name, labels) for term in terms)
+
+
+def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
+    """Whether all requirements of a term hold; a term without any matches nothing."""
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not (expressions or fields):
+        return False
+    return all(requirement_holds(one, labels) for one in expressions) and all(
+        requirement_holds(one, {"metadata.name": name}) for one in fields
+    )
+
 
 SCHEDULER_NAME = "default-scheduler"
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -134,9 +170,9 @@ def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod)
     if node.unschedulable:
         return "1 node(s) were unschedulable"
     selected = pod.spec.node_selector.items() <= node.labels.items()
-    if not (selected and affinity.admits(pod.spec.affinity, node.name, node.labels)):
+    if not (selected and affinity_admits(pod.spec.affinity, node.name, node.labels)):
         return "1 node(s) didn't match Pod's node affinity/selector"
-    if affinity.unsupported(pod.spec.affinity):
+    if requires_other_pods(pod.spec.affinity):
         return "1 node(s) can't evaluate affinity to other pods, which the embedded cluster does not support"
     lacking = free.lacking(pod_requests(pod))
     most = _places(node)

@@ -8,12 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-from edl_workflows.local.apiserver import auth, errors, expiry, requests, views
+from edl_workflows.local.apiserver import auth, errors, garbage, requests, views
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.pods import LogRequest
 from edl_workflows.local.apiserver.server import ApiServer
+from edl_workflows.local.apiserver.subresources import LogRequest
 
 
 def _pod(name: str, **spec: Any) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def test_events_end(server: ApiServer) -> None:
         server.client.create(
             "events", {"metadata": metadata, "involvedObject": involved, "lastTimestamp": seen}
         )
-    asyncio.run(expiry.expire(server.registry, now))
+    asyncio.run(garbage.expire_events_once(server.registry, now))
 
     assert [one["metadata"]["name"] for one in server.client.list_objects("events")] == ["repeated"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from edl_workflows.local.apiserver import certificates, serving
+from edl_workflows.local.apiserver import serving
 
 
 def test_prepared_twice(tmp_path: Path) -> None:
@@ -21,10 +21,10 @@ def test_prepared_twice(tmp_path: Path) -> None:
 
 def test_interrupted_renewal(tmp_path: Path) -> None:
     """Without the server's certificate, which is written last, all three are made anew and fit together."""
-    files = certificates.ensure(tmp_path)
+    files = serving.ensure_certificates(tmp_path)
     authority = files.authority.read_bytes()
     files.certificate.unlink()
-    made = certificates.ensure(tmp_path)
+    made = serving.ensure_certificates(tmp_path)
     context = ssl.create_default_context(cafile=made.authority)
     context.load_cert_chain(made.certificate, made.key)
 

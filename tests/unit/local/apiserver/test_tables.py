@@ -67,9 +67,7 @@ def _container(**state: Any) -> dict[str, Any]:
             ["1/1", "Running", "2", "60s"],
         ),
         (
-            _pod(
-                phase="Running", containerStatuses=[_container(waiting={"reason": "CrashLoopBackOff"})]
-            ),
+            _pod(phase="Running", containerStatuses=[_container(waiting={"reason": "CrashLoopBackOff"})]),
             ["0/1", "CrashLoopBackOff", "2", "60s"],
         ),
         (

@@ -35,9 +35,7 @@ def ended(code: int, *, ago: float = 0, ran: float = 1, crashes: int = 0) -> Con
     return ContainerState(starts=1, ended=end, crashes=crashes)
 
 
-def make_pod(
-    *, init: int = 0, deleted: float | None = None, phase: str = "Running", **spec: Any
-) -> Pod:
+def make_pod(*, init: int = 0, deleted: float | None = None, phase: str = "Running", **spec: Any) -> Pod:
     """A pod with containers ``a`` and ``b``."""
     metadata: dict[str, Any] = {"name": "pod", "uid": "u"}
     if deleted is not None:

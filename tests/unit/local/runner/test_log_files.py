@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.pods import Container
 from edl_workflows.local.runner import log_files, logs
 from edl_workflows.local.runner.attempts import Attempt

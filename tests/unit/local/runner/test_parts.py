@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.pods import LogRequest
+from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.pods import Probe
 from edl_workflows.local.runner import log_files, logs, processes, volumes
 from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.log_files import LogFiles
-from edl_workflows.local.runner.memory import ProcessSnapshot
 from edl_workflows.local.runner.probes import ProbeResult, ProbeState
+from edl_workflows.local.runner.processes import ProcessSnapshot
 from edl_workflows.local.runner.support import problems
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.local.scheduler.affinity import admits, unsupported
+from edl_workflows.local.scheduler.plan import affinity_admits, requires_other_pods
 
 LABELS = {"disk": "ssd", "cores": "16"}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -52,11 +52,13 @@ def name(operator: str, *values: str) -> dict[str, Any]:
 )
 def test_node_affinity(affinity: dict[str, Any], admitted: bool) -> None:
     """Terms are alternatives; all that one of them asks for must hold."""
-    assert admits(affinity, "here", LABELS) is admitted
+    assert affinity_admits(affinity, "here", LABELS) is admitted
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
 def test_affinity_to_other_pods(kind: str) -> None:
     """Required, it can't be told; preferred, it changes nothing on one node."""
-    assert unsupported({kind: {REQUIRED: [{"topologyKey": "kubernetes.io/hostname"}]}})
-    assert not unsupported({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}})
+    assert requires_other_pods({kind: {REQUIRED: [{"topologyKey": "kubernetes.io/hostname"}]}})
+    assert not requires_other_pods(
+        {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}
+    )
