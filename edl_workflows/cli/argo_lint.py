@@ -97,6 +97,6 @@ def _read(file: str) -> Iterator[tuple[str, str]]:
 def _print(findings: "list[Finding]", files: int) -> None:
     from edl_workflows.argo.lint import report
 
-    for line in report.lines(findings):
+    for line in report.finding_lines(findings):
         print_styled((text, STYLES.get(style, style)) for text, style in line)
-    print_line(report.counted(findings, files))
+    print_line(report.summary_line(findings, files))

@@ -1,8 +1,8 @@
-"""What is wrong with Argo manifests, found before a cluster sees them.
+"""A linter for Argo manifests, which needs no cluster, Argo binary or Hera.
 
-`check` looks at one manifest, `check_texts` at the documents of files, which may refer to each other. Two
-layers: what a strict API server would refuse (`schema`, `cel`: Argo's full CustomResourceDefinitions, shipped
-as data), and what it takes but what can't work (`rules`). No cluster, no Argo binary, no Hera.
+`check` checks one manifest, `check_texts` the documents of files, which may refer to each other. There are
+two layers: what a strict API server would refuse (`schema`, `cel`: Argo's full CustomResourceDefinitions,
+shipped as data), and what it accepts although it cannot work (`rules`).
 """
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity

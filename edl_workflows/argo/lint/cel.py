@@ -1,7 +1,6 @@
-"""The CEL rules of Argo's definitions: which rule of ours each one is, and whether a value keeps it.
+"""The CEL rules of Argo's definitions: our rule for each, and their evaluation.
 
-Evaluated by celpy; a program is compiled when it is first needed. The expressions use CEL's standard
-functions only.
+celpy evaluates them; a program is compiled on first use. The expressions use only CEL's standard functions.
 """
 
 import functools
@@ -89,24 +88,24 @@ _NAMED = (
     ("has(self.manifestFrom)", TWO_MANIFESTS),
     ("'resourcesDuration.'", REALTIME_RESOURCES),
 )
-"""What an expression contains that tells which rule it is. Not its place in the schema: that moves between
+"""Parts of expressions that identify our rules. The position in the schema does not, since it changes between
 versions."""
 
 
 def rule_of(expression: str) -> Rule:
-    """Our name of an expression's rule."""
+    """Our rule for an expression."""
     return next((rule for part, rule in _NAMED if part in expression), CRD_RULE)
 
 
-def broken(value: Any, expressions: list[str], path: Path) -> Iterator[Finding]:
-    """The expressions that a value does not fulfil. Rules about all entries of a list are told at the
+def broken_rules(value: Any, expressions: list[str], path: Path) -> Iterator[Finding]:
+    """The expressions that do not hold for a value. Rules about all entries of a list are reported at the
     entries."""
     for expression in expressions:
         if isinstance(value, list) and expression.startswith("self.all("):
             for index, entry in enumerate(value):
-                if not holds(expression, [entry]):
+                if not rule_holds(expression, [entry]):
                     yield _finding(expression, (*path, index), entry)
-        elif not holds(expression, value):
+        elif not rule_holds(expression, value):
             yield _finding(expression, path, value)
 
 
@@ -124,17 +123,18 @@ def _detail(rule: Rule, value: Any) -> str:
     return rule.catches.removesuffix(".")
 
 
-def holds(expression: str, value: Any) -> bool:
-    """Whether an expression is true of a value. One that can't be evaluated counts as broken: a field has a
-    wrong type."""
+def rule_holds(expression: str, value: Any) -> bool:
+    """Whether an expression is true of a value. An evaluation error counts as false: a field has a wrong
+    type."""
     return _holds(expression, json.dumps(_seen(expression, value), sort_keys=True, default=str))
 
 
 def _seen(expression: str, value: Any) -> Any:
-    """What an expression can see of a value, so that values which look the same to it are evaluated once.
+    """The parts of a value that an expression depends on, so that values which agree in them are evaluated
+    once.
 
-    Argo's rules ask whether fields are there, and compare scalars, one level down. Others see the whole
-    value.
+    Argo's rules test whether fields exist, and compare scalars, one level down. Other expressions depend on
+    the whole value.
     """
     if _DEEPER.search(expression):
         return value

@@ -31,15 +31,14 @@ DROPPED = ("description", "x-kubernetes-map-type", "anyOf")
 same."""
 
 
-class Nodes:
-    """Schema nodes, each once, in the order in which they were met: a node's parts stand before it."""
+class SchemaNodes:
+    """Schema nodes, each stored once, in the order in which they were added: a node's parts precede it."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     @property
     def lines(self) -> list[str]:
-        """Each node as JSON."""
         return list(self._numbers)
 
     def add(self, schema: Mapping[str, Any]) -> int:
@@ -65,8 +64,8 @@ class Nodes:
 
 
 def render(folder: Path, version: str) -> str:
-    """The whole file: a header line, then one line a node."""
-    nodes, kinds = Nodes(), {}
+    """The whole file: a header line, then one line per node."""
+    nodes, kinds = SchemaNodes(), {}
     for path in sorted(folder.glob("argoproj.io_*.yaml")):
         definition = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
         (served,) = definition["versions"]
@@ -79,7 +78,7 @@ def render(folder: Path, version: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the file, or say that it is not what the definitions give.
+    """Write the file, or check that it agrees with the definitions.
 
     Returns:
         The exit status.

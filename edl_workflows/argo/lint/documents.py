@@ -1,5 +1,5 @@
-"""From the text of a file to its manifests, read as a Kubernetes client reads YAML, with the lines of their
-fields. Bounded."""
+"""Reading manifests from text as a Kubernetes client reads YAML, with the lines of their fields, within
+bounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spel
 from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20
-"""Of a file. An API server takes objects of up to 3 MiB; a file may hold several."""
+"""Of a file. An API server accepts objects of up to 3 MiB; a file may hold several."""
 MAX_VALUES = 200_000
-"""Values of a manifest once its YAML aliases are written out: a few nested ones make billions."""
+"""Values of a manifest after its YAML aliases are expanded: a few nested aliases make billions."""
 UNREADABLE = Rule(
     "unreadable",
     Severity.ERROR,
@@ -35,10 +35,10 @@ class Document:
     """One manifest.
 
     Attributes:
-        manifest: plain values; keys are texts.
+        manifest: plain values; keys are strings.
         source: the file; empty if it came from none.
-        node: the parsed YAML, which knows lines; None if it came from no text.
-        findings: what was wrong with the text itself.
+        node: the parsed YAML with its line numbers; None if it did not come from text.
+        findings: problems of the text itself.
     """
 
     manifest: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Document:
 
     @property
     def subject(self) -> str:
-        """As findings name it: ``Workflow default/train``."""
+        """Its name in findings: ``Workflow default/train``."""
         metadata = self.manifest.get("metadata")
         metadata = metadata if isinstance(metadata, Mapping) else {}
         name = metadata.get("name") or metadata.get("generateName") or "(no name)"
@@ -56,7 +56,7 @@ class Document:
         return f"{self.manifest.get('kind', '(no kind)')} {namespace}{name}"
 
     def line(self, path: Path) -> int:
-        """The line in the file, from 1, of the field or of what is left of the way to it; 0 if not known."""
+        """The line in the file, from 1, of the field or of its closest existing parent; 0 if unknown."""
         node, line = self.node, 0 if self.node is None else self.node.start_mark.line + 1
         for step in path:
             found = _child(node, step)
@@ -76,9 +76,9 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
     return None
 
 
-def read(text: str, source: str) -> Iterator[Document | Finding]:
-    """The manifests in a text; findings for what is none. The items of a ``kind: List`` are documents of
-    their own.
+def read_documents(text: str, source: str) -> Iterator[Document | Finding]:
+    """The manifests in a text, and findings for what is not one. The items of a ``kind: List`` are separate
+    documents.
 
     Args:
         text: YAML or JSON, one or more documents.
@@ -109,7 +109,7 @@ def _unreadable(source: str, message: str, line: int = 0) -> Finding:
 
 def _document(loader: Any, node: Any, source: str) -> Iterator[Document | Finding]:
     line = node.start_mark.line + 1
-    if problem := oversize(node):
+    if problem := size_problem(node):
         yield _unreadable(source, problem, line)
         return
     value = with_text_keys(loader.construct_document(node))
@@ -127,7 +127,7 @@ def _document(loader: Any, node: Any, source: str) -> Iterator[Document | Findin
 
 
 def with_text_keys(value: Any) -> Any:
-    """The value with all keys of maps as texts, as JSON has them."""
+    """The value with string keys in all maps, as in JSON."""
     if isinstance(value, dict):
         return {_key(key): with_text_keys(child) for key, child in value.items()}
     if isinstance(value, list):
@@ -139,8 +139,8 @@ def _key(key: Any) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def oversize(root: Any) -> str:
-    """Why a parsed YAML document is more than this linter reads; empty if it isn't."""
+def size_problem(root: Any) -> str:
+    """Why a parsed YAML document exceeds the linter's bounds; empty if it does not."""
     sizes: dict[int, int] = {}
     depths: dict[int, int] = {}
     open_nodes: set[int] = set()
@@ -196,17 +196,17 @@ def _duplicates(root: Any) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A scalar of a YAML text, and whether it stood between quotes or in a block."""
+    """A scalar of a YAML text, and whether it was quoted or a block scalar."""
 
     text: str
     quoted: bool
 
 
-def styled(text: str) -> Any:
-    """The first document of a YAML text with its scalars as `Scalar`: for those to whom quotes matter.
+def parse_styled(text: str) -> Any:
+    """The first document of a YAML text with `Scalar` values, for callers to whom quotes matter.
 
     Raises:
-        ValueError: no YAML, or more than this linter reads.
+        ValueError: it is not YAML, or exceeds the linter's bounds.
     """
     try:
         if line := too_deep(text):
@@ -218,7 +218,7 @@ def styled(text: str) -> Any:
         raise ValueError(f"{getattr(error, 'problem', None) or error}{at}") from error
     if not nodes or nodes[0] is None:
         raise ValueError("it is empty")
-    if problem := oversize(nodes[0]):
+    if problem := size_problem(nodes[0]):
         raise ValueError(problem)
     return _styled(nodes[0])
 
@@ -231,10 +231,10 @@ def _styled(node: Any) -> Any:
     return Scalar(node.value, quoted=bool(node.style))
 
 
-def plain(value: Any) -> Any:
-    """What `styled` gave, with scalars as YAML reads them."""
+def plain_value(value: Any) -> Any:
+    """Convert the result of `parse_styled` to plain values."""
     if isinstance(value, dict):
-        return {key: plain(child) for key, child in value.items()}
+        return {key: plain_value(child) for key, child in value.items()}
     if isinstance(value, list):
-        return [plain(child) for child in value]
+        return [plain_value(child) for child in value]
     return value.text if value.quoted else yaml.load(value.text or "null", Loader)  # noqa: S506 - a safe one

@@ -1,4 +1,4 @@
-"""Rules by name, and what they found. Not here: how a rule is checked."""
+"""Rules by name, and their findings. The checks are elsewhere."""
 
 import difflib
 import itertools
@@ -8,15 +8,15 @@ from enum import StrEnum
 from typing import Any
 
 Path = tuple[str | int, ...]
-"""Where in a manifest: keys and list indices from its root."""
+"""A position in a manifest: keys and list indices from its root."""
 
 
 MAX_CANDIDATES = 100
-"""Names, and characters of one, that are compared with a misspelt one: each takes some 50 µs."""
+"""Names, and characters of one, that are compared with a misspelt one: each takes about 50 µs."""
 
 
 def spell(path: Path) -> str:
-    """A path as people write it: ``spec.templates[0].plugin``."""
+    """A path in its usual notation: ``spec.templates[0].plugin``."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
@@ -24,12 +24,12 @@ def spell(path: Path) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The remedy for a misspelt name; empty if none is near, or there are too many to compare with.
+    """The remedy for a misspelt name; empty if none is similar, or there are too many to compare with.
 
     Args:
-        name: as it stands.
-        known: what it may be.
-        cutoff: how near it must be, from 0 to 1.
+        name: the misspelt name.
+        known: the valid names.
+        cutoff: the required similarity, from 0 to 1.
     """
     candidates = list(itertools.islice(known, MAX_CANDIDATES + 1))
     if len(candidates) > MAX_CANDIDATES or len(name) > MAX_CANDIDATES:
@@ -39,22 +39,22 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """Refused by the API server or by Argo, or certain to go wrong when it runs."""
+    """The API server or Argo refuses it, or it certainly fails when it runs."""
     WARNING = "warning"
-    """Works, until something happens that is likely to happen."""
+    """It works until something happens that is likely to happen."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that can be wrong.
+    """A kind of problem.
 
     Attributes:
-        name: stable, in kebab-case; what reports, tests and ``--ignore`` say.
+        name: stable, in kebab-case; used in reports, tests and ``--ignore``.
         severity: of its findings.
-        catches: what is wrong, in general.
+        catches: the problem, in general.
         remedy: what to do about it.
     """
 
@@ -64,28 +64,28 @@ class Rule:
     remedy: str
 
     def at(self, path: Path, message: str, remedy: str = "") -> "Finding":
-        """A finding of this rule.
+        """Make a finding of this rule.
 
         Args:
-            path: where.
+            path: its position.
             message: what is wrong here.
-            remedy: what to do here, if more can be said than in general.
+            remedy: what to do here, if more specific than the rule's remedy.
         """
         return Finding(self, path, message, remedy or self.remedy)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
-        rule: what kind of thing.
-        path: where in the document.
-        message: what.
+        rule: the kind of problem.
+        path: its position in the document.
+        message: what is wrong.
         remedy: what to do.
-        subject: the document, as ``Workflow default/train``.
+        subject: the document, such as ``Workflow default/train``.
         source: the file; empty for a manifest that came from none.
-        line: in the file, from 1; 0 if not known.
+        line: in the file, from 1; 0 if unknown.
     """
 
     rule: Rule
@@ -98,15 +98,13 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
-        """Whether it is worse than a warning."""
         return self.rule.severity is Severity.ERROR
 
     def below(self, prefix: Path) -> "Finding":
-        """The same, in a manifest that lies below `prefix` of another."""
+        """The same finding in a manifest that is nested at `prefix` of another."""
         return replace(self, path=(*prefix, *self.path))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "rule": self.rule.name,
             "severity": str(self.rule.severity),

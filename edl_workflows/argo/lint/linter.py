@@ -1,4 +1,4 @@
-"""The linter: documents in, findings out. Which rules there are stands in `edl_workflows.argo.lint.rules`."""
+"""The linter: from documents to findings. The rules are in `edl_workflows.argo.lint.rules`."""
 
 import dataclasses
 import itertools
@@ -13,22 +13,22 @@ from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
 from edl_workflows.stages import server_yaml
 
 _EVENTS_KINDS = ("Sensor",)
-"""Argo Events' kinds that carry workflows. Their own definitions check nothing, so only those workflows are
-looked at."""
+"""Argo Events' kinds that contain workflows. Their own definitions have no schema, so only those workflows
+are checked."""
 
 
 MAX_FINDINGS = 500
-"""Of a document. Nobody reads more, and a hostile one has as many as it likes."""
+"""Per document: nobody reads more, and a hostile document may have any number."""
 
 
 def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = ()) -> list[Finding]:
-    """What is wrong with a manifest.
+    """Check a manifest.
 
     Args:
         manifest: plain values, as parsed from YAML or JSON. A kind that is not Argo Workflows' has no
             findings.
-        others: manifests that it may refer to by templateRef and workflowTemplateRef. A reference to one that
-            is not among them can't be checked and is no finding.
+        others: manifests that it may refer to by templateRef and workflowTemplateRef. A reference to any
+            other manifest cannot be checked and gives no finding.
 
     Returns:
         Errors and warnings in the manifest's order.
@@ -38,7 +38,7 @@ def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = 
 
 
 def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
-    """What is wrong with the documents of some files, which may refer to each other.
+    """Check the documents of some files, which may refer to each other.
 
     Args:
         texts: (name of the file, its text).
@@ -46,7 +46,7 @@ def check_texts(texts: Sequence[tuple[str, str]]) -> list[Finding]:
     Returns:
         Errors and warnings in the order of files and lines.
     """
-    read = [one for source, content in texts for one in documents.read(content, source)]
+    read = [one for source, content in texts for one in documents.read_documents(content, source)]
     library = Library([one.manifest for one in read if isinstance(one, Document)])
     found: list[Finding] = []
     for one in read:
@@ -75,7 +75,7 @@ def _bounded(found: Iterable[Iterable[Finding]]) -> list[Finding]:
 
 
 def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
-    """Manifests made by programs have not gone through the reader of files, which bounds them."""
+    """Bound manifests that programs pass in; those of files have been bounded by their reader."""
     waiting: list[tuple[Any, Path]] = [(manifest, ())]
     seen = 0
     while waiting:
@@ -116,7 +116,7 @@ def _inline(spec: Spec, schemas: schema.Schemas) -> Iterator[Finding]:
 
 
 def _triggered(sensor: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Path]]:
-    """The manifests that a Sensor makes."""
+    """The manifests that a Sensor creates."""
     for index, trigger in maps(mapping(sensor.get("spec")).get("triggers")):
         for way, body in mapping(trigger.get("template")).items():
             resource = mapping(mapping(mapping(body).get("source")).get("resource"))

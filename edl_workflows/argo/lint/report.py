@@ -1,4 +1,4 @@
-"""Findings for people and for programs."""
+"""Findings as text and as JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from edl_workflows.argo.lint.findings import Finding, Severity, spell
 
 Segment = tuple[str, str]
-"""A piece of text and how it is to be styled: bold, dim, error, warning or not at all."""
+"""A piece of text and its style: bold, dim, error, warning or none."""
 
 
-def counted(findings: Sequence[Finding], files: int) -> str:
-    """The last line: how many errors and warnings in how many files."""
+def summary_line(findings: Sequence[Finding], files: int) -> str:
+    """The last line: the numbers of errors, warnings and files."""
     errors = sum(one.is_error for one in findings)
     warnings = len(findings) - errors
     numbers = [
@@ -21,8 +21,8 @@ def counted(findings: Sequence[Finding], files: int) -> str:
     return f"{' and '.join(numbers) or 'nothing wrong'} in {files} file{'' if files == 1 else 's'}"
 
 
-def lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
-    """Each finding as two lines: where and what; what to do."""
+def finding_lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
+    """Each finding as two lines: position and problem; remedy."""
     for one in findings:
         place = ":".join(str(part) for part in (one.source, one.line) if part)
         yield [
@@ -35,7 +35,7 @@ def lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
 
 
 def as_json(findings: Sequence[Finding], files: int) -> str:
-    """One JSON object: the findings, and their number."""
+    """One JSON object: the findings and their numbers."""
     errors = sum(one.is_error for one in findings)
     whole = {
         "files": files,

@@ -1,7 +1,6 @@
-"""What a strict API server checks of an Argo object: the structure that ``schemas.jsonl`` tells, and its CEL
-rules.
+"""What a strict API server checks in an Argo object: the schema of its definition, and its CEL rules.
 
-The file is made by `edl_workflows.argo.lint.crds` from Argo's full CustomResourceDefinitions.
+`edl_workflows.argo.lint.crds` writes ``schemas.jsonl`` from Argo's full CustomResourceDefinitions.
 """
 
 import functools
@@ -72,7 +71,7 @@ _REPLACED = (
     ("synchronization", "semaphore", "semaphores: [{configMapKeyRef: …}]"),
     ("", "podPriority", "podPriorityClassName"),
 )
-"""Field's parent (empty for any), field, and what is written since Argo 4.0."""
+"""The field's parent (empty for any), the field, and its replacement since Argo 4.0."""
 _ANYTHING: Mapping[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 _OBJECT_META = frozenset(
     [
@@ -116,18 +115,17 @@ def _is_integer(value: Any) -> bool:
 
 
 class Placeholder(str):
-    """A text with a placeholder in it, which is known only when the workflow runs.
+    """A string with a placeholder, whose value is known only when the workflow runs.
 
     Attributes:
-        quoted: it stands between quotes, so it stays a text.
-        whole: there is nothing beside the placeholder.
+        quoted: it is quoted, so it remains a string.
+        whole: it consists of the placeholder alone.
     """
 
     quoted: bool
     whole: bool
 
     def __new__(cls, text: str, *, quoted: bool, whole: bool) -> Self:
-        """A text as it stands."""
         made = super().__new__(cls, text)
         made.quoted, made.whole = quoted, whole
         return made
@@ -135,7 +133,7 @@ class Placeholder(str):
 
 @dataclass(frozen=True)
 class Schemas:
-    """Definitions whose equal parts are kept once.
+    """Definitions in which equal parts are stored once.
 
     Attributes:
         version: of Argo Workflows.
@@ -148,14 +146,13 @@ class Schemas:
     nodes: tuple[dict[str, Any], ...]
 
     def template(self) -> int:
-        """The number of the schema of a template, for those that stand where the definitions can't look
-        (``inline``)."""
+        """The number of a template's schema, for templates that definitions do not describe (``inline``)."""
         spec = self.nodes[self.nodes[self.kinds["Workflow"]]["properties"]["spec"]]
         templates = self.nodes[spec["properties"]["templates"]]
         return int(templates["items"])
 
     def check_object(self, manifest: Mapping[str, Any]) -> Iterator[Finding]:
-        """What is wrong with an object of one of the kinds."""
+        """Check an object of one of the kinds."""
         yield from _metadata(manifest.get("metadata"))
         number = self.kinds[manifest["kind"]]
         # These the server checks by rules of its own; metadata above.
@@ -163,12 +160,12 @@ class Schemas:
         yield from _Walk(self).fields(manifest, {**self.nodes[number], "properties": known}, ())
 
     def check_value(self, value: Any, number: int, path: Path) -> Iterator[Finding]:
-        """What is wrong with a value of one of the schemas."""
+        """Check a value against one of the schemas."""
         yield from _Walk(self).check(value, number, path)
 
 
 def _metadata(metadata: Any) -> Iterator[Finding]:
-    """What the server checks of any kind's metadata, which definitions leave to it."""
+    """The server's checks of any kind's metadata, which definitions do not describe."""
     if not isinstance(metadata, Mapping):
         return
     for field, value in metadata.items():
@@ -195,7 +192,7 @@ def load() -> Schemas:
 
 
 def from_definition(schema: Mapping[str, Any], kind: str) -> Schemas:
-    """A CustomResourceDefinition's plain schema in this form."""
+    """Convert a CustomResourceDefinition's schema to this form."""
     nodes: list[dict[str, Any]] = []
 
     def add(plain: Mapping[str, Any]) -> int:
@@ -223,7 +220,7 @@ def _unknown(path: Path, field: str, known: Any) -> Finding:
 
 @dataclass(frozen=True)
 class _Walk:
-    """One walk over a value beside its schema."""
+    """Walks over a value together with its schema."""
 
     schemas: Schemas
 
@@ -244,7 +241,7 @@ class _Walk:
         elif isinstance(value, list):
             yield from self.entries(value, schema, path)
         if schema.get("rules"):
-            yield from cel.broken(value, schema["rules"], path)
+            yield from cel.broken_rules(value, schema["rules"], path)
 
     def fields(self, value: Mapping[str, Any], schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
         properties, extra = schema.get("properties", {}), schema.get("additionalProperties")

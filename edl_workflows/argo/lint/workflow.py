@@ -1,8 +1,7 @@
-"""A manifest as the rules see it: its templates, and who calls which. Tolerant: what has a wrong type counts
+"""The rules' view of a manifest: its templates, and the calls between them. A value of the wrong type counts
 as absent.
 
-Not here: whether it is right. Structure is `schema`'s part, so rules never meet a field that has not been
-told already.
+`schema` has already reported wrong types and unknown fields, so the rules need not.
 """
 
 import re
@@ -20,31 +19,31 @@ SPEC_PATHS: Mapping[str, Path] = {
     "ClusterWorkflowTemplate": ("spec",),
     "CronWorkflow": ("spec", "workflowSpec"),
 }
-"""Where each kind has its workflow's spec."""
+"""The position of the workflow's spec in each kind."""
 TYPES = (
     "container", "containerSet", "script", "resource", "data", "http", "plugin", "suspend", "steps", "dag",
 )  # fmt: skip
-"""The fields of which a template has one, its type."""
+"""The fields of a template of which exactly one is set: its type."""
 COMPOSITE = ("steps", "dag")
 POD_TYPES = ("container", "containerSet", "script", "resource", "data")
 AGENT_TYPES = ("http", "plugin")
-"""What runs in no pod of its own but is served by an agent."""
+"""Types that run in no pod of their own but are served by an agent."""
 
 _TAG = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """The value if it is a map, else an empty one."""
+    """The value if it is a map, otherwise an empty map."""
     return value if isinstance(value, Mapping) else {}
 
 
 def maps(value: Any) -> list[tuple[int, Mapping[str, Any]]]:
-    """The maps in a list, with their places."""
+    """The maps in a list, with their indices."""
     return [(i, v) for i, v in enumerate(value) if isinstance(v, Mapping)] if isinstance(value, list) else []
 
 
 def text(value: Any) -> str:
-    """The value if it is a text, else an empty one."""
+    """The value if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""
 
 
@@ -54,22 +53,22 @@ def names(value: Any) -> list[str]:
 
 
 def is_gathered(call: "Call") -> bool:
-    """Whether the outputs of a call's items are gathered in lists: those of withSequence are not."""
+    """Whether the outputs of a call's items are gathered in lists; those of withSequence are not."""
     return bool(call.body.get("withItems") or call.body.get("withParam"))
 
 
 def has_container_main(template: "Template") -> bool:
-    """Whether a containerSet has the container whose outputs are those of the template."""
+    """Whether a containerSet has the container ``main``, whose outputs are those of the template."""
     return "main" in names(template.part("containerSet").get("containers"))
 
 
 def has_tag(value: str) -> bool:
-    """Whether a text is known only when the workflow runs."""
+    """Whether a string contains a placeholder."""
     return "{{" in value
 
 
 def tags(value: Any, path: Path = ()) -> Iterator[tuple[str, Path]]:
-    """What stands between ``{{`` and ``}}`` in all texts of a value, and where."""
+    """The contents of all placeholders (``{{…}}``) in a value, with their positions."""
     if isinstance(value, str):
         for match in _TAG.finditer(value):
             yield match[1], path
@@ -86,8 +85,8 @@ class Template:
     """One template.
 
     Attributes:
-        body: as it stands.
-        path: where.
+        body: the map in the manifest.
+        path: its position.
         defaults: the spec's templateDefaults.
     """
 
@@ -97,12 +96,12 @@ class Template:
 
     @property
     def name(self) -> str:
-        """Empty for one that stands in its step."""
+        """Empty for an inline template."""
         return text(self.body.get("name"))
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """Its types; one if it is right."""
+        """The types that it has; a valid template has one."""
         return tuple(kind for kind in TYPES if self.body.get(kind) is not None)
 
     @property
@@ -111,11 +110,11 @@ class Template:
         return self.types[0] if self.types else ""
 
     def part(self, kind: str) -> Mapping[str, Any]:
-        """The map of a type, empty if it is of another."""
+        """The map of a type; empty for a template of another type."""
         return mapping(self.body.get(kind)) if self.type == kind else {}
 
     def setting(self, name: str) -> Any:
-        """A field, or the default that the workflow's spec gives it."""
+        """A field, or its default from the workflow's spec."""
         return self.body.get(name, self.defaults.get(name))
 
     def inputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
@@ -156,14 +155,14 @@ class Template:
 
 @dataclass(frozen=True)
 class Call:
-    """Whoever names a template: a step, a task, a hook, or the workflow itself.
+    """A reference to a template: a step, a task, a hook, or the workflow itself.
 
     Attributes:
-        body: as it stands.
-        path: where.
-        role: what it is.
-        group: of a step: which of the template's groups, whose steps run at once.
-        given: its arguments, if they stand elsewhere.
+        body: the map in the manifest.
+        path: its position.
+        role: step, task, hook, entrypoint or exit.
+        group: of a step: the index of its group, whose steps run in parallel.
+        given: its arguments, if they are elsewhere.
     """
 
     body: Mapping[str, Any]
@@ -174,17 +173,16 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Of the step or task."""
         return text(self.body.get("name"))
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """What it gives the template."""
+        """The arguments that it passes to the template."""
         return mapping(self.body.get("arguments")) if self.given is None else self.given
 
     @property
     def loops(self) -> bool:
-        """Whether it runs once an item."""
+        """Whether it runs once per item."""
         return any(self.body.get(way) is not None for way in ("withItems", "withParam", "withSequence"))
 
     def hooks(self) -> "Iterator[tuple[str, Call]]":
@@ -197,21 +195,21 @@ class Call:
 
 
 class _Unknown:
-    """A template that can't be known here: its name is a placeholder, or it lies in a file that was not
+    """A template that cannot be resolved: its name is a placeholder, or it is in a file that was not
     given."""
 
 
 UNKNOWN = _Unknown()
 Resolved = Template | _Unknown | None
-"""What a call leads to; None for nothing."""
+"""The target of a call; None if it does not exist."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A workflow's spec, of whichever kind.
+    """A workflow's spec, in any kind.
 
     Attributes:
-        manifest: the object that it stands in.
+        manifest: the object that contains it.
         kind: of that object.
         path: of the spec.
         library: the workflow templates of the other documents.
@@ -224,7 +222,7 @@ class Spec:
 
     @cached_property
     def body(self) -> Mapping[str, Any]:
-        """As it stands."""
+        """The map in the manifest."""
         found = self.manifest
         for step in self.path:
             found = mapping(found.get(str(step)))
@@ -232,12 +230,12 @@ class Spec:
 
     @property
     def namespace(self) -> str:
-        """The object's; empty if it says none."""
+        """The object's; empty if it has none."""
         return text(mapping(self.manifest.get("metadata")).get("namespace"))
 
     @property
     def is_library(self) -> bool:
-        """Whether others run it, who may bring parameters that it does not name."""
+        """Whether other workflows run it, with parameters that it may not declare."""
         return self.kind in ("WorkflowTemplate", "ClusterWorkflowTemplate")
 
     @cached_property
@@ -249,7 +247,7 @@ class Spec:
 
     @cached_property
     def templates(self) -> tuple[Template, ...]:
-        """All templates: the list's, and those that stand in steps and tasks."""
+        """All templates, including inline ones."""
         found = list(self.named)
         for template in found:  # grows while it is walked
             found += [
@@ -261,7 +259,7 @@ class Spec:
 
     @cached_property
     def by_name(self) -> Mapping[str, Template]:
-        """The list's templates; of two of one name the first."""
+        """The templates of its list by name; of two with one name, the first."""
         return {template.name: template for template in reversed(self.named)}
 
     @property
@@ -271,13 +269,13 @@ class Spec:
 
     @cached_property
     def referenced(self) -> "Spec | _Unknown | None":
-        """The spec that workflowTemplateRef names."""
+        """The spec that its workflowTemplateRef names."""
         if not self.reference:
             return None
         return self.library.find(self.reference, self.namespace) or UNKNOWN
 
     def entries(self) -> Iterator[tuple[str, Call]]:
-        """What the spec itself calls: its entrypoint, exit handler and hooks, each with its field's name."""
+        """The calls of the spec itself: entrypoint, exit handler and hooks, each with its field's name."""
         arguments = mapping(self.body.get("arguments"))
         roles: tuple[tuple[str, Literal["entrypoint", "exit"]], ...] = (
             ("entrypoint", "entrypoint"),
@@ -291,13 +289,13 @@ class Spec:
 
     @property
     def has_exit_handler(self) -> bool:
-        """Whether something runs at its end; also if another document says it."""
+        """Whether something runs at its end, also if another document says so."""
         if isinstance(self.referenced, Spec) and self.referenced.has_exit_handler:
             return True
         return bool(text(self.body.get("onExit")) or mapping(self.body.get("hooks")).get("exit"))
 
     def resolve(self, call: Call) -> Resolved:
-        """The template that a call leads to."""
+        """The template that a call refers to."""
         if isinstance(call.body.get("inline"), Mapping):
             return Template(call.body["inline"], (*call.path, "inline"))
         reference = mapping(call.body.get("templateRef"))
@@ -316,7 +314,7 @@ class Spec:
 
     @cached_property
     def served_by_agent(self) -> frozenset[Path]:
-        """The templates here that are, or lead to, one that no pod serves."""
+        """The templates here that are, or call, one that is served by an agent."""
         callers: dict[Path, list[Path]] = {}
         found = {template.path for template in self.templates if template.type in AGENT_TYPES}
         for template in self.templates:
@@ -339,8 +337,8 @@ class Spec:
         return frozenset(names(mapping(self.body.get("arguments")).get("parameters")))
 
     def metadata_names(self, field: str) -> frozenset[str] | None:
-        """The names of the ``labels`` or ``annotations`` that its workflows have from the start; None where a
-        document that was not given may add some."""
+        """The names of the ``labels`` or ``annotations`` of its workflows; None if a document that was not
+        given may add some."""
         if self.referenced is UNKNOWN:
             return None
         # A CronWorkflow's own metadata stays its own.
@@ -363,7 +361,7 @@ class Spec:
 
     @cached_property
     def global_outputs(self) -> frozenset[str]:
-        """The names that templates give outputs of the whole workflow."""
+        """The global names of the templates' outputs."""
         return frozenset(
             text(output.get("globalName"))
             for template in self.templates
@@ -372,7 +370,7 @@ class Spec:
 
     @cached_property
     def calls_elsewhere(self) -> bool:
-        """Whether a step leads to a template of another object."""
+        """Whether a step calls a template of another object."""
         return any(call.body.get("templateRef") for template in self.templates for call in template.calls)
 
 
@@ -400,8 +398,7 @@ class Library:
         return homes
 
     def find(self, reference: Mapping[str, Any], namespace: str) -> Spec | None:
-        """The workflow template that a reference means, if it was given and is the only one that may be
-        meant."""
+        """The workflow template that a reference names, if it was given and is unambiguous."""
         cluster = reference.get("clusterScope") is True
         found = self._homes.get((cluster, text(reference.get("name"))), [])
         if not cluster:
@@ -410,4 +407,4 @@ class Library:
 
 
 Check = Callable[[Spec], Iterator[Finding]]
-"""A function that looks for what one or more rules say."""
+"""A function that checks one or more rules."""

@@ -21,7 +21,7 @@ _LAUGHS = "\n".join(
 
 def only(text: str) -> Document | Finding:
     """What a text of one document gives."""
-    (found,) = documents.read(text, "file.yaml")
+    (found,) = documents.read_documents(text, "file.yaml")
     return found
 
 

@@ -163,10 +163,10 @@ def test_the_finding_says_what_where_and_what_to_do() -> None:
 
 def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() -> None:
     """A later version of Argo may bring rules that this one does not know."""
-    (found,) = cel.broken({"a": 1}, ["self.a > 1"], ("spec",))
+    (found,) = cel.broken_rules({"a": 1}, ["self.a > 1"], ("spec",))
 
     assert (found.rule.name, found.message) == ("crd-rule", "this must hold: self.a > 1")
-    assert list(cel.broken({"a": 2}, ["self.a > 1"], ("spec",))) == []
+    assert list(cel.broken_rules({"a": 2}, ["self.a > 1"], ("spec",))) == []
 
 
 def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:

@@ -75,6 +75,6 @@ def test_yaml_gives_back_what_was_written() -> None:
 
     assert "|\n  a\n" in text
     assert all(f"- '{value}'\n" in text for value in ("y", "1e3", "12e5", "0o17"))
-    (read,) = documents.read(text, "a.yaml")
+    (read,) = documents.read_documents(text, "a.yaml")
     assert isinstance(read, documents.Document)
     assert read.manifest == manifests[0]

@@ -1,4 +1,4 @@
-"""Rules about who calls which template, and with what: entrypoint, steps, tasks, hooks."""
+"""Rules about calls of templates and their arguments: entrypoint, steps, tasks, hooks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -111,7 +111,7 @@ def _entry(spec: Spec) -> Iterator[Finding]:
 
 
 def _calls(spec: Spec) -> Iterator[Call]:
-    """All calls but the entrypoint, whose arguments a submitter may give."""
+    """All calls except the entrypoint, whose arguments a submitter may pass."""
     yield from (call for name, call in spec.entries() if name != "entrypoint")
     for template in spec.templates:
         for call in template.calls:
@@ -173,11 +173,11 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "git": ("repo",),
     "http": ("url",), "artifactory": ("url",), "hdfs": ("path", "addresses"),
 }  # fmt: skip
-"""Where an artifact may lie → the fields of which one says where there. `raw` brings its data along."""
+"""By storage of an artifact, the fields of which one gives its location. `raw` contains its data."""
 
 
 def _is_placed(artifact: Mapping[str, Any]) -> bool:
-    """Whether an artifact says where it lies."""
+    """Whether an artifact has a location."""
     if artifact.get("raw") is not None:
         return True
     return any(

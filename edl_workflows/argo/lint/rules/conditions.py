@@ -1,5 +1,5 @@
-"""The grammar of ``successCondition`` and ``failureCondition``: a label selector, as Kubernetes parses it,
-over JSON paths."""
+"""The grammar of ``successCondition`` and ``failureCondition``: a Kubernetes label selector over JSON
+paths."""
 
 import re
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ _PAIR = re.compile(r"([^\s=!<>]+)\s*(==|=|!=|<|>)\s*(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Requirement:
-    """One of the parts between commas.
+    """One of the comma-separated parts.
 
     Attributes:
-        key: a path in the object, as ``status.phase``.
+        key: a path in the object, such as ``status.phase``.
         operator: ``=``, ``!=``, ``in``, ``notin``, ``<``, ``>``, ``exists`` or ``!``.
-        values: what it is compared with.
+        values: the values to compare with.
     """
 
     key: str
@@ -37,10 +37,10 @@ class Requirement:
 
 
 def parse(condition: str) -> list[Requirement]:
-    """The requirements of a condition. Placeholders count as words.
+    """Parse a condition. Placeholders count as words.
 
     Raises:
-        ValueError: Kubernetes would not parse it, with what is wrong.
+        ValueError: Kubernetes could not parse it; the message says why.
     """
     if "#(" in condition:
         raise ValueError("a search in an array, #(…), can't stand in a condition")
@@ -100,8 +100,7 @@ def _check_value(value: str, *, number: bool) -> None:
 
 
 def never_true(requirements: list[Requirement]) -> str:
-    """The key that would have to have two values at once; empty if there is none. All requirements must
-    hold."""
+    """The key that would need two values at once for all requirements to hold; empty if there is none."""
     allowed: dict[str, set[str]] = {}
     for one in requirements:
         if one.operator in ("=", "in") and not any(has_tag(value) or value == "x" for value in one.values):

@@ -49,10 +49,10 @@ _ANY = re.compile(r"[^\s]")
 
 
 def tokens(expression: str) -> list[str]:
-    """The words of a ``depends``.
+    """The tokens of a ``depends``.
 
     Raises:
-        ValueError: it has something else.
+        ValueError: it contains something else.
     """
     found, at = [], 0
     while _ANY.search(expression, at):
@@ -65,7 +65,7 @@ def tokens(expression: str) -> list[str]:
 
 
 def _grammar(words: list[str]) -> str:
-    """What is wrong with the order of words; empty if nothing."""
+    """What is wrong with the order of tokens; empty if nothing."""
     depth, operand_next = 0, True
     for word in words:
         if word in ("&&", "||"):
@@ -85,7 +85,7 @@ def _grammar(words: list[str]) -> str:
 
 
 def _needs(task: Call) -> list[tuple[str, str]]:
-    """(task, result) that a task waits for; the result is empty if any way of ending well will do."""
+    """(task, result) that a task waits for; an empty result means any successful end."""
     depends = text(task.body.get("depends"))
     if not depends:
         listed = task.body.get("dependencies")
@@ -152,7 +152,7 @@ def _target(dag: Template, tasks: Mapping[str, Call]) -> Iterator[Finding]:
 
 
 def _mixed(dag: Template) -> Iterator[Finding]:
-    """What the definitions say of one task holds for all of its dag."""
+    """Apply to the whole dag what the definitions check within one task."""
     if not any(text(task.body.get("depends")) for task in dag.calls):
         return
     for task in dag.calls:

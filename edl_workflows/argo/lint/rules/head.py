@@ -1,4 +1,4 @@
-"""Rules about what stands above a spec: kind and name."""
+"""Rules about kind, version and name."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ _LONGEST = {"CronWorkflow": 52}
 
 
 def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
-    """Kind, version and name of any document."""
+    """Check kind, version and name of any document."""
     group, _, version = text(manifest.get("apiVersion")).partition("/")
     kind = text(manifest.get("kind"))
     if not group and kind in SPEC_PATHS:

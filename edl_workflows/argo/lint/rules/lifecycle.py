@@ -1,9 +1,9 @@
-"""Rules about what is left when a workflow has ended, by itself or stopped."""
+"""Rules about what remains when a workflow has ended or was stopped."""
 
 from collections.abc import Iterator
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.argo.lint.rules.manifests import made
+from edl_workflows.argo.lint.rules.manifests import resource_object
 from edl_workflows.argo.lint.rules.plugin import is_ours
 from edl_workflows.argo.lint.workflow import Spec, Template, mapping
 from edl_workflows.argo.plugin_task import PLUGIN
@@ -38,10 +38,10 @@ def _unowned(spec: Spec) -> Iterator[Finding]:
 
 
 def _left(template: Template) -> str:
-    """What a template makes and leaves; empty for nothing."""
+    """What a template creates and leaves behind; empty for nothing."""
     body = template.part("resource")
     if body.get("action") in ("create", "apply") and body.get("setOwnerReference") is not True:
-        one = made(template)
+        one = resource_object(template)
         if one and one.kind in _JOBS and not mapping(one.value.get("metadata")).get("ownerReferences"):
             return f"makes the {one.kind} {one.name!r}"
     if is_ours(template):

@@ -1,4 +1,5 @@
-"""Rules about the manifests in resource templates: readable, and of our and Argo's kinds also right."""
+"""Rules about the manifests in resource templates: they parse and, for our kinds and Argo's, they are
+valid."""
 
 import functools
 import re
@@ -35,16 +36,16 @@ _MARKED = re.compile(r"zzplaceholder(\d+)zz")
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a resource template's manifest makes or changes.
+class ResourceObject:
+    """The object that a resource template's manifest creates or changes.
 
     Attributes:
-        group: API group; empty for the core one or if it is not known.
-        kind: as its manifest says.
+        group: API group; empty for the core group or if unknown.
+        kind: as in the manifest.
         name: with its placeholders; empty if it has none.
         generated: whether it has a generateName.
-        namespace: with its placeholders; empty if it says none.
-        value: the whole, texts with placeholders as `Placeholder`.
+        namespace: with its placeholders; empty if it has none.
+        value: the whole manifest; strings with placeholders are `Placeholder`.
     """
 
     group: str
@@ -55,8 +56,8 @@ class Made:
     value: Mapping[str, Any]
 
 
-def made(template: Template) -> Made | None:
-    """What a template's manifest says; None if it has none or it can't be read."""
+def resource_object(template: Template) -> ResourceObject | None:
+    """The object in a template's manifest; None if there is no manifest or it cannot be parsed."""
     try:
         value = _read(text(template.part("resource").get("manifest")))
     except ValueError:
@@ -64,7 +65,7 @@ def made(template: Template) -> Made | None:
     if not isinstance(value, Mapping):
         return None
     metadata = mapping(value.get("metadata"))
-    return Made(
+    return ResourceObject(
         group=text(value.get("apiVersion")).rpartition("/")[0],
         kind=text(value.get("kind")),
         name=text(metadata.get("name")),
@@ -76,11 +77,11 @@ def made(template: Template) -> Made | None:
 
 @functools.lru_cache(maxsize=256)
 def _read(manifest: str) -> Any:
-    """A manifest's value. Placeholders are taken out before YAML is read, as Argo does, and put back as
+    """Parse a manifest. As in Argo, placeholders are taken out before YAML is parsed; they are put back as
     values.
 
     Raises:
-        ValueError: it is no YAML.
+        ValueError: it is not YAML.
     """
     found: list[str] = []
 
@@ -88,7 +89,7 @@ def _read(manifest: str) -> Any:
         found.append(match[0])
         return _MARK.format(len(found) - 1)
 
-    return _restored(documents.styled(_TAG.sub(mark, manifest)), found)
+    return _restored(documents.parse_styled(_TAG.sub(mark, manifest)), found)
 
 
 def _restored(value: Any, found: list[str]) -> Any:
@@ -97,7 +98,7 @@ def _restored(value: Any, found: list[str]) -> Any:
     if isinstance(value, list):
         return [_restored(child, found) for child in value]
     if not _MARKED.search(value.text):
-        return documents.plain(value)
+        return documents.plain_value(value)
     whole = bool(_MARKED.fullmatch(value.text.strip()))
     return Placeholder(_unmarked(value.text, found), quoted=value.quoted, whole=whole)
 

@@ -1,5 +1,4 @@
-"""Rules about what goes into a template and comes out of it: where each value comes from, and where artifacts
-lie."""
+"""Rules about the inputs and outputs of a template: the sources of values, and the paths of artifacts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,8 +43,8 @@ _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     "steps": ("parameter", "expression"), "dag": ("parameter", "expression"), "plugin": ("supplied",),
     "suspend": ("supplied",), "data": _SOURCES, "http": _SOURCES,
 }  # fmt: skip
-"""What fills an output of each type of template. Of plugin and suspend nothing but what somebody supplies is
-kept."""
+"""The sources of an output for each type of template. Plugin and suspend templates only have supplied
+values."""
 
 
 def _sources(spec: Spec) -> Iterator[Finding]:

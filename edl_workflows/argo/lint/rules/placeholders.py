@@ -1,7 +1,7 @@
-"""Rules about ``{{…}}``: whether what it names exists where it stands.
+"""Rules about ``{{…}}``: whether the named value exists at this position.
 
-As Argo's own validation, and no stricter: tags whose first word is none of Argo's are a program's own and
-left alone.
+They are as strict as Argo's own validation: a placeholder whose first word is not one of Argo's belongs to a
+program.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ HYPHEN = Rule(
 RULES = (UNRESOLVED, UNCLOSED, RETRIES, HYPHEN)
 
 _EXPRESSIONS = ("expression", "fromExpression")
-"""Fields that are expressions without braces; a retryStrategy's knows nothing but lastRetry."""
+"""Fields that are expressions without braces; a retryStrategy's expression only has lastRetry."""
 
 
 def _all(spec: Spec) -> Iterator[Finding]:
@@ -78,14 +78,14 @@ def _expression(scope: PlaceholderScope, expression: str, path: Path, call: Call
 
 
 def _hooks(spec: Spec) -> Iterator[Finding]:
-    """The workflow's own hooks stand in no template: they know what is known of the whole workflow."""
+    """The workflow's own hooks are in no template: only values of the whole workflow are known there."""
     scope = PlaceholderScope(spec, Template({"name": "hooks"}, spec.path))
     for tag, path in tags({"hooks": spec.body.get("hooks")}, spec.path):
         yield from _told(scope, tag, path, None)
 
 
 def _fields(value: Any, path: Path) -> Iterator[tuple[str, Path]]:
-    """The expressions in a value that stand in fields of their own, without braces."""
+    """Expressions in fields of their own, without braces."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             if key in _EXPRESSIONS and isinstance(child, str) and not has_tag(child):

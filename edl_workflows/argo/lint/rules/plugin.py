@@ -1,4 +1,4 @@
-"""Rules about plugin templates, and about the bodies that our own agent reads."""
+"""Rules about plugin templates and the task bodies of our own agent."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -78,7 +78,7 @@ def _ours(spec: Spec) -> Iterator[Finding]:
 
 
 def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    """What can be said before placeholders have values: a field that has one may become anything."""
+    """Check what is known before placeholders have values; a field with a placeholder may get any value."""
     known = {key: value for key, value in body.items() if not _open(value)}
     request = mapping(body.get("request"))
     given = {key: value for key, value in request.items() if not _open(value)}
@@ -116,7 +116,7 @@ def _steps(problem: Problem) -> Path:
 
 
 def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> bool:
-    """Whether a problem may go away when placeholders have values."""
+    """Whether a problem may disappear when placeholders have values."""
     steps = _steps(problem)
     if not steps:
         return bool(later) or any(True for _ in tags(dict(given)))

@@ -1,11 +1,12 @@
-"""Rules about resource templates: when they end, what a retry does, who owns what they make."""
+"""Rules about resource templates: their conditions, the effect of a retry, the owner of the created
+object."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
 from edl_workflows.argo.lint.rules import conditions
-from edl_workflows.argo.lint.rules.manifests import Made, made
+from edl_workflows.argo.lint.rules.manifests import ResourceObject, resource_object
 from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, names, text
 
 FAILURE_ALONE = Rule(
@@ -121,7 +122,7 @@ _BUILT_IN = frozenset(
         "storagemigration.k8s.io",
     ]
 )
-"""API groups of Kubernetes itself; the one without a name aside. All others hold custom resources."""
+"""Kubernetes' own API groups other than the core group. All other groups hold custom resources."""
 
 
 def _resources(spec: Spec) -> Iterator[tuple[Template, Mapping[str, Any], Path]]:
@@ -166,7 +167,7 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
             elif source and text(source.get("name")) not in artifacts:
                 message = f"{template} has no input artifact {text(source.get('name'))!r}"
                 yield NO_MANIFEST.at((*path, "manifestFrom", "artifact"), message)
-        if one := made(template):
+        if one := resource_object(template):
             yield from _patch(template, one, path)
             yield from _retry(template, one, path)
             yield from _owner(spec, template, one, path)
@@ -174,7 +175,7 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
             yield OWNER_ARTIFACT.at((*path, "setOwnerReference"), f"{template} has manifestFrom")
 
 
-def _patch(template: Template, one: Made, path: Path) -> Iterator[Finding]:
+def _patch(template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
     body = template.part("resource")
     strategy = body.get("mergeStrategy") or "strategic"
     group = one.group
@@ -182,7 +183,7 @@ def _patch(template: Template, one: Made, path: Path) -> Iterator[Finding]:
         yield STRATEGIC_PATCH.at(path, f"{template} patches a {one.kind} of {group}")
 
 
-def _retry(template: Template, one: Made, path: Path) -> Iterator[Finding]:
+def _retry(template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
     action = text(template.part("resource").get("action"))
     at = (*path, "manifest")
     if action == "apply" and one.generated and not one.name:
@@ -195,7 +196,7 @@ def _retry(template: Template, one: Made, path: Path) -> Iterator[Finding]:
         yield SAME_NAME.at(at, f"{template} creates {one.kind} {one.name!r} again at each retry")
 
 
-def _owner(spec: Spec, template: Template, one: Made, path: Path) -> Iterator[Finding]:
+def _owner(spec: Spec, template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
     if template.part("resource").get("setOwnerReference") is not True:
         return
     known = one.namespace and spec.namespace and not has_tag(one.namespace)

@@ -1,4 +1,4 @@
-"""What placeholders may name where they stand. Not here: which rule it is when they name something else."""
+"""What placeholders may name at a given position. `placeholders` decides which rule is broken."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from edl_workflows.argo.lint.workflow import (
 )
 
 ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks.")
-"""What Argo's own placeholders begin with; others are a program's."""
+"""The first words of Argo's own placeholders; others belong to a program."""
 
 _WORKFLOW = (
     "name", "namespace", "uid", "mainEntrypoint", "serviceAccountName", "status", "failures", "priority",
@@ -29,13 +29,13 @@ _WORKFLOW = (
     "creationTimestamp", "scheduledTime", "parameters", "labels", "annotations", "outputs",
 )  # fmt: skip
 _OWN_METADATA = f"workflows.{GROUP}/"
-"""What begins so is set by Argo itself while a workflow is submitted or runs."""
+"""Prefix of metadata that Argo sets when a workflow is submitted or runs."""
 _ALWAYS_KNOWN = ("id", "status", "startedAt", "finishedAt", "hostNodeName")
-"""What each step and task has, whatever it runs."""
+"""Fields of every step and task, whatever it runs."""
 _NODE_FIELDS = (*_ALWAYS_KNOWN, "ip", "exitCode", "outputs.result", "outputs.parameters", "outputs.artifacts")
 _WITH_RESULT = ("container", "script", "data", "http", "plugin")
-"""Types of templates that leave an exit code and what they have printed; a containerSet does if it has a
-container `main`."""
+"""Types of templates with an exit code and captured output; a containerSet has them if it has a container
+`main`."""
 _DOTTED_HYPHEN = re.compile(
     r"\b(inputs\.parameters|workflow\.parameters|outputs\.parameters|steps|tasks)\.([a-zA-Z_]\w*(?:-\w+)+)"
 )
@@ -46,11 +46,11 @@ _MEMBER = re.compile(
 
 @dataclass(frozen=True)
 class PlaceholderProblem:
-    """Why a placeholder means nothing.
+    """Why a placeholder is invalid.
 
     Attributes:
-        message: what is not there.
-        remedy: what may have been meant; empty if that can't be said.
+        message: what does not exist.
+        remedy: what was probably meant; empty if unknown.
     """
 
     message: str
@@ -58,7 +58,7 @@ class PlaceholderProblem:
 
 
 class HyphenUsed(PlaceholderProblem):
-    """A name with a hyphen stands in an expression as if the hyphen were no minus."""
+    """A name with a hyphen is used in an expression, where the hyphen is a minus."""
 
 
 def _unknown(message: str, name: str, known: Iterable[str]) -> PlaceholderProblem:
@@ -77,8 +77,7 @@ class PlaceholderScope:
         self._calls = {call.name: call for call in template.calls}
 
     def problem(self, name: str, call: Call | None) -> PlaceholderProblem | None:
-        """Why a placeholder's text means nothing, in a call or elsewhere in the template; None if it may mean
-        something."""
+        """Why a placeholder is invalid in a call or elsewhere in the template; None if it may be valid."""
         if not name.startswith(ROOTS):
             return None
         root, _, rest = name.partition(".")
@@ -201,7 +200,7 @@ class PlaceholderScope:
         return None if rest in known else _unknown("the items have no", rest, known)
 
     def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[PlaceholderProblem]:
-        """Which names in an expression mean nothing, or something else than it seems."""
+        """The names in an expression that do not exist, or that mean something else than it seems."""
         inputs = self._inputs("parameters", call)
         for match in _DOTTED_HYPHEN.finditer(expression):
             before, name = match[1], match[2]

@@ -1,4 +1,4 @@
-"""Rules about a template by itself: its type, its names, what its type allows."""
+"""Rules about a single template: its type, its names, the settings of its type."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -80,7 +80,7 @@ def _values(value: Any, path: Path) -> Iterator[Finding]:
 
 
 def _unique(entries: list[tuple[Path, Mapping[str, Any]]], *, named: bool = False) -> Iterator[Finding]:
-    """Names that stand twice; `named`: and missing ones, which Argo's definitions let pass."""
+    """Duplicate names; with `named` also missing names, which Argo's definitions accept."""
     seen: set[str] = set()
     for path, entry in entries:
         name, at = text(entry.get("name")), (*path, "name")
