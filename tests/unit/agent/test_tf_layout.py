@@ -168,7 +168,7 @@ def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
         ref = store.publish(3, lambda folder: adapter_save(folder, state))
     with (
         Servers(adapter, store, 3) as servers,
-        pytest.raises(CheckpointError, match=r"say TrainingOptions\(partitions=…\)"),
+        pytest.raises(CheckpointError, match=r"set TrainingOptions\(partitions=…\)"),
     ):
         servers.restore(ref)
     with Servers(adapter, store, 3, partitions=2) as servers:
