@@ -98,7 +98,7 @@ def _routes(service: DiService) -> APIRouter:
     router = APIRouter(dependencies=[Depends(_BEARER)], responses=REFUSALS)
 
     @router.get("/replicas", response_model=Envelope[list[str]], responses=INCOMPLETE)
-    async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109 - upstream's name
+    async def get_replicas(caller: Caller, timeout: Seconds = 0.0) -> Response:  # noqa: ASYNC109
         """Addresses (host:port) of the job's replicas by global rank; "" of one that has none."""
         if timeout:
             found = await service.all_addresses(caller, timeout)

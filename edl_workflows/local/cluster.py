@@ -155,7 +155,12 @@ def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiSer
     selection = ServiceSelection()
     services.listen(lambda key: selection.put_service(key, services.objects.get(key)))
     pods.listen(lambda key: selection.put_pod(key, pods.objects.get(key)))
-    network = Network(options.folder, lambda: services.objects, lambda: runner.occupying(), selection)  # noqa: PLW0108 - made below
+    network = Network(
+        options.folder,
+        lambda: services.objects,
+        lambda: runner.occupying(),  # noqa: PLW0108 - the runner is created below
+        selection,
+    )
     launches = LaunchFactory(
         network=network,
         lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
@@ -202,7 +207,7 @@ async def _background(
     for task in [serving_task, *tasks]:
         task.add_done_callback(functools.partial(_report, failed))
     try:
-        while not http.started and not serving_task.done():  # noqa: ASYNC110 - uvicorn offers nothing to wait for
+        while not http.started and not serving_task.done():  # noqa: ASYNC110 - no event in uvicorn
             await asyncio.sleep(_POLL_SECONDS)
         yield failed
     finally:

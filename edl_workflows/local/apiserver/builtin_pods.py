@@ -130,7 +130,8 @@ def check(obj: Object, old: Object | None) -> list[Cause]:
     if old is not None and _frozen_spec(obj) != _frozen_spec(old):
         message = (
             "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,`spec.terminationGracePeriodSeconds`"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations`,"
+            "`spec.terminationGracePeriodSeconds`"
         )
         causes.append(Cause("FieldValueForbidden", message, "spec"))
     return causes

@@ -40,7 +40,7 @@ def timestamp(moment: datetime) -> str:
 
 def generate_name(base: str) -> str:
     """`base` and five random characters, cut to fit a DNS label."""
-    return base[:_MAX_GENERATED] + "".join(random.choices(_SUFFIX_ALPHABET, k=5))  # noqa: S311 - a name, no secret
+    return base[:_MAX_GENERATED] + "".join(random.choices(_SUFFIX_ALPHABET, k=5))  # noqa: S311 - not a secret
 
 
 def name_problem(name: str, *, label: bool = False) -> str:

@@ -304,7 +304,7 @@ def _broken(rule: CelRule, variables: Mapping[str, Any], budget: _Budget) -> str
         return str(_run(rule.message_program, variables, budget)) if rule.message_program else rule.message
     except _OutOfBudgetError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever the library raises, the object is refused with the rule's text
+    except Exception as error:  # noqa: BLE001 - the object is refused, whatever was raised
         return f"rule {rule.text!r} could not be evaluated: {error}"
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from edl_workflows.protocol.addresses import canonical_host
 
 _ADDRESS = re.compile(
-    r"(?<![\w.-])(?P<host>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?):(?P<port>\d{1,5})(?!\d)",
+    r"(?<![\w.-])(?P<host>[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*\.?)"
+    r":(?P<port>\d{1,5})(?!\d)",
     re.IGNORECASE,
 )
 

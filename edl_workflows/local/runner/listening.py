@@ -164,7 +164,7 @@ def _listen(thread: int, descriptor: int, backlog: int) -> bool:
 
 def _through_loopback(address: str) -> bool:
     host = address.removeprefix("::ffff:")
-    return host in ("0.0.0.0", "::", "::1") or host.startswith("127.")  # noqa: S104 - compared, not listened on
+    return host in ("0.0.0.0", "::", "::1") or host.startswith("127.")  # noqa: S104 - only compared
 
 
 @contextlib.contextmanager
