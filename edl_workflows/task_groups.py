@@ -1,4 +1,4 @@
-"""Task groups: what a DAG author would else put together from several operators."""
+"""Task groups of several operators for frequent combinations."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Cancelling what the tasks of this Airflow left behind when they could not do so themselves."""
+"""The operator that cancels what tasks of this Airflow left behind when they could not do so themselves."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_LISTED = 200
 
 
 class ReapOrphanedJobsOperator(ClusterTask):
-    """Cancel the jobs and plans of this Airflow that nobody waits for any more.
+    """Cancel the jobs and plans of this Airflow that nobody waits for.
 
     It looks at the objects of a namespace that tasks of this installation made (the owner's mark on each
     names DAG, run and task, and the installation if it has a name), asks Airflow for the state of each such

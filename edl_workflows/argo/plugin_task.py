@@ -1,5 +1,4 @@
-"""What a plugin step asks of our agent: the body below ``plugin.edl``. Templates write it, the agent reads
-it.
+"""The body of a plugin step below ``plugin.edl``: templates write it, the agent reads it.
 
 Argo substitutes parameters into a template as text, so a body's numbers and maps arrive as text.
 `PluginTask.parse` reads them.
@@ -28,9 +27,9 @@ class PluginTask(Model):
         stage: a stage's name, as ``submit``.
         request: the fields of that stage's request. A text for a field that is a map or a list is read as
             YAML; an empty text means that the field is not given.
-        on_cancel: what becomes of the stage's own object when the step is cancelled: the workflow was
-            stopped, terminated or deleted, or the step's time is up.
-        wait: until the stage's goal is reached; else only until it has begun.
+        on_cancel: what to do with the object of the stage when the step is cancelled: the workflow was
+            stopped, terminated or deleted, or the step's time-out has passed.
+        wait: whether to wait for the stage's goal; otherwise only until the stage has begun.
     """
 
     stage: str

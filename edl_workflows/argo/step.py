@@ -1,6 +1,6 @@
 """The step model: a stage as a step of a workflow, before it is decided how the step waits.
 
-A step says its inputs, the stage's request, and what a ``resource`` template does to the same end.
+A step has its inputs, the stage's request, and what a ``resource`` template does for the same purpose.
 `plugin_template` and `resource_template` render it; both have the same inputs and the same outputs.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from edl_workflows.stages.ownership import CancelAction
 
 WaitMode = Literal["resource", "plugin"]
-"""How a step waits: in a pod of Argo's that polls (any stock Argo), or as a task of our agent (no pod)."""
+"""How a step waits: in a pod of Argo that polls (any stock Argo), or as a task of our agent (no pod)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class ApplyObject:
-    """Create the object, or find the one that an earlier attempt of the step created.
+    """Create the object, or adopt the one of an earlier attempt of the step.
 
     Attributes:
         manifest: the object, see `manifest_text`.
@@ -59,7 +59,7 @@ class ApplyObject:
 
 @dataclass(frozen=True)
 class GetObject:
-    """Look at an object until the conditions hold; at once without conditions.
+    """Read an object until the conditions hold; once if there are none.
 
     Attributes:
         manifest: which object.
@@ -95,7 +95,7 @@ class DeleteObject:
 
 @dataclass(frozen=True)
 class CancelJob:
-    """End the workflow's own job if it still goes on: one whose output ``phase`` is neither empty nor final.
+    """End the workflow's own job if it has not ended: its output ``phase`` is neither empty nor final.
 
     Attributes:
         manifest: which object.
@@ -123,7 +123,7 @@ class WorkflowStep:
             `manifest_text`.
         action: what a resource template does; None if only the agent can run the stage.
         outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
-        wait: until the stage's goal is reached; else only until it has begun.
+        wait: whether to wait for the stage's goal; otherwise only until the stage has begun.
         on_cancel: see `argo.plugin_task.PluginTask`.
         retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only
             what the infrastructure broke.

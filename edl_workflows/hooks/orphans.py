@@ -1,5 +1,5 @@
-"""Which jobs and plans of an Airflow installation nobody waits for any more: asked of Airflow's API server,
-and decided.
+"""Decides which jobs and plans of an Airflow installation nobody waits for, from the states in Airflow's API
+server.
 
 A worker that is killed, or a trigger that no triggerer holds, can't cancel what its task began. The owner's
 mark on each object names the task instance, and Airflow says whether that still lives.
@@ -23,13 +23,13 @@ LIVE_RUNS = frozenset({"queued", "running"})
 
 
 class OwnerVerdict(StrEnum):
-    """What an object is to the installation."""
+    """Whether somebody in the installation waits for an object."""
 
     AWAITED = "awaited"
     KEPT = "kept"
-    """Nobody waits for it, and it shall go on."""
+    """Nobody waits for it, and it is to continue."""
     UNCLEAR = "unclear"
-    """It can't be told whether somebody waits for it, or what shall become of it: it is left alone."""
+    """It is unknown whether somebody waits for it, or what to do with it: it is left alone."""
     ORPHANED = "orphaned"
 
 

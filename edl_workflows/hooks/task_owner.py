@@ -1,5 +1,4 @@
-"""The owner's mark that an Airflow task leaves on the objects that it makes: which task instance of which
-installation it is."""
+"""The owner annotation of objects that an Airflow task creates: the task instance and its installation."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -28,7 +27,7 @@ class TaskOwner:
 
     @property
     def run(self) -> str:
-        """What the marks of all tasks of this one's run begin with."""
+        """Prefix of the owner annotations of all tasks of the same run."""
         return f"{self.engine}/{self.dag_id}/{self.run_id}/"
 
     def __str__(self) -> str:
@@ -36,7 +35,7 @@ class TaskOwner:
 
     @classmethod
     def parse(cls, mark: str) -> Self | None:
-        """The task instance that a mark names; None if it is no such mark.
+        """The task instance that an owner annotation names; None if it names none.
 
         Airflow lets neither a DAG's id nor a task's have a slash; a run's may have some.
         """

@@ -1,5 +1,4 @@
-"""Which states Airflow has of task instances now: what `on_kill` asks, in workers and triggerers, before it
-cancels anything."""
+"""The current states of task instances in Airflow, which `on_kill` reads before it cancels anything."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,8 +6,8 @@ from typing import Any
 DELETED = "deleted"
 """Not a state of Airflow's: it has no such task instance any more, because the run or the DAG was deleted."""
 ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", DELETED})
-"""Of a task instance that nobody goes on with. Any other means that it was moved, cleared or lost its worker:
-its next attempt goes on with the same object."""
+"""States of a task instance that nobody continues. In any other state it was moved, cleared or lost its
+worker: its next attempt continues with the same object."""
 
 TaskStates = dict[str, dict[int, str | None]]
 """Run id → map index → state; None is the state of an instance that was cleared and that nobody took up yet.

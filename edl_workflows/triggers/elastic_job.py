@@ -1,5 +1,5 @@
-"""The trigger of all operators and sensors: waits until a stage has reached its goal, and cancels for a user
-who kills it.
+"""The trigger of all operators and sensors: waits for the goal of a stage, and cancels its object if a user
+kills the task.
 
 Importable without the Kubernetes client: that is loaded, in a thread, when a trigger runs.
 """
@@ -54,7 +54,7 @@ class ElasticJobTrigger(BaseTrigger):
         handle: a `stages.goals.Handle` as a dict.
         connection: a `hooks.elastic_job.ConnectionSettings` as a dict.
         deadline: Unix time; None: no limit.
-        on_kill_action: what to do with the stage's own object when a user kills the deferred task.
+        on_kill_action: what to do with the object of the stage when a user kills the deferred task.
         link: for the event.
     """
 

@@ -1,4 +1,4 @@
-"""What all tasks of an agent share, and how patient it is with the API server."""
+"""What all tasks of an agent share, and its retries of API calls."""
 
 import asyncio
 import time
@@ -23,10 +23,10 @@ MIN_PAUSE = 0.2
 MAX_PAUSE = 15.0
 """Seconds between attempts, doubled from MIN to MAX."""
 REFUSED_SECONDS = 15.0
-"""How long a refusal is waited out: roles and tokens that are being renewed refuse for a moment."""
+"""How long a rejected call is retried: calls fail for a moment while roles and tokens are renewed."""
 DOWN_SECONDS = 600.0
-"""How long trouble is waited out while the watch of the task sets stands. Without it the API server is down,
-and that is waited out without end: nothing could be reported anyway."""
+"""How long a failing call is retried while the watch of the task sets works. If the watch fails, too, the API
+server is down, and calls are retried without limit: no result could be reported."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class AgentContext:
     Attributes:
         cluster: the API server.
         task_sets: the watch of the WorkflowTaskSets.
-        threads: for calls that block.
-        metrics: counts.
-        guard: called before each write; raises where this process must not write any more.
-        everywhere: whether jobs are watched in all namespaces at once.
+        threads: runs blocking calls.
+        metrics: the agent's metrics.
+        guard: called before each write; raises if this process may no longer write.
+        everywhere: whether to watch jobs in all namespaces at once.
         cross_namespace: whether a step may name another namespace than its workflow's.
     """
 
@@ -52,7 +52,7 @@ class AgentContext:
     cross_namespace: bool
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call once, if this process still leads."""
+        """Call once, if this process is still the leader."""
 
         def guarded() -> T:
             self.guard()
@@ -61,7 +61,7 @@ class AgentContext:
         return await self.threads.call(guarded)
 
     async def call_with_retries(self, function: Callable[[], T], pause: Pause = asyncio.sleep) -> T:
-        """Call until it succeeds or can't be expected to; see `REFUSED_SECONDS`, `DOWN_SECONDS`.
+        """Call until it succeeds or a limit passes; see `REFUSED_SECONDS`, `DOWN_SECONDS`.
 
         Args:
             function: may be called any number of times.
@@ -88,7 +88,7 @@ class AgentContext:
     async def call_until_success(
         self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep
     ) -> T:
-        """Call until it succeeds, whatever fails: for what nobody else would do.
+        """Call until it succeeds, without a limit: for work that nobody else would do.
 
         Args:
             function: may be called any number of times.
@@ -105,7 +105,7 @@ class AgentContext:
             seconds = min(MAX_PAUSE, 2 * seconds)
 
     async def cancel(self, begun: BegunObject) -> None:
-        """End what a step made, if it is still the step's and still goes on."""
+        """End the object that a step created, if the step still owns it and it has not ended."""
         done = await self.call_until_success(lambda: begun.cancel(self.cluster), f"cancel {begun.handle}")
         if done:
             self.metrics.cancelled(begun.action)
@@ -113,7 +113,7 @@ class AgentContext:
 
 
 async def result_unless_set(event: asyncio.Event, awaitable: Awaitable[T]) -> T | None:
-    """The awaitable's result; None if the event is set before, and then it is cancelled."""
+    """The awaitable's result; None if the event is set first. The awaitable is then cancelled."""
     main = asyncio.ensure_future(awaitable)
     stop = asyncio.ensure_future(event.wait())
     try:

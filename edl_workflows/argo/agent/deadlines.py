@@ -1,7 +1,8 @@
-"""Telling Argo's controller of workflows whose time is up.
+"""Notifying Argo's controller of workflows whose deadline has passed.
 
-While only plugin nodes wait, nothing makes the controller look at a workflow, and a passed
-``activeDeadlineSeconds`` takes no effect. Any change of the object does: an annotation.
+While only plugin nodes wait, the controller does not process a workflow, and a passed
+``activeDeadlineSeconds`` has no effect. Any change of the object makes the controller process it: the agent
+writes an annotation.
 """
 
 import asyncio
@@ -16,15 +17,15 @@ from edl_workflows.jobs import names
 from edl_workflows.kube import client
 
 PASSED_ANNOTATION = f"{names.GROUP}/deadline-passed"
-"""On a workflow: when the agent saw that its time was up."""
+"""On a workflow: when the agent noticed that its deadline had passed."""
 LATE_SECONDS = 1.0
-"""After the deadline, so that clocks that differ a little agree that it has passed."""
+"""Time after the deadline, so that clocks that differ slightly agree that it has passed."""
 AGAIN_SECONDS = 60.0
-"""Between one annotation and the next, where the controller did nothing."""
+"""Time between two annotations if the controller does not react."""
 
 
 async def watch_deadline(context: AgentContext, key: WorkflowKey, deadline: float) -> None:
-    """Annotate a workflow when its time is up, again and again until it has ended or is gone.
+    """Annotate a workflow when its deadline has passed, repeatedly until it has ended or is deleted.
 
     Args:
         context: what all tasks share.
@@ -43,7 +44,8 @@ async def watch_deadline(context: AgentContext, key: WorkflowKey, deadline: floa
 
 
 def _annotate_if_due(context: AgentContext, key: WorkflowKey) -> float | None:
-    """Annotate it if its time is up; the deadline as it is now, None without one or without the workflow."""
+    """Annotate the workflow if its deadline has passed; return its current deadline, None if it has none or
+    is deleted."""
     workflow = client.find(context.cluster, WORKFLOWS, key.name, key.namespace)
     deadline = None if workflow is None or workflow["metadata"]["uid"] != key.uid else deadline_of(workflow)
     if deadline is not None and deadline <= time.time():

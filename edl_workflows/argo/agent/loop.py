@@ -1,5 +1,4 @@
-"""The agent's loop: plans from what the task sets say, serves tasks, and ends what is left of those that
-vanished."""
+"""The agent's loop: plans from the task sets, serves tasks, and ends the objects of tasks that vanished."""
 
 import asyncio
 import time
@@ -40,7 +39,8 @@ class _ServedTask:
 
 
 class AgentLoop:
-    """Serves until it is cancelled. What it was doing is then left as it is, for the next agent to find.
+    """Serves tasks until it is cancelled. The objects of its tasks then continue, and the next agent finds
+    them.
 
     Args:
         context: what all tasks share.

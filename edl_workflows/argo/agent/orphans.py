@@ -1,7 +1,7 @@
-"""Objects that steps made: found by their marks, and ended when their step is gone.
+"""Objects that steps created: found by their owner annotations, and ended when their step is gone.
 
-The marks are all that an agent needs after a restart: whose an object is, which attempt of it, and what
-becomes of it.
+The annotations hold all that an agent needs after a restart: the owner, the attempt, and what to do with the
+object.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ from edl_workflows.stages.ownership import CancelAction, OwnedObject, list_owned
 
 @dataclass(frozen=True)
 class BegunObject:
-    """An object that a step made.
+    """An object that a step created.
 
     Attributes:
         key: the step.
         handle: the object.
-        action: what becomes of it when the step is cancelled.
+        action: what to do with it when the step is cancelled.
     """
 
     key: TaskKey
@@ -34,23 +34,22 @@ class BegunObject:
     action: CancelAction
 
     def cancel(self, cluster: Cluster) -> bool:
-        """End it, if it is still the step's and still goes on; whether something was done."""
+        """End it if the step still owns it and it has not ended; return whether something was done."""
         return ownership.cancel_object(cluster, self.handle, self.action)
 
 
 class OrphanVerdict(Enum):
-    """What is to be done about an object whose step no agent serves."""
+    """What to do with an object whose step no agent serves."""
 
     ALIVE = auto()
     """Its task is there, and will be served."""
     LEFT = auto()
-    """Its step ended in Error while the workflow goes on: a retry takes it over."""
+    """Its step ended in Error while the workflow continues: a retry adopts it."""
     ORPHANED = auto()
 
 
 def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[BegunObject]:
-    """The objects of a namespace, or of all, that steps made, that go on, and that a cancellation of their
-    step would end.
+    """The objects that steps created, that have not ended, and that a cancellation of their step would end.
 
     Args:
         cluster: where.
@@ -66,7 +65,8 @@ def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) 
 
 
 def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
-    """Whether an object's step is gone, as the server says now and not as a watch that may lag behind."""
+    """Decide whether an object's step is gone, from the API server and not from a watch that may lag
+    behind."""
     workflow = found.key.workflow
     task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
     if task_set is None or workflow_of(task_set) != workflow or has_ended(task_set):

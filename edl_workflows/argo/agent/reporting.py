@@ -1,4 +1,4 @@
-"""Writing a step's result into its task set, and never for a step that is no longer there."""
+"""Writing the result of a step into its task set, but never for a step that no longer exists."""
 
 from edl_workflows.argo.agent.results import StepResult
 from edl_workflows.argo.agent.tasks import TaskKey, open_tasks
@@ -10,15 +10,15 @@ from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object
 
 ATTEMPTS = 20
-"""Steps of one workflow that end at the same moment write the same object; each round one of them gets
-through."""
+"""Steps of one workflow that end at the same moment write to the same object; in each round one of them
+succeeds."""
 
 
 def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: StepResult) -> bool:
     """Write a result, at least once.
 
-    A late result would bring a step back to life that Argo has ended meanwhile. So the write carries the
-    version of the task set in which the task stood: it is refused if anything changed since.
+    A late result would revive a step that Argo has ended in the meantime. So the write carries the
+    resourceVersion of the task set that held the task: it is rejected if anything has changed since.
 
     Args:
         cluster: where.

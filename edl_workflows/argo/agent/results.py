@@ -1,4 +1,4 @@
-"""What a step ends in: a node's phase, message and output parameters, as Argo's controller copies them."""
+"""The result of a step: phase, message and output parameters of a node, which Argo's controller copies."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,8 +20,8 @@ class StepResult:
     """A step's end.
 
     Attributes:
-        phase: Failed for what the step itself is to blame for, Error for the infrastructure; Argo's retry
-            policies tell the two apart.
+        phase: Failed if the step itself failed, Error for the infrastructure; Argo's retry policies
+            distinguish the two.
         message: for people.
         parameters: output parameters.
     """
@@ -31,13 +31,13 @@ class StepResult:
     parameters: list[dict[str, str]] = field(default_factory=list)
 
     def to_node(self) -> dict[str, Any]:
-        """As it stands in ``status.nodes``."""
+        """The entry in ``status.nodes``."""
         node: dict[str, Any] = {"phase": self.phase, "message": self.message[:MAX_MESSAGE]}
         return node | ({"outputs": {"parameters": self.parameters}} if self.parameters else {})
 
 
 def result_of_outputs(found: Outputs) -> StepResult:
-    """A step that reached its goal, or whose goal nobody waits for."""
+    """The result of a step that reached its goal, or does not wait for it."""
     state = f" {found.phase}" if found.phase else ""
     return StepResult(
         "Succeeded", f"{found.kind} {found.namespace}/{found.name}{state}", outputs.render_outputs(found)
@@ -45,14 +45,14 @@ def result_of_outputs(found: Outputs) -> StepResult:
 
 
 def result_of_stage(outcome: StageResult) -> StepResult:
-    """A step whose wait is over."""
+    """The result of a step whose wait has ended."""
     return (
         result_of_error(outcome.error) if isinstance(outcome, Failed) else result_of_outputs(outcome.outputs)
     )
 
 
 def result_of_error(error: Exception) -> StepResult:
-    """A step that an error ends."""
+    """The result of a step that failed with an error."""
     if isinstance(error, ForbiddenError | UnavailableError):
         return StepResult("Error", str(error))
     if isinstance(error, EdlError):

@@ -1,4 +1,4 @@
-"""One task from its begin to its report, or to the cancellation of what was begun if the task vanishes
+"""One task from its beginning to its report, or to the cancellation of its object if the task vanishes
 before."""
 
 import asyncio
@@ -27,11 +27,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LONG_PAUSE = 60.0
-"""Longest pause between looks at a workflow that does not wait for a task that is there."""
+"""Longest pause between reads of a workflow that does not wait for an existing task yet."""
 
 
 class VanishedError(Exception):
-    """The task is gone: what was begun for it is to be cancelled."""
+    """The task is gone: its object must be cancelled."""
 
 
 class StepRunner:

@@ -1,5 +1,4 @@
-"""What the agent does next, from what the task sets say and what it is doing already. Values in, values
-out."""
+"""What the agent does next, from the task sets and the tasks that it serves already. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,20 +13,20 @@ the two, and is answered again."""
 
 
 class TaskProgress(Enum):
-    """How far a task is that the agent has taken up."""
+    """Progress of a task that the agent tracks."""
 
     SERVING = auto()
     ABANDONED = auto()
-    """It vanished; what its stage made is being cancelled."""
+    """It vanished; the object of its stage is being cancelled."""
     REPORTED = auto()
 
 
 @dataclass(frozen=True)
 class TrackedTask:
-    """A task that the agent has taken up.
+    """A task that the agent tracks.
 
     Attributes:
-        progress: how far it is.
+        progress: its progress.
         since: when it was reported, in seconds of a monotonic clock.
     """
 

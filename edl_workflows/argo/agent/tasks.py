@@ -1,4 +1,4 @@
-"""What a WorkflowTaskSet asks of us. Argo's controller writes ``spec.tasks`` by node id; an agent answers in
+"""The tasks of a WorkflowTaskSet. Argo's controller writes ``spec.tasks`` by node id; an agent answers in
 ``status.nodes``."""
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ OPEN_INDEX = "open"
 
 
 class WorkflowKey(NamedTuple):
-    """A workflow: the very one, not a later one of its name."""
+    """A workflow, told from later ones of its name by its uid."""
 
     namespace: str
     name: str

@@ -1,5 +1,5 @@
-"""Blocking calls of an event loop, in daemon threads: one that hangs does not keep the process from
-ending."""
+"""Blocking calls of an event loop, in daemon threads: a hanging call does not keep the process from
+exiting."""
 
 import asyncio
 import threading
@@ -11,18 +11,18 @@ T = TypeVar("T")
 
 
 class DaemonThreads:
-    """So many calls at a time; the others wait for their turn.
+    """Runs a limited number of calls at a time; others wait.
 
     Args:
-        limit: how many.
+        limit: number of calls.
     """
 
     def __init__(self, limit: int) -> None:
         self._slots = asyncio.Semaphore(limit)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """The function's result; what it raises is raised. Who is cancelled meanwhile leaves the thread to
-        itself."""
+        """Run the function in a thread; return or raise what it does. A cancelled caller leaves the thread
+        running."""
         async with self._slots:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[T] = loop.create_future()

@@ -1,5 +1,5 @@
-"""What a Workflow object tells of its steps: who a step is, which attempt of it runs, and when the workflow's
-time is up."""
+"""What a Workflow object tells of its steps: a step's identity, its current attempt, and the workflow's
+deadline."""
 
 import datetime as dt
 import re
@@ -33,7 +33,7 @@ class StepAttempt:
     started: str
 
     def identity(self, on_cancel: CancelAction) -> StageIdentity:
-        """Who this is to the objects in the cluster.
+        """The owner annotations of the step's object.
 
         A step that runs again has delivered its earlier result: a finished object of the earlier attempt is
         replaced.
