@@ -69,7 +69,9 @@ OPERATIONS = st.lists(
 def test_a_job_whose_processes_hang_ends_with_all_of_its_data(
     collective: bool, operations: list[tuple[str, int]]
 ) -> None:
-    """Whatever hangs, dies, saves or changes meanwhile: no job is stuck, none ends twice, and the model lacks nothing."""
+    """Whatever hangs, dies, saves or changes meanwhile: no job is stuck, none ends twice, and the model lacks
+    nothing.
+    """
     job: Any = _World() if collective else _Servers()
     for number, (what, choice) in enumerate(operations):
         job.calm(1)

@@ -79,7 +79,9 @@ def test_phases_go_forward_and_final_ones_stay(
 def test_whatever_was_begun_is_finished_or_taken_back(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """A plan that failed after it began is undone exactly once, as its last effect; one that succeeded never."""
+    """A plan that failed after it began is undone exactly once, as its last effect; one that succeeded
+    never.
+    """
     history = _run(spec, worlds)
     last = history[-1][0]
     effects = [effect for _, given_effects in history for effect in given_effects]

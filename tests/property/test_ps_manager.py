@@ -1,4 +1,6 @@
-"""Laws of cluster versions under any interleaving of plans, node deaths, time-outs, repetitions and master crashes."""
+"""Laws of cluster versions under any interleaving of plans, node deaths, time-outs, repetitions and master
+crashes.
+"""
 
 from typing import Any
 
@@ -22,8 +24,9 @@ MAX_PASSED = 4
 
 
 class Versions(RuleBasedStateMachine):
-    """A job to which anything may happen, and then nothing: it must end in the old or the new cluster, trained with all
-    data."""
+    """A job to which anything may happen, and then nothing: it must end in the old or the new cluster,
+    trained with all data.
+    """
 
     job: SimulatedJob
 

@@ -88,7 +88,9 @@ def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
 
 @given(situations(), parameters())
 def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """After the waiting time, no world only where there are too few, or the present one has all that it may."""
+    """After the waiting time, no world only where there are too few, or the present one has all that it
+    may.
+    """
     verdict = next_group(waiting, job, NOW + 1_000)
     size = round_to_units(
         min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job

@@ -71,7 +71,9 @@ def key_of(shard: Shard) -> dict[str, int | str]:
 
 
 class Sharding(RuleBasedStateMachine):
-    """Workers, a network that loses, repeats and delays, and a master that dies: does each record reach the model?"""
+    """Workers, a network that loses, repeats and delays, and a master that dies: does each record reach the
+    model?
+    """
 
     @initialize(params=sized | streams)
     def register(self, params: DatasetParams) -> None:
@@ -242,7 +244,9 @@ class TestSharding(Sharding.TestCase):  # type: ignore[misc, valid-type]
     turns=st.lists(st.tuples(st.sampled_from(WORKERS), st.integers(1, 6), st.booleans())),
 )
 def test_exactly_once_without_failures(params: DatasetParams, turns: list[tuple[NodeRef, int, bool]]) -> None:
-    """Without a failure each record of each epoch is handed out once, however leases and answers interleave."""
+    """Without a failure each record of each epoch is handed out once, however leases and answers
+    interleave.
+    """
     manager = ShardManager()
     manager.register(params)
     held: dict[NodeRef, list[Shard]] = {worker: [] for worker in WORKERS}

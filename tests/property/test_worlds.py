@@ -1,4 +1,6 @@
-"""Laws of worlds under any interleaving of joins, losses, plans, time-outs, repetitions and master crashes."""
+"""Laws of worlds under any interleaving of joins, losses, plans, time-outs, repetitions and master
+crashes.
+"""
 
 from typing import Any
 
@@ -27,8 +29,9 @@ MAX_PASSED = 4
 
 
 class Worlds(RuleBasedStateMachine):
-    """A collective job to which anything may happen, and then nothing: it must end in the world that is wanted, trained with
-    each step once."""
+    """A collective job to which anything may happen, and then nothing: it must end in the world that is
+    wanted, trained with each step once.
+    """
 
     job: SimulatedCollectiveJob
 
@@ -103,7 +106,9 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, 12), version=st.integers(1, 8), what=st.sampled_from(ProcessState))
     def somebody_speaks_out_of_turn(self, node: int, version: int, what: ProcessState) -> None:
-        """A process of any version says anything, and wants to save: who is no member changes nothing and is told so."""
+        """A process of any version says anything, and wants to save: who is no member changes nothing and is
+        told so.
+        """
         state, ref = self.job.state, NodeRef(type="worker", id=node)
         known = state.nodes.find("worker", node)
         versions, before = state.versions, state.document().to_json()

@@ -1,7 +1,8 @@
-"""A whole collective job in memory: as `tests.unit.master.simulated_job`, with members that train together or not at all.
+"""A whole collective job in memory: as `tests.unit.master.simulated_job`, with members that train together or
+not at all.
 
-The model is the set of steps that it has seen. A step is made when all members of the active world run and none of them has
-drained; with one of them gone, the others hang, or their processes fail.
+The model is the set of steps that it has seen. A step is made when all members of the active world run and
+none of them has drained; with one of them gone, the others hang, or their processes fail.
 """
 
 import contextlib

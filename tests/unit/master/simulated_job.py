@@ -1,7 +1,9 @@
-"""A whole job in memory, to test the master's state against: nodes that act as agents do, a controller, crashes.
+"""A whole job in memory, to test the master's state against: nodes that act as agents do, a controller,
+crashes.
 
-Pure like the state. Each method is one small thing that can happen at any time; `calm` lets everything happen until nothing
-does. The model is the set of shards that it was trained with, so that lost or forgotten data shows.
+Pure like the state. Each method is one small thing that can happen at any time; `calm` lets everything happen
+until nothing does. The model is the set of shards that it was trained with, so that lost or forgotten data
+shows.
 """
 
 import contextlib
@@ -144,8 +146,10 @@ class SimulatedJob:
                 self.plans[name] = SimulatedPlan(name, name, create=plan.create, remove=plan.remove)
 
     def check_removals(self, remove: tuple[Ref, ...]) -> None:
-        """No member that runs is taken away while anybody may need it: those of the newest version that trained, of the
-        active one and of the next. One that was silent for too long is given up, running or not."""
+        """No member that runs is taken away while anybody may need it: those of the newest version that
+        trained, of the active one and of the next. One that was silent for too long is given up, running or
+        not.
+        """
         directive = self.published.directive
         needed = set(self.versions_seen.get(directive.trained, ()))
         for cluster in (directive.active, directive.next):

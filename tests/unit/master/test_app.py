@@ -95,7 +95,9 @@ def with_master(test: Callable[[Served], Awaitable[None]], nodes: str = "worker=
 
 
 def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
-    """Registration leads to an active version; leased shards are acknowledged; progress and status tell of it."""
+    """Registration leads to an active version; leased shards are acknowledged; progress and status tell of
+    it.
+    """
 
     async def test(it: Served) -> None:
         await it.train()
@@ -134,8 +136,9 @@ def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
 
 
 def test_a_job_that_is_submitted_again_leases_the_rest() -> None:
-    """The position that came with the ticket is what another master takes from the manifest: over HTTP, stored before the
-    answer, and the directive names the checkpoint from then on."""
+    """The position that came with the ticket is what another master takes from the manifest: over HTTP,
+    stored before the answer, and the directive names the checkpoint from then on.
+    """
     said: dict[str, Any] = {}
 
     async def save(it: Served) -> None:
@@ -251,7 +254,9 @@ def test_a_job_succeeds_when_data_and_workers_end() -> None:
 
 
 def test_a_worker_waits_when_its_parameter_server_was_lost() -> None:
-    """A worker's failure is judged after a moment: the news of its lost server may come later than its own."""
+    """A worker's failure is judged after a moment: the news of its lost server may come later than its
+    own.
+    """
 
     async def test(it: Served) -> None:
         server = {"type": "ps", "id": 0}
@@ -383,16 +388,30 @@ def test_metrics_are_in_prometheus_format() -> None:
         ("/v1/nodes", b'{"node": {"type": "worker", "id": -1}, "rank": 0, "incarnation": "a"}'),
         ("/v1/nodes", b'{"node": {"type": "../ps", "id": 0}, "rank": 0, "incarnation": "a"}'),
         ("/v1/nodes", b"[" * 100_000),
-        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":NaN,"first_step_time":1}'),
-        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":1e999,"first_step_time":1}'),
-        ("/v1/steps", b'{"node":{"type":"worker","id":0},"version":1,"step":1' + b"0" * 30 + b',"time":1,"first_step_time":1}'),
-        ("/v1/nodes/heartbeat", b'{"node":{"type":"worker","id":0},"incarnation":"a","usage":{"cpu":NaN,"memory":1}}'),
+        (
+            "/v1/steps",
+            b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":NaN,"first_step_time":1}',
+        ),
+        (
+            "/v1/steps",
+            b'{"node":{"type":"worker","id":0},"version":1,"step":2,"time":1e999,"first_step_time":1}',
+        ),
+        (
+            "/v1/steps",
+            b'{"node":{"type":"worker","id":0},"version":1,"step":1'
+            + b"0" * 30
+            + b',"time":1,"first_step_time":1}',
+        ),
+        (
+            "/v1/nodes/heartbeat",
+            b'{"node":{"type":"worker","id":0},"incarnation":"a","usage":{"cpu":NaN,"memory":1}}',
+        ),
         ("/v1/datasets/train/lease", b'{"node":{"type":"worker","id":0},"max_shards":1000000000}'),
         ("/v1/datasets/..%2f..%2fnodes/lease", b'{"node":{"type":"worker","id":0}}'),
         ("/v1/datasets/a b/lease", b'{"node":{"type":"worker","id":0}}'),
         ("/v1/sync/a b", b'{"node":{"type":"worker","id":0}}'),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_message_is_refused_and_leaves_the_state_as_it_was(path: str, body: bytes) -> None:
     """No number that can't be stored, no path out of a name, nothing deep or huge gets into a job's state."""
 
@@ -419,7 +438,9 @@ def test_a_loss_that_diverged_does_not_stop_the_reports() -> None:
 
 
 def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
-    """The state of a job has its bounds in a cluster; a data set beyond them must not take the master along."""
+    """The state of a job has its bounds in a cluster; a data set beyond them must not take the master
+    along.
+    """
 
     async def test(it: Served) -> None:
         await it.train()
@@ -435,7 +456,9 @@ def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
 
 
 def test_impossible_uses_and_steps_are_refused() -> None:
-    """What is no finite, plausible number never comes near the statistics that plans rest on; the job goes on."""
+    """What is no finite, plausible number never comes near the statistics that plans rest on; the job goes
+    on.
+    """
 
     async def test(it: Served) -> None:
         await it.train()

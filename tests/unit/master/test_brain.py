@@ -87,7 +87,9 @@ def planning(api: Api) -> Api:
 
 
 def test_report_and_plan(planning: Api) -> None:
-    """What is reported is stored, and the plan follows from it; a master that starts anew goes on from there."""
+    """What is reported is stored, and the plan follows from it; a master that starts anew goes on from
+    there.
+    """
     brain = client(planning.url)
     samples = tuple(sample(1_000.0 + 15 * i, step=i) for i in range(5))
     brain.report(JOB, samples[:3])

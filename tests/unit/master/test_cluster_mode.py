@@ -1,4 +1,6 @@
-"""A master in mode cluster and a real Brain process: asked while it is there, replaced while it is away, found again."""
+"""A master in mode cluster and a real Brain process: asked while it is there, replaced while it is away,
+found again.
+"""
 
 import asyncio
 import contextlib
@@ -99,8 +101,9 @@ async def _shown(job: SimulatedJob, autoscaler: JobAutoscaler, rounds: int) -> A
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_brain_plans_and_the_master_while_it_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brain answers from what was reported; killed, the local optimizer answers, and says why; back with its store, Brain
-    answers again, also to a master that is new and has measured next to nothing itself."""
+    """Brain answers from what was reported; killed, the local optimizer answers, and says why; back with its
+    store, Brain answers again, also to a master that is new and has measured next to nothing itself.
+    """
     monkeypatch.setattr(module, "GAP", 600.0)  # the simulated time jumps from look to look
     brain = BrainProcess(tmp_path)
     job = _job()

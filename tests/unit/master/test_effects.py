@@ -1,4 +1,6 @@
-"""What is done outside for the master's own plans: from the stored state only, again after a failure, never in a hot loop."""
+"""What is done outside for the master's own plans: from the stored state only, again after a failure, never
+in a hot loop.
+"""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -33,7 +35,9 @@ SPEC = ScalePlanSpec(owner_job="job", replica_resource_specs={"worker": ReplicaR
 
 
 class FakeBackend:
-    """Remembers what it was asked for; plans are refused with `errors`, in their order, and whatever is in `refusing` always."""
+    """Remembers what it was asked for; plans are refused with `errors`, in their order, and whatever is in
+    `refusing` always.
+    """
 
     def __init__(self, *errors: EdlError) -> None:
         self.errors = list(errors)
@@ -103,7 +107,9 @@ def _asking(folder: Path) -> Master:
 
 
 def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -> None:
-    """A quota that refuses pods delays neither other plans, nor what the job reports, nor its end; the job's status says why."""
+    """A quota that refuses pods delays neither other plans, nor what the job reports, nor its end; the job's
+    status says why.
+    """
 
     async def main() -> None:
         master, outside = _asking(tmp_path), FakeBackend()
@@ -126,7 +132,9 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
 
 
 def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
-    """Later and later, whatever else happens meanwhile; once it is done, the job's status warns of it no more."""
+    """Later and later, whatever else happens meanwhile; once it is done, the job's status warns of it no
+    more.
+    """
 
     async def main() -> None:
         master, outside, clock = _asking(tmp_path), FakeBackend(), Clock()
@@ -168,7 +176,9 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
 
 
 def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> None:
-    """Where the API server refuses the job's status for a minute, the master ends; where it is away, the master waits for it."""
+    """Where the API server refuses the job's status for a minute, the master ends; where it is away, the
+    master waits for it.
+    """
 
     async def main() -> None:
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
@@ -206,7 +216,9 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
 
 
 def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path: Path) -> None:
-    """Whoever reads the log of the master learns which checkpoint is the last one; of an end that is shown nothing is said."""
+    """Whoever reads the log of the master learns which checkpoint is the last one; of an end that is shown
+    nothing is said.
+    """
 
     async def main() -> None:
         for refused in (True, False):
@@ -338,8 +350,10 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
 
 
 def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
-    """As soon as it is stored, and again only after a checkpoint was saved in between; not by a master that follows. Where the
-    account may not make Events, that is left; where the API server is away, it is tried again."""
+    """As soon as it is stored, and again only after a checkpoint was saved in between; not by a master that
+    follows. Where the account may not make Events, that is left; where the API server is away, it is tried
+    again.
+    """
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
@@ -376,7 +390,9 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
 
 
 def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
-    """Of two plans for a job whose worker never registers, both say what they wait for; the second says it once."""
+    """Of two plans for a job whose worker never registers, both say what they wait for; the second says it
+    once.
+    """
 
     async def main() -> None:
         master = Master(

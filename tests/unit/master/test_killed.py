@@ -1,4 +1,6 @@
-"""A real master process, killed with SIGKILL while it works: nothing that it confirmed is lost or repeated."""
+"""A real master process, killed with SIGKILL while it works: nothing that it confirmed is lost or
+repeated.
+"""
 
 import os
 import random
@@ -115,7 +117,9 @@ def master(tmp_path: Path) -> Iterator[MasterProcess]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_master_comes_back_with_all_that_it_confirmed(master: MasterProcess) -> None:
-    """Killed again and again at random moments: every shard is consumed, and none is handed out after it was confirmed."""
+    """Killed again and again at random moments: every shard is consumed, and none is handed out after it was
+    confirmed.
+    """
     workers = [FakeWorker(f"http://127.0.0.1:{master.port}", node_id) for node_id in (0, 1)]
     for worker in workers:
         worker.start()

@@ -117,7 +117,9 @@ def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
 
 
 def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:
-    """The auto ScalePlan has a name that a repetition finds again, and says which pods to make and to remove."""
+    """The auto ScalePlan has a name that a repetition finds again, and says which pods to make and to
+    remove.
+    """
     outside = KubernetesBackend(cluster, job)
     for _ in range(2):
         outside.ask_for_pods(PLAN, NODES)
@@ -150,7 +152,9 @@ def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job:
 
 @pytest.mark.parametrize(("said", "known"), [("Tesla-V100", "Tesla-V100"), ("no label!", None)])
 def test_the_gpus_that_a_template_selects_are_known(job: ElasticJob, said: str, known: str | None) -> None:
-    """A plan shows them, and a node that replaces another has them; what is no label is the API server's to refuse."""
+    """A plan shows them, and a node that replaces another has them; what is no label is the API server's to
+    refuse.
+    """
     manifest = job.to_dict()
     spec = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
     spec["nodeSelector"] = {names.GPU_TYPE_LABEL: said}

@@ -130,8 +130,9 @@ def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
 
 @pytest.mark.parametrize("gap", [3600.0, -3600.0])
 def test_who_is_heard_of_first_after_a_jump_is_excused_once(gap: float) -> None:
-    """The first heartbeat by the new clock comes before the master has looked at it: that node has no more time than the
-    others, and no less."""
+    """The first heartbeat by the new clock comes before the master has looked at it: that node has no more
+    time than the others, and no less.
+    """
     now = 10_000.0
     master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
     master.changed()

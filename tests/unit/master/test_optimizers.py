@@ -106,7 +106,9 @@ def test_a_job_without_a_usable_brain_is_planned_locally(brain: EdlError | None)
 
 
 def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local optimizer answers after the time-out, and at once while the hanging call lasts; then Brain is asked again."""
+    """The local optimizer answers after the time-out, and at once while the hanging call lasts; then Brain is
+    asked again.
+    """
     monkeypatch.setattr(module, "CALL_SECONDS", 0.2)
 
     async def main() -> None:

@@ -1,4 +1,6 @@
-"""A master's own ScalePlans outside of its state: both adapters make them alike, and a killed master makes each once."""
+"""A master's own ScalePlans outside of its state: both adapters make them alike, and a killed master makes
+each once.
+"""
 
 import contextlib
 import json
@@ -112,7 +114,9 @@ def _eventually(condition: Callable[[], object], what: str = "") -> None:
 
 
 def test_a_plan_is_made_once(world: World) -> None:
-    """A repetition finds it: one manual ScalePlan of the job, with the reason, as a person would have made it."""
+    """A repetition finds it: one manual ScalePlan of the job, with the reason, as a person would have made
+    it.
+    """
     for _ in range(2):
         world.outside.make_plan(NAME, SPEC)
     made = ScalePlan.parse(world.find(NAME))
@@ -137,7 +141,9 @@ def _shown(**fields: Any) -> dict[str, Any]:
 
 
 def test_what_is_shown_replaces_what_was_shown(cluster: Cluster) -> None:
-    """Roles and reasons of an earlier plan go, those that an earlier master wrote, too; in mode manual all of it goes."""
+    """Roles and reasons of an earlier plan go, those that an earlier master wrote, too; in mode manual all of
+    it goes.
+    """
     three = {"worker": {"replicas": 3}, "ps": {"replicas": 2}}
     first = _shown(stage="one", replica_resource_specs=three, reasons={"worker": "a", "ps": "b"})
     second = _shown(stage="two", replica_resource_specs={"ps": {"replicas": 2}}, reasons={"ps": "b"})
@@ -179,7 +185,8 @@ settings = JobSettings(
     "grower", "default", roles, limits={"cpu": 40.0, "memory": 2.0**36}, timeouts=Timeouts(autoscale=4.0),
     optimizing=AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True),
 )
-sys.exit(server.run_standalone(settings, folder, "token-of-the-test", server.ListenAddress("127.0.0.1", port)))
+address = server.ListenAddress("127.0.0.1", port)
+sys.exit(server.run_standalone(settings, folder, "token-of-the-test", address))
 """
 
 
@@ -222,8 +229,9 @@ class FakeNodes(threading.Thread):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_master_killed_around_its_plan_makes_it_once(when: str, tmp_path: Path) -> None:
-    """SIGKILL after the decision is stored, before or after its ScalePlan is made: the next master finishes it, and the
-    workers come once."""
+    """SIGKILL after the decision is stored, before or after its ScalePlan is made: the next master finishes
+    it, and the workers come once.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

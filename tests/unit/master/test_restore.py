@@ -71,23 +71,31 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
         pytest.param(edited(("counts",), {"worker": 10**6}), "counts.worker: .* 10000", id="endless count"),
         pytest.param(edited(("nodes", 0, "type"), "driver"), "nodes.0.type: ", id="unknown node type"),
         pytest.param(edited(("nodes", 0, "id"), -1), "nodes.0.id: ", id="negative node id"),
-        pytest.param(edited((*SEQUENCE, "cursor"), 99), "cursor 99 of epoch 1: there are 10", id="cursor beyond"),
-        pytest.param(edited((*SEQUENCE, "cursor"), 2), "outstanding: shards at or above", id="cursor moved back"),
+        pytest.param(
+            edited((*SEQUENCE, "cursor"), 99), "cursor 99 of epoch 1: there are 10", id="cursor beyond"
+        ),
+        pytest.param(
+            edited((*SEQUENCE, "cursor"), 2), "outstanding: shards at or above", id="cursor moved back"
+        ),
         pytest.param(
             edited((*SEQUENCE, "outstanding"), [[3, 1]]), "3 to 1 is not an interval", id="interval reversed"
         ),
         pytest.param(
-            edited((*SEQUENCE, "outstanding"), [[0, 1]]), "lease 1, epoch 1: .* no outstanding", id="lease of done"
+            edited((*SEQUENCE, "outstanding"), [[0, 1]]),
+            "lease 1, epoch 1: .* no outstanding",
+            id="lease of done",
         ),
         pytest.param(
             edited((*DATASET, "leases", 0, "shards"), [[7, "", [[0, 1]]]]), "epoch 7", id="lease of no epoch"
         ),
         pytest.param(
-            edited((*DATASET, "leases", 0, "shards"), [[1, "x", [[0, 1]]]]), "lease 1", id="lease of no partition"
+            edited((*DATASET, "leases", 0, "shards"), [[1, "x", [[0, 1]]]]),
+            "lease 1",
+            id="lease of no partition",
         ),
         pytest.param(edited((*DATASET, "params", "size"), 0), "size: ", id="data set without records"),
     ],
-)  # fmt: skip
+)
 def test_a_state_that_was_edited_is_refused_with_place_field_and_remedy(
     text: bytes, says: str, tmp_path: Path
 ) -> None:

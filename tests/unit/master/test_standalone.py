@@ -1,4 +1,6 @@
-"""ScalePlans by HTTP, for a master without a Kubernetes API: whatever is sent is answered, and none of it is a defect."""
+"""ScalePlans by HTTP, for a master without a Kubernetes API: whatever is sent is answered, and none of it is
+a defect.
+"""
 
 import asyncio
 import json
@@ -50,7 +52,9 @@ BODIES = {
 
 
 def asked(folder: Path, method: str, path: str, body: bytes = b"", times: int = 1) -> list[int]:
-    """The statuses of the same request, sent so often; the plans are looked at after each, as the master does."""
+    """The statuses of the same request, sent so often; the plans are looked at after each, as the master
+    does.
+    """
 
     async def main() -> list[int]:
         settings = JobSettings("job", "default", parse_nodes("worker=1"))

@@ -22,7 +22,9 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("address", ["ps-0:2222", "ps-0.default.svc:2222", "http://x/", "", "ps-0"])
 def test_a_real_cluster_changes_nothing(address: str) -> None:
-    """Without the map, every address stays as it is, and a server listens on its own port on all interfaces."""
+    """Without the map, every address stays as it is, and a server listens on its own port on all
+    interfaces.
+    """
     assert addresses.resolve(address) == address
     assert addresses.listen(2222) == ("0.0.0.0", 2222)
 
@@ -86,7 +88,9 @@ def test_a_broken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("embedded")
 def test_listening() -> None:
-    """A server binds the port that it was assigned; one that the pod never declared is an error that says what to do."""
+    """A server binds the port that it was assigned; one that the pod never declared is an error that says
+    what to do.
+    """
     assert addresses.listen(2222) == ("127.0.0.1", 31000)
     with pytest.raises(InvalidError, match="containerPort"):
         addresses.listen(9)

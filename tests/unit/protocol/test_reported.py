@@ -59,7 +59,9 @@ def messages(uri: str) -> dict[str, tuple[type[Message], dict[str, Any]]]:
 @pytest.mark.parametrize("message", messages(""))
 @pytest.mark.parametrize("row", HOSTILE)
 def test_a_hostile_checkpoint_is_refused(row: str, message: str) -> None:
-    """No message that names a checkpoint takes characters which a shell, a template or a terminal would act on."""
+    """No message that names a checkpoint takes characters which a shell, a template or a terminal would act
+    on.
+    """
     model, body = messages(HOSTILE[row])[message]
     with pytest.raises(ValidationError, match=r"uri|instead"):
         model.model_validate_json(json.dumps(body))
@@ -127,7 +129,9 @@ def test_words_of_the_greatest_length_are_taken(row: str) -> None:
 @pytest.mark.parametrize("row", words(""))
 @pytest.mark.parametrize("hostile", ["\x1b", "{", "\U000e0001"])
 def test_words_that_were_read_can_be_written_and_read_again(row: str, hostile: str) -> None:
-    """Agents make messages that a master reads, and a master reads its stored state: an escape must not make either too long."""
+    """Agents make messages that a master reads, and a master reads its stored state: an escape must not make
+    either too long.
+    """
     model, _, field = words("")[row]
     length = {"last_lines": 8192}.get(field, 4096 if model in (CheckpointEnd, CheckpointDamage) else 1024)
     said = model.model_validate(words(hostile * length)[row][1])

@@ -82,7 +82,9 @@ class TestSplitters:
         assert ranges(lease(manager_of(table(10, 3)), count=9)) == [(0, 3), (3, 6), (6, 9), (9, 10)]
 
     def test_shuffled_table_hands_out_the_same_shards_in_another_order(self) -> None:
-        """Shuffling a table changes the order of its shards, not the shards; the seed alone decides the order."""
+        """Shuffling a table changes the order of its shards, not the shards; the seed alone decides the
+        order.
+        """
         plain, one, same, other = (
             ranges(lease(manager_of(table(1000, 3, **params)), count=1000))
             for params in ({}, {"shuffle": True}, {"shuffle": True}, {"shuffle": True, "seed": 1})
@@ -165,7 +167,9 @@ class TestSplitters:
 
 class TestEpochs:
     def test_next_epoch_opens_while_the_last_shard_is_out(self) -> None:
-        """A straggler does not stop the others at the end of an epoch, but the epoch after the next waits for it."""
+        """A straggler does not stop the others at the end of an epoch, but the epoch after the next waits for
+        it.
+        """
         manager = manager_of(table(2, 1, num_epochs=3))
         straggling, second = lease(manager, count=2).shards
         done(manager, second)
@@ -265,7 +269,9 @@ class TestAnswers:
         assert ranges(lease(manager, B, count=9)) == [(3, 6), (0, 3)]
 
     def test_one_failure_too_many_fails_the_data_set(self) -> None:
-        """No shard is dropped: the fourth failure fails the data set, with a reason that names shard, worker and cause."""
+        """No shard is dropped: the fourth failure fails the data set, with a reason that names shard, worker
+        and cause.
+        """
         manager = manager_of(table(6, 6), table(6, 3).model_copy(update={"name": "other"}))
         for _ in range(3):
             assert fail(manager, lease(manager).shards[0]).state is LeaseState.OK
@@ -275,8 +281,8 @@ class TestAnswers:
         assert reply.state is LeaseState.FAILED
         assert reply.reason == manager.failure == manager.progress("train").reason == lease(manager).reason
         assert reply.reason == (
-            "shard 0 of epoch 1 (records 0 to 5) of data set 'train' came back 4 times, more than max_retries=3; "
-            "the last time, worker-0 says: disk full"
+            "shard 0 of epoch 1 (records 0 to 5) of data set 'train' came back 4 times, "
+            "more than max_retries=3; the last time, worker-0 says: disk full"
         )
         assert restarted(manager).failure == reply.reason
         assert not manager.finished

@@ -1,4 +1,6 @@
-"""A master's own plans: when the optimizer is asked, what may be carried out, what becomes of a plan, and what is shown."""
+"""A master's own plans: when the optimizer is asked, what may be carried out, what becomes of a plan, and
+what is shown.
+"""
 
 import dataclasses
 import itertools
@@ -93,8 +95,9 @@ def _shown(job: SimulatedJob) -> AutoscalingStatus:
 
 
 def test_a_job_grows_by_a_plan_of_its_own() -> None:
-    """A server that is used by 30 % serves three times as many workers: a ScalePlan says so with its reason, is carried
-    out as anybody's, and the job is a stage further."""
+    """A server that is used by 30 % serves three times as many workers: a ScalePlan says so with its reason,
+    is carried out as anybody's, and the job is a stage further.
+    """
     job = _job()
     _pass(job, 250)
     plan = job.plans[FIRST]
@@ -108,7 +111,9 @@ def test_a_job_grows_by_a_plan_of_its_own() -> None:
 
 
 def test_without_permission_the_plan_is_only_shown() -> None:
-    """The status says what would be done, by whom, and why; nothing is done, and the job stays at its stage."""
+    """The status says what would be done, by whom, and why; nothing is done, and the job stays at its
+    stage.
+    """
     job = _job(_settings(SHOWN_ONLY))
     _pass(job, 600)
     shown = _shown(job)
@@ -227,7 +232,9 @@ def test_plans_keep_their_distance() -> None:
 
 
 def test_a_plan_that_fails_is_not_repeated_at_once() -> None:
-    """After each failure the job is left alone twice as long, says why, and is asked about from where it was."""
+    """After each failure the job is left alone twice as long, says why, and is asked about from where it
+    was.
+    """
     job = _job()
     decided: list[float] = []
     for _ in range(400):
@@ -261,7 +268,9 @@ def test_a_plan_that_is_refused_is_given_up() -> None:
 
 
 def test_a_plan_does_not_begin_once_autoscaling_is_off() -> None:
-    """A scale stage switches autoscaling off and its number stays, even if the master's own plan was decided just before."""
+    """A scale stage switches autoscaling off and its number stays, even if the master's own plan was decided
+    just before.
+    """
     job = _job()
     _until_decided(job)
     job.commit()
@@ -285,8 +294,9 @@ def test_a_plan_that_nobody_made_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
-    """The master dies again and again, before and after each store: every decision that was stored becomes one plan, which
-    is carried out."""
+    """The master dies again and again, before and after each store: every decision that was stored becomes
+    one plan, which is carried out.
+    """
     job = _job()
     for round_ in range(45):
         job.calm(1)
@@ -327,7 +337,9 @@ def test_a_hot_server_is_migrated() -> None:
 
 
 def test_a_new_job_begins_with_what_its_user_left_open() -> None:
-    """One worker and one server, each with a fifth of the limits; no node is made before, and no ScalePlan is needed."""
+    """One worker and one server, each with a fifth of the limits; no node is made before, and no ScalePlan is
+    needed.
+    """
     open_roles = {"ps": RoleSettings(0), "worker": RoleSettings(0)}
     state = JobState(_settings(roles=open_roles))
     asked = autoscale_steps.first_request(state, 0.0)
@@ -346,7 +358,9 @@ def test_a_new_job_begins_with_what_its_user_left_open() -> None:
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
 def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
-    """Pending for 900 s, it is made anew with half of everything; the job, which could never have begun, trains."""
+    """Pending for 900 s, it is made anew with half of everything; the job, which could never have begun,
+    trains.
+    """
     big = {name: RoleSettings(1, resource=NodeResource(cpu="16", memory="32Gi")) for name in ("ps", "worker")}
     job = SimulatedJob(_settings(roles=big, limits={"cpu": 60.0, "memory": 100 * GIB}))
     for _ in range(100):
@@ -431,7 +445,9 @@ absurd = st.sampled_from([0.0, 1.0, 3.9, 4.1, 1e4, 1e30, 1e308])
 @settings(deadline=None, max_examples=8)
 @given(st.lists(st.tuples(absurd, absurd, absurd), min_size=2, max_size=5), st.floats(-1e9, 1e9))
 def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, float]], jump: float) -> None:
-    """Whatever nodes say they use, and wherever the clock jumps: no crash, limits hold, and there is a reason or a note."""
+    """Whatever nodes say they use, and wherever the clock jumps: no crash, limits hold, and there is a reason
+    or a note.
+    """
     job = _job()
     for ps, worker, memory in reports:
         job.usage = lambda pod, ps=ps, worker=worker, memory=memory: Usage(  # type: ignore[misc]
@@ -472,7 +488,9 @@ def _collective(pace: Callable[[int], int], workers: int = 1, **said: Any) -> Si
     ],
 )
 def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], int], workers: int) -> None:
-    """By the speed measured at each count, through plans of its own; it comes to rest where one more would not pay."""
+    """By the speed measured at each count, through plans of its own; it comes to rest where one more would
+    not pay.
+    """
     job = _collective(pace)
     _pass(job, 1_500)
     assert job.state.counts == {"worker": workers}
@@ -487,7 +505,9 @@ def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], in
 
 
 def test_a_collective_job_keeps_to_its_bounds() -> None:
-    """The user's bounds, the job's limits and the rendezvous hold; nothing is decided before all workers run."""
+    """The user's bounds, the job's limits and the rendezvous hold; nothing is decided before all workers
+    run.
+    """
     bound = AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
     job = _collective(lambda n: n, optimizing=bound)
     assert autoscale_steps.first_request(JobState(job.settings), 0.0) is None

@@ -1,4 +1,6 @@
-"""Whole jobs in memory whose machine's clock is set: what waits for a time waits no longer for it, and no less."""
+"""Whole jobs in memory whose machine's clock is set: what waits for a time waits no longer for it, and no
+less.
+"""
 
 import pytest
 

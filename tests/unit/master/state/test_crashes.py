@@ -66,8 +66,9 @@ def until_prepared(job: SimulatedJob) -> None:
 
 @pytest.mark.parametrize(("code", "fatal"), [(1, True), (139, False), (137, False)])
 def test_recovery_ends_when_its_budget_is_used_up(code: int, fatal: bool) -> None:
-    """Up to the budget nothing happens; then the node has failed as by its exit code: a fatal one fails the job with the
-    last line, others replace the node, also one that kills itself, at the budget's expense."""
+    """Up to the budget nothing happens; then the node has failed as by its exit code: a fatal one fails the
+    job with the last line, others replace the node, also one that kills itself, at the budget's expense.
+    """
     it = job()
     prepare_recovery(it)
     for crashes in range(1, BUDGET + 1):
@@ -87,7 +88,9 @@ def test_recovery_ends_when_its_budget_is_used_up(code: int, fatal: bool) -> Non
 
 
 def test_migration_fails_and_training_goes_on() -> None:
-    """The plan says which process crashed, how often and why, long before its step times out; no node is lost."""
+    """The plan says which process crashed, how often and why, long before its step times out; no node is
+    lost.
+    """
     it = job()
     it.submit("plan", ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}))
     whys = set()
@@ -104,7 +107,10 @@ def test_migration_fails_and_training_goes_on() -> None:
     assert whys == {
         (
             "SwitchFailed",
-            "the process of worker-1 ended 4 times while it was prepared, with code 3: ValueError: no such layer",
+            (
+                "the process of worker-1 ended 4 times while it was prepared, with code 3: "
+                "ValueError: no such layer"
+            ),
         )
     }
     assert it.plans["plan"].phase is ScalePlanPhase.FAILED
@@ -139,7 +145,9 @@ def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
 
 
 def test_a_server_that_hangs_while_it_prepares_is_replaced() -> None:
-    """Its agent lives and says nothing: after the time-out another node takes its rank, and training goes on."""
+    """Its agent lives and says nothing: after the time-out another node takes its rank, and training
+    goes on.
+    """
     it = job()
     prepare_recovery(it)
     it.now += 899

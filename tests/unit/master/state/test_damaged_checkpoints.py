@@ -1,4 +1,6 @@
-"""Checkpoints that can't be restored: an older one with its data position, or the job's end with what is wrong."""
+"""Checkpoints that can't be restored: an older one with its data position, or the job's end with what is
+wrong.
+"""
 
 import pytest
 
@@ -37,7 +39,9 @@ def lose_the_model(job: SimulatedJob) -> None:
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=2", "worker=1"])
 def test_an_older_whole_checkpoint_is_taken_with_its_data_position(nodes: str) -> None:
-    """Two of three are damaged: training goes on from the third, no record is lost, and the status warns of both."""
+    """Two of three are damaged: training goes on from the third, no record is lost, and the status warns of
+    both.
+    """
     job, uris = job_with_checkpoints(nodes, 3)
     job.damaged = set(uris[1:])
     lose_the_model(job)
@@ -58,7 +62,9 @@ def test_an_older_whole_checkpoint_is_taken_with_its_data_position(nodes: str) -
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=2", "worker=1"])
 def test_without_a_whole_checkpoint_the_job_fails_with_what_is_wrong(nodes: str) -> None:
-    """All are damaged: one reason, each file's error, what to do; and no node is made for a job that can't go on."""
+    """All are damaged: one reason, each file's error, what to do; and no node is made for a job that can't go
+    on.
+    """
     job, uris = job_with_checkpoints(nodes, 2)
     job.damaged = set(uris)
     lose_the_model(job)
@@ -74,8 +80,9 @@ def test_without_a_whole_checkpoint_the_job_fails_with_what_is_wrong(nodes: str)
 
 
 def test_a_connected_process_has_not_trained_yet() -> None:
-    """A process that only says that it has found its master does not count as one that made a step: if it then finds no whole
-    checkpoint, the job fails at once."""
+    """A process that only says that it has found its master does not count as one that made a step: if it
+    then finds no whole checkpoint, the job fails at once.
+    """
     state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
     settle_job(state, 1.0)
     messages.register_node(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
@@ -93,7 +100,9 @@ def test_a_connected_process_has_not_trained_yet() -> None:
 
 
 def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
-    """The plan fails with the file's error; the servers before it go on from the checkpoint before the switch."""
+    """The plan fails with the file's error; the servers before it go on from the checkpoint before the
+    switch.
+    """
     job, _ = job_with_checkpoints("ps=2,worker=1", 1)
     servers = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
     job.submit("plan", servers)

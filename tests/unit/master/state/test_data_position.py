@@ -67,8 +67,10 @@ def to_next_version(job: SimulatedJob) -> int:
 
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_first_checkpoint_that_nobody_told_of_takes_the_data_along(crashes: bool) -> None:
-    """Published, and the server lost before the master heard of it: the next version starts from it, and from its data; one
-    more loss goes back to the same place, also with another master. Nothing is lost, nothing is trained twice."""
+    """Published, and the server lost before the master heard of it: the next version starts from it, and from
+    its data; one more loss goes back to the same place, also with another master. Nothing is lost, nothing is
+    trained twice.
+    """
     job = training()
     job.save_periodically(told=False)
     (saved,) = job.saved.values()
@@ -109,8 +111,9 @@ def position_of(job: SimulatedJob) -> dict[str, Any]:
 
 
 def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
-    """It starts from the newest checkpoint of its folder, and with the data that this one has not seen; the status shows the
-    checkpoint, and the step and records from there on."""
+    """It starts from the newest checkpoint of its folder, and with the data that this one has not seen; the
+    status shows the checkpoint, and the step and records from there on.
+    """
     before = training()
     before.save_periodically()
     (uri,) = before.saved
@@ -130,8 +133,9 @@ def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
 
 
 def test_data_that_is_registered_later_is_where_the_model_is() -> None:
-    """Programs register their data after they have restored; a checkpoint before that keeps the position, too, and so does
-    another master."""
+    """Programs register their data after they have restored; a checkpoint before that keeps the position,
+    too, and so does another master.
+    """
     before = training()
     position = position_of(before)
     again = submitted(shards=0)
@@ -165,8 +169,9 @@ CONSUMED = "was consumed in /c/1, from which the model was restored: nothing of 
 def test_what_becomes_of_the_data_of_a_finished_job(
     first: str, params: dict[str, Any], records: int, note: str
 ) -> None:
-    """Submitted again as it was, there is nothing left to train, and the status says so and what to do; more epochs are
-    trained; changed data is trained from its beginning, and the status says so."""
+    """Submitted again as it was, there is nothing left to train, and the status says so and what to do; more
+    epochs are trained; changed data is trained from its beginning, and the status says so.
+    """
     job = submitted(shards=0)
     told = {"name": "data", "size": 20, "shard_size": 20}
     again = DatasetParams.model_validate({**told, **params})
@@ -253,8 +258,9 @@ def test_only_the_chief_of_the_version_says_so_and_only_before_it_trains() -> No
 
 
 def test_what_the_chief_has_trained_beyond_its_acknowledgements_is_in_the_checkpoint() -> None:
-    """Whole shards count as done at once; of the one that it is at, the records that are done are in the checkpoint's position
-    alone: the shard stays with the chief, and counts once."""
+    """Whole shards count as done at once; of the one that it is at, the records that are done are in the
+    checkpoint's position alone: the shard stays with the chief, and counts once.
+    """
     job = submitted(shards=0)
     shards = job.state.shards
     shards.register(DatasetParams(name=DATA, size=100, shard_size=10))

@@ -1,4 +1,6 @@
-"""Whole jobs in memory: training that stands still, nodes that find no place, nodes that are checked; and what is told of it."""
+"""Whole jobs in memory: training that stands still, nodes that find no place, nodes that are checked; and
+what is told of it.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -59,7 +61,9 @@ def _status(job: SimulatedJob) -> dict[str, Any]:
 
 
 def test_a_hang_is_told_to_agents_first() -> None:
-    """Stacks are asked for when nothing has moved for the time-out, not before; moving again takes the request back."""
+    """Stacks are asked for when nothing has moved for the time-out, not before; moving again takes the
+    request back.
+    """
     job = _job()
     job.hung = frozenset({1})
     job.calm(HANG_SECONDS - 2)
@@ -76,7 +80,9 @@ def test_a_hang_is_told_to_agents_first() -> None:
 
 
 def test_hung_processes_are_restarted_together_and_lose_nothing() -> None:
-    """Another version with the same servers, in the same pods, from the newest checkpoint with its data; then on to the end."""
+    """Another version with the same servers, in the same pods, from the newest checkpoint with its data; then
+    on to the end.
+    """
     job = _job(shards=60, hang_action=HangAction.RESTART)
     job.save_periodically()
     pods = set(job.pods)
@@ -111,7 +117,9 @@ def test_a_hang_that_does_not_end_fails_the_job(said: dict[str, Any], versions: 
     "joins", [False, True], ids=["while it trains", "while it is drained for a newcomer"]
 )
 def test_a_hung_world_is_restarted(joins: bool) -> None:
-    """The same members in the same pods make the next world, with the newcomer if there is one; the model loses no step."""
+    """The same members in the same pods make the next world, with the newcomer if there is one; the model
+    loses no step.
+    """
     settings = replace(
         _settings("worker=2", hang_action=HangAction.RESTART),
         collective=True,
@@ -138,7 +146,9 @@ def test_a_hung_world_is_restarted(joins: bool) -> None:
 
 
 def test_stragglers_are_told() -> None:
-    """A worker that acknowledges shards at a third of the others' pace is named, with how much slower it is."""
+    """A worker that acknowledges shards at a third of the others' pace is named, with how much slower it
+    is.
+    """
     job = _job(nodes="ps=1,worker=4", straggler_ratio=2.0)
     for second in range(30):
         for worker in range(4):
@@ -183,8 +193,9 @@ def test_pending_strategies(strategy: PendingFailStrategy, pending: Ref, fails: 
     ("least", "reason"), [(2, None), (3, "PendingTimeout")], ids=["enough train", "too few train"]
 )
 def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None) -> None:
-    """A collective job that trains with `minNodes` members or more goes on, whichever nodes `pendingFailStrategy` names; also
-    when a member is lost later and the world is too small for a moment."""
+    """A collective job that trains with `minNodes` members or more goes on, whichever nodes
+    `pendingFailStrategy` names; also when a member is lost later and the world is too small for a moment.
+    """
     settings = replace(
         _settings("worker=3", pending_fail_strategy=PendingFailStrategy.ALL),
         collective=True,
@@ -205,8 +216,12 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
     """What the chief printed last stands in the job's failure, with its pod."""
     job = _job()
     report = ExitReport(
-        node=NodeRef(type="worker", id=0), incarnation="worker0", version=1, code=1, last_lines="Trace\nValueError: x\n"
-    )  # fmt: skip
+        node=NodeRef(type="worker", id=0),
+        incarnation="worker0",
+        version=1,
+        code=1,
+        last_lines="Trace\nValueError: x\n",
+    )
     messages.take_exit_report(job.state, report, job.now)
     job.settle()
     failure = _status(job)["failure"]
@@ -217,7 +232,9 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
 
 
 def test_a_lost_server_costs_goodput_and_is_counted() -> None:
-    """The node with its exit reason, the version that was left; the steps that were lost are redone, not useful."""
+    """The node with its exit reason, the version that was left; the steps that were lost are redone, not
+    useful.
+    """
     job = _job()
     job.calm(20)
     useful = job.state.goodput.goodput.useful
@@ -235,8 +252,9 @@ def test_a_lost_server_costs_goodput_and_is_counted() -> None:
 
 
 def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_successor() -> None:
-    """A server is lost, the next version trains, and only then is the end of a worker's older process told: the shards that its
-    successor holds stay its own, or others would train them, too."""
+    """A server is lost, the next version trains, and only then is the end of a worker's older process told:
+    the shards that its successor holds stay its own, or others would train them, too.
+    """
     job = SimulatedJob(_settings())
     job.calm(6)
     job.kill(("ps", 0))
@@ -277,15 +295,20 @@ def _measure(job: SimulatedJob, broken: set[str]) -> None:
             node_type, _, node_id = member.node.rpartition("-")
             error = "no way" if member.node in broken or partners <= broken else ""
             report = CheckReport(
-                node=NodeRef(type=node_type, id=int(node_id)), round=check.number if check else 1, seconds=1.0, error=error
-            )  # fmt: skip
+                node=NodeRef(type=node_type, id=int(node_id)),
+                round=check.number if check else 1,
+                seconds=1.0,
+                error=error,
+            )
             messages.take_check_report(job.state, report)
     job.settle()
 
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=3", "worker=5", "a world of 5"])
 def test_nodes_are_checked_before_the_first_version(nodes: str) -> None:
-    """No process is started before all have passed; the faulty one is replaced, and its replacement is checked, too."""
+    """No process is started before all have passed; the faulty one is replaced, and its replacement is
+    checked, too.
+    """
     settings = _settings("worker=5" if "world" in nodes else nodes, node_check=True)
     job: SimulatedJob = HangingJob(settings, 10_000)
     if "world" in nodes:

@@ -37,15 +37,64 @@ PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(
     [
         ([*PENDING, *_training(120, 60, 1, 1)], 60, 0, 80),
         ([*PENDING, *_training(120, 60, 1, 1), *_training(190, 30, 2, 61, [61])], 90, 0, 120),
-        ([*PENDING, *_training(120, 20, 1, 1), *_training(141, 40, 1, 22, [21]), (190, TrainingMoment(2, 21, stepped=False, saved=(21,))), *_training(200, 10, 2, 22, [21])], 30, 41, 110),
-        ([*PENDING, *_training(120, 60, 1, 1), (190, TrainingMoment(2, 0, stepped=False)), *_training(200, 10, 2, 1)], 10, 60, 110),
+        (
+            [
+                *PENDING,
+                *_training(120, 20, 1, 1),
+                *_training(141, 40, 1, 22, [21]),
+                (190, TrainingMoment(2, 21, stepped=False, saved=(21,))),
+                *_training(200, 10, 2, 22, [21]),
+            ],
+            30,
+            41,
+            110,
+        ),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (190, TrainingMoment(2, 0, stepped=False)),
+                *_training(200, 10, 2, 1),
+            ],
+            10,
+            60,
+            110,
+        ),
         ([*PENDING, *_training(120, 60, 1, 1), *_training(240, 60, 1, 62)], 120, 0, 200),
-        ([*PENDING, *_training(120, 60, 1, 1), (181, TrainingMoment(1, 61, stepped=True, over=True)), (500, TrainingMoment(1, 61, stepped=True, over=True))], 60, 0, 81),
-        ([*PENDING, *_training(120, 60, 1, 1), (181, TrainingMoment(1, 61, stepped=True, suspended=True)), (500, TrainingMoment(1, 61, stepped=True)), *_training(501, 9, 2, 62, [61])], 69, 0, 91),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (181, TrainingMoment(1, 61, stepped=True, over=True)),
+                (500, TrainingMoment(1, 61, stepped=True, over=True)),
+            ],
+            60,
+            0,
+            81,
+        ),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (181, TrainingMoment(1, 61, stepped=True, suspended=True)),
+                (500, TrainingMoment(1, 61, stepped=True)),
+                *_training(501, 9, 2, 62, [61]),
+            ],
+            69,
+            0,
+            91,
+        ),
     ],
-    ids=["start-up is not useful", "a switch is not", "steps that are lost are redone", "all is lost without a checkpoint",
-         "nor is a pause within a version", "the job's end ends its time", "a suspension is no time of the job"],
-)  # fmt: skip
+    ids=[
+        "start-up is not useful",
+        "a switch is not",
+        "steps that are lost are redone",
+        "all is lost without a checkpoint",
+        "nor is a pause within a version",
+        "the job's end ends its time",
+        "a suspension is no time of the job",
+    ],
+)
 def test_how_time_is_counted(moments: list[Moment], useful: float, redone: float, elapsed: float) -> None:
     """Useful is the time between steps that last; the rest of the job's time is not."""
     goodput = _after(moments)
@@ -71,14 +120,23 @@ def test_a_clock_that_is_set_counts_nothing() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.floats(0, 100), st.integers(0, 1), st.integers(0, 50), st.booleans(), st.booleans(), st.booleans()),
+        st.tuples(
+            st.floats(0, 100),
+            st.integers(0, 1),
+            st.integers(0, 50),
+            st.booleans(),
+            st.booleans(),
+            st.booleans(),
+        ),
         max_size=60,
     )
-)  # fmt: skip
+)
 def test_useful_and_redone_time_fit_into_the_job(
     moves: list[tuple[float, int, int, bool, bool, bool]],
 ) -> None:
-    """Whatever versions, steps, saves and suspensions come: nothing is negative, and no more is useful than there was."""
+    """Whatever versions, steps, saves and suspensions come: nothing is negative, and no more is useful than
+    there was.
+    """
     meter, now, version, step = GoodputMeter(), 50.0, 0, 0
     saved: tuple[int, ...] = (0,)
     for seconds, newer, steps, goes_back, saves, suspended in moves:

@@ -63,7 +63,9 @@ def test_nobody_looks_without_a_time_out() -> None:
 
 
 def test_restarts_are_counted_and_end() -> None:
-    """A move ends the hang and its request for stacks, not the count; beyond it the job fails and says why."""
+    """A move ends the hang and its request for stacks, not the count; beyond it the job fails and says
+    why.
+    """
     looks: list[tuple[float, int | None]] = []
     for hang in range(3):
         start = hang * 1000.0

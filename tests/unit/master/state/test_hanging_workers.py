@@ -1,4 +1,6 @@
-"""Whole jobs in memory: workers that hang over shards for evaluation, or when everything is done, are stopped, not waited for."""
+"""Whole jobs in memory: workers that hang over shards for evaluation, or when everything is done, are
+stopped, not waited for.
+"""
 
 from dataclasses import replace
 
@@ -26,8 +28,9 @@ HANGING: Ref = ("worker", 1)
 
 
 class EvaluatingJob(SimulatedJob):
-    """Workers train, then evaluate one shard after the other; those in `hung` hold a shard and never answer, though their agents
-    live."""
+    """Workers train, then evaluate one shard after the other; those in `hung` hold a shard and never answer,
+    though their agents live.
+    """
 
     hung: frozenset[Ref] = frozenset()
     slow: Ref | None = None
@@ -87,7 +90,9 @@ def _job(hung: Ref, critical: str = "", size: int = 6, shards: int = 4) -> Evalu
 
 
 def test_who_hangs_over_an_evaluation_is_replaced() -> None:
-    """Its shard times out and goes to another worker; it is told to stop, its pod goes, and the job ends with all data done."""
+    """Its shard times out and goes to another worker; it is told to stop, its pod goes, and the job ends with
+    all data done.
+    """
     job = _job(HANGING)
     job.calm(12)
     assert HANGING in job.pods
@@ -121,7 +126,9 @@ def test_who_leases_ahead_and_is_slow_is_not_stopped() -> None:
 
 
 def test_who_trains_while_it_holds_shards_for_evaluation_is_not_stopped() -> None:
-    """A program may open its evaluation first: the shards that are leased ahead for it wait until the training is done."""
+    """A program may open its evaluation first: the shards that are leased ahead for it wait until the
+    training is done.
+    """
     job = _job(("worker", 9), shards=1000)
     job.trains_first = HANGING
     job.calm(40)
@@ -168,8 +175,9 @@ class EndlessMember(SimulatedCollectiveJob):
 
 @pytest.mark.parametrize("collective", [False, True], ids=["servers", "a world"])
 def test_who_hangs_at_the_end_is_not_waited_for(collective: bool) -> None:
-    """Once the data and all critical nodes are done, the others have `Timeouts.finish` seconds; then the job has succeeded, and its
-    end names who was not waited for."""
+    """Once the data and all critical nodes are done, the others have `Timeouts.finish` seconds; then the job
+    has succeeded, and its end names who was not waited for.
+    """
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=100.0))
     job: SimulatedJob = EndlessWorker(settings, shards=10)
     if collective:
@@ -199,7 +207,9 @@ def test_a_master_that_was_away_waits_for_them_anew() -> None:
 
 
 def test_who_is_lost_at_the_end_is_not_waited_for_either() -> None:
-    """The replacement of a worker that was lost after the data was done may find no place: there is nothing left for it to do."""
+    """The replacement of a worker that was lost after the data was done may find no place: there is nothing
+    left for it to do.
+    """
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=30.0))
     job = EndlessWorker(settings, shards=10)
     job.calm(20)

@@ -16,7 +16,9 @@ from edl_workflows.master.state.statistics import (
 
 @given(gaps=st.lists(st.floats(0.01, 1000.0), max_size=600))
 def test_history_is_bounded_and_even(gaps: list[float]) -> None:
-    """However a job is sampled: at most so many points, in order, none closer than the interval, the first one kept."""
+    """However a job is sampled: at most so many points, in order, none closer than the interval, the first
+    one kept.
+    """
     history = History()
     for time in itertools.accumulate(gaps):
         history = extend_history(history, HistorySample(time, int(time), {}))

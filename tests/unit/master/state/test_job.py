@@ -118,7 +118,9 @@ class SilentJob(SimulatedJob):
 def test_a_plan_that_can_not_begin_says_what_it_waits_for(
     silent: Iterable[tuple[str, int]], idle: bool, says: str
 ) -> None:
-    """Its status has a reason and a message while it waits, written once; it begins when that has come, and then says so no more."""
+    """Its status has a reason and a message while it waits, written once; it begins when that has come, and
+    then says so no more.
+    """
     settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
     job = SilentJob(settings, 10_000)
     job.silent, job.idle = frozenset(silent), idle
@@ -164,7 +166,9 @@ def _both() -> ScalePlanSpec:
 
 
 def test_servers_and_workers_are_migrated_together() -> None:
-    """One plan does what two would: each node keeps its rank and gets its size; the old ones are gone, and all data is trained."""
+    """One plan does what two would: each node keeps its rank and gets its size; the old ones are gone, and
+    all data is trained.
+    """
     job = _job(shards=60)
     job.submit("plan", _both())
     job.calm(60)
@@ -178,7 +182,9 @@ def test_servers_and_workers_are_migrated_together() -> None:
 
 
 def test_a_failed_plan_takes_migrated_workers_back() -> None:
-    """Where the new worker finds no place, servers and workers are in the end as they were before the plan."""
+    """Where the new worker finds no place, servers and workers are in the end as they were before the
+    plan.
+    """
     job = _job()
     job.submit("plan", _both().model_copy(update={"step_timeout_seconds": 20}))
     for _ in range(60):
@@ -193,8 +199,9 @@ def test_a_failed_plan_takes_migrated_workers_back() -> None:
 
 
 def test_a_chief_that_has_ended_saves_nothing() -> None:
-    """The chief found all data consumed just before it was asked to save. The plan ends at once, not after its step's
-    time, and the worker that has stopped for the switch is let go: the job ends."""
+    """The chief found all data consumed just before it was asked to save. The plan ends at once, not after
+    its step's time, and the worker that has stopped for the switch is let go: the job ends.
+    """
     job = _job()
     job.submit("plan", _spec(ps=3))
     _until_somebody_drained(job)
@@ -499,7 +506,9 @@ def test_silent_nodes_count_as_failed_and_their_pods_go() -> None:
 
 
 def test_nodes_that_were_lost_are_forgotten_when_their_pods_are_gone() -> None:
-    """However many workers a long job loses, its state does not grow; a pod that may still run is not forgotten."""
+    """However many workers a long job loses, its state does not grow; a pod that may still run is not
+    forgotten.
+    """
     job = _job(heartbeat=60.0)
     for lost in (1, 2, 3):
         for _ in range(4):
@@ -528,7 +537,9 @@ def _trained(shards: int = 40) -> SimulatedJob:
 
 
 def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None:
-    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would wait."""
+    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would
+    wait.
+    """
     job = _trained()
     job.act(("worker", 0))
     job.commit()
@@ -546,8 +557,9 @@ def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None
 
 @pytest.mark.parametrize("told", [True, False], ids=["workers said so", "all seen at once"])
 def test_a_server_lost_after_all_workers_have_ended_changes_nothing(told: bool) -> None:
-    """The job is over, also where the master hears of the workers' end and of the server's in one moment: it succeeds, and
-    nobody is started again."""
+    """The job is over, also where the master hears of the workers' end and of the server's in one moment: it
+    succeeds, and nobody is started again.
+    """
     job = _trained()
     for worker in (0, 1):
         if told:
@@ -616,8 +628,9 @@ def test_workers_that_leave_data_behind_fail_the_job() -> None:
 
 
 def test_a_suspended_job_replaces_nobody_and_resumes_with_its_data() -> None:
-    """Nodes that are taken away while suspended are no failures; afterwards all ranks come back. People are told of a resume, and
-    of no killed nodes; a node that is killed later is told as ever."""
+    """Nodes that are taken away while suspended are no failures; afterwards all ranks come back. People are
+    told of a resume, and of no killed nodes; a node that is killed later is told as ever.
+    """
     job = _job(shards=300)
     job.save_periodically()
     running = job.settings

@@ -1,4 +1,6 @@
-"""A plan is verified by what the model says before and after: the same, or the old servers take over again."""
+"""A plan is verified by what the model says before and after: the same, or the old servers take over
+again.
+"""
 
 from collections.abc import Callable
 
@@ -67,8 +69,9 @@ def test_same_model_is_said_to_be_the_same(before: float, after: float) -> None:
     ids=["another loss", "a little different", "no number"],
 )
 def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
-    """The plan fails with both numbers, nobody trains the other model, and the old servers go on from the checkpoint of the
-    switch."""
+    """The plan fails with both numbers, nobody trains the other model, and the old servers go on from the
+    checkpoint of the switch.
+    """
     job, plan = changed(says_by_servers(Evaluation(value=0.551), after))
     assert (plan.phase, plan.reason) == (ScalePlanPhase.FAILED, "VerificationFailed")
     assert message in plan.message
@@ -99,7 +102,9 @@ def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
     ids=["no evaluation", "a problem"],
 )
 def test_what_could_not_be_compared_is_not_claimed(says: Says, message: str) -> None:
-    """Where a program gives nothing to compare the plan succeeds as ever, and its status says that nothing was compared."""
+    """Where a program gives nothing to compare the plan succeeds as ever, and its status says that nothing
+    was compared.
+    """
     _, plan = changed(says)
     assert plan.phase is ScalePlanPhase.SUCCEEDED
     verification = views.plan_status(plan)["verification"]

@@ -22,7 +22,9 @@ RULES = NodeCheckRules(timeout=60.0, straggler_ratio=2.0)
 
 
 def _measure(check: NodeCheck, broken: frozenset[str], speed: Mapping[str, float]) -> NodeCheck:
-    """All nodes of the round report. The others of a group each go to the first, which is sound if it meets a sound one."""
+    """All nodes of the round report. The others of a group each go to the first, which is sound if it meets a
+    sound one.
+    """
     assert check.round is not None
     for group in check.round.groups:
         for node in group:
@@ -60,11 +62,16 @@ def _check(
         (2, [0], {}, [0, 1], [], 2),
     ],
     ids=[
-        "a single node measures alone", "and fails alone", "a clean round is enough", "the partner of a faulty one is sound",
-        "also in a group of three", "a slow node makes one partner slow, not both", "two faulty ones",
+        "a single node measures alone",
+        "and fails alone",
+        "a clean round is enough",
+        "the partner of a faulty one is sound",
+        "also in a group of three",
+        "a slow node makes one partner slow, not both",
+        "two faulty ones",
         "of two nobody can tell which",
     ],
-)  # fmt: skip
+)
 def test_verdicts(
     nodes: int, broken: list[int], slow: dict[int, float], faulty: list[int], late: list[int], rounds: int
 ) -> None:
@@ -103,7 +110,9 @@ def test_one_faulty_node_of_three_or_more_is_found_alone(nodes: int, data: st.Da
 
 
 def test_waits_for_the_wanted_then_for_joins() -> None:
-    """Nodes that are missing are waited for; when nobody has come for a while, those that are there are checked."""
+    """Nodes that are missing are waited for; when nobody has come for a while, those that are there are
+    checked.
+    """
     check, _ = advance_check(NodeCheck(), ["worker-0", "worker-1"], complete=False, rules=RULES, now=0.0)
     check, _ = advance_check(
         check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS - 1

@@ -1,7 +1,7 @@
 """A state that an earlier version stored is read, gone on from and stored again without a change.
 
-The documents in `recorded` were written by an earlier version. None of them is ever made anew: a field that is renamed or
-gets another default would break running jobs at an upgrade.
+The documents in `recorded` were written by an earlier version. None of them is ever made anew: a field that
+is renamed or gets another default would break running jobs at an upgrade.
 """
 
 import json

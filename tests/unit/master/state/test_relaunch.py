@@ -110,7 +110,9 @@ def test_who_is_replaced(
 def test_memory_after_running_out_of_it(
     memory: str | None, template: str | None, expected: str | None
 ) -> None:
-    """Twice as much, at most 8 GiB more, never more than the job may use; who has the most already is not replaced."""
+    """Twice as much, at most 8 GiB more, never more than the job may use; who has the most already is not
+    replaced.
+    """
     settings = _settings(resource=NodeResource(memory=template))
     decision = _decide(_node(ExitReason.OOM, memory=memory), settings)
     if expected is None:
@@ -121,7 +123,9 @@ def test_memory_after_running_out_of_it(
 
 
 def test_limits_of_the_whole_job_lose_no_node() -> None:
-    """Where the other nodes leave no more memory, the replacement has as much as before, and its budget ends it at last."""
+    """Where the other nodes leave no more memory, the replacement has as much as before, and its budget ends
+    it at last.
+    """
     settings = _settings(replicas=3, resource=NodeResource(memory="8Gi"))
     state = JobState(settings)
     for rank in range(2):
@@ -149,7 +153,9 @@ def test_limits_of_the_whole_job_lose_no_node() -> None:
 def test_budgets_and_critical_nodes(
     restart_count: int, critical_nodes: str, rank: int, budget: int, critical: bool
 ) -> None:
-    """min(restartCount, 5), unless criticalNodes gives the rank one of its own; the chief always is critical."""
+    """min(restartCount, 5), unless criticalNodes gives the rank one of its own; the chief always is
+    critical.
+    """
     settings = _settings(restart_count=restart_count, critical_nodes=critical_nodes)
     assert settings.budget("worker", rank) == budget
     assert settings.critical("worker", rank) is critical

@@ -1,5 +1,6 @@
-"""Collective jobs in memory whose program does not use the library: it says nothing to the master, forms its group from the
-environment, and exits."""
+"""Collective jobs in memory whose program does not use the library: it says nothing to the master, forms its
+group from the environment, and exits.
+"""
 
 import pytest
 
@@ -64,8 +65,10 @@ def job_of(workers: int = 2, **allowed: float) -> SelfFormedJob:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank 0 first", "rank 0 last"])
 @pytest.mark.parametrize("minutes", [0, 30], ids=["together", "half an hour apart"])
 def test_exit_0_means_done(order: tuple[int, int], minutes: int) -> None:
-    """Members may end at different times, and before that train for longer than a process may prepare: nobody is replaced, no
-    time-out strikes, and when all have ended the job has succeeded. So it is with a master that came later, too."""
+    """Members may end at different times, and before that train for longer than a process may prepare: nobody
+    is replaced, no time-out strikes, and when all have ended the job has succeeded. So it is with a master
+    that came later, too.
+    """
     job = job_of(min_nodes=2, join_timeout=60.0)
     job.calm(100)
     first, last = order
@@ -84,7 +87,9 @@ def test_exit_0_means_done(order: tuple[int, int], minutes: int) -> None:
 
 @pytest.mark.parametrize("heard", ["before", "after"], ids=["loss heard first", "loss heard last"])
 def test_a_lost_member_makes_all_begin_again(heard: str) -> None:
-    """The others' programs fail without it; that is not their fault. They wait for the replacement, and all begin together."""
+    """The others' programs fail without it; that is not their fault. They wait for the replacement, and all
+    begin together.
+    """
     job = job_of()
     if heard == "before":
         job.kill(("worker", 1))
@@ -113,7 +118,9 @@ def test_fewer_go_on_where_the_replacement_does_not_come() -> None:
 
 
 def test_who_has_ended_is_needed_again_after_a_loss() -> None:
-    """Rank 0, which has the model, was lost before it ended: it can't make a group without the one that is done."""
+    """Rank 0, which has the model, was lost before it ended: it can't make a group without the one that is
+    done.
+    """
     job = job_of()
     job.ends(1)
     job.kill(("worker", 0))
@@ -161,7 +168,9 @@ def test_a_late_worker_does_not_disturb_the_group() -> None:
 
 
 def test_a_program_that_connects_must_get_ready_in_time() -> None:
-    """What uses the library says when it is ready; if it hangs before, its node has failed after `Timeouts.prepare`."""
+    """What uses the library says when it is ready; if it hangs before, its node has failed after
+    `Timeouts.prepare`.
+    """
     job = job_of()
     said = ProcessReport(node=worker(0), version=1, state=ProcessState.CONNECTED)
     messages.take_process_report(job.state, said)

@@ -1,4 +1,6 @@
-"""What a program says of changes of its parameter servers: a change that it does not survive is refused, its training is not."""
+"""What a program says of changes of its parameter servers: a change that it does not survive is refused, its
+training is not.
+"""
 
 import pytest
 
@@ -67,7 +69,9 @@ def carried_out(job: SimulatedJob, spec: ScalePlanSpec, name: str = "plan") -> P
 def test_plans_are_refused_as_the_program_says(
     job: SimulatedJob, changes: ServerChanges, spec: ScalePlanSpec, refused: str
 ) -> None:
-    """A refused plan fails before anything happens, with the field and the program's reason; any other is carried out."""
+    """A refused plan fails before anything happens, with the field and the program's reason; any other is
+    carried out.
+    """
     say(job, changes)
     plan = carried_out(job, spec)
     if not refused:
@@ -83,7 +87,9 @@ def test_plans_are_refused_as_the_program_says(
 
 
 def test_status_says_it_before_anybody_plans(job: SimulatedJob) -> None:
-    """What the program says stands in the job's status, also after the master was replaced; one that says nothing is said to."""
+    """What the program says stands in the job's status, also after the master was replaced; one that says
+    nothing is said to.
+    """
     assert views.job_status(job.state, job.now)["parameterServers"]["changes"] == "Unknown"
     say(job, ServerChanges.NEVER)
     job.commit()
@@ -95,8 +101,9 @@ def test_status_says_it_before_anybody_plans(job: SimulatedJob) -> None:
 
 
 def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> None:
-    """A process finds, while it prepares the next version, that its model would be another: the plan fails before anybody
-    stops, and what was found stays known although other processes know less."""
+    """A process finds, while it prepares the next version, that its model would be another: the plan fails
+    before anybody stops, and what was found stays known although other processes know less.
+    """
     job.submit("plan", MORE)
     for _ in range(20):
         job.calm(1)

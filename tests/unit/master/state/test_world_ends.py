@@ -82,8 +82,9 @@ def test_a_suspended_job_begins_again_where_it_saved() -> None:
 
 
 def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
-    """It uses the library and has done nothing yet, and the others would wait for it: its node is replaced, and the world made
-    of those who come."""
+    """It uses the library and has done nothing yet, and the others would wait for it: its node is replaced,
+    and the world made of those who come.
+    """
     job = collective_job(2, rounds=0)
     for _ in range(8):
         for _ in job.everything():
@@ -114,8 +115,9 @@ def test_exit_reasons_of_members() -> None:
 
 @pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
 def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
-    """Training is over, one member dies while it ends, and another says that it has ended well when the world is given up
-    already: fewer than minNodes are left to wait for, and yet the job ends."""
+    """Training is over, one member dies while it ends, and another says that it has ended well when the world
+    is given up already: fewer than minNodes are left to wait for, and yet the job ends.
+    """
     job = collective_job(3, min_nodes=3)
     job.save_periodically()
     job.kill(("worker", 2))

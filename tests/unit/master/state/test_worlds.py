@@ -39,7 +39,9 @@ from tests.unit.master.state.worlds import (
 
 
 def test_the_first_world_waits_for_all_that_are_wanted() -> None:
-    """While one is missing nobody trains, until nobody has joined for the waiting time; then those who are there do."""
+    """While one is missing nobody trains, until nobody has joined for the waiting time; then those who are
+    there do.
+    """
     job = collective_job(3, rounds=0)
     job.observe()
     job.commit()
@@ -58,7 +60,9 @@ def test_the_first_world_waits_for_all_that_are_wanted() -> None:
 
 
 def test_a_lost_member_and_the_way_back() -> None:
-    """Survivors go on at once, the oldest as rank 0; the replacement is let in between two steps, without a lost one."""
+    """Survivors go on at once, the oldest as rank 0; the replacement is let in between two steps, without a
+    lost one.
+    """
     job = collective_job(3)
     assert (world_of(job), version_of(job)) == ((0, 1, 2), 1)
     job.save_periodically()
@@ -77,7 +81,9 @@ def test_a_lost_member_and_the_way_back() -> None:
 
 
 def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
-    """The directive says that the world is lost; what fails in its wake is nobody's fault and costs no budget."""
+    """The directive says that the world is lost; what fails in its wake is nobody's fault and costs no
+    budget.
+    """
     job = collective_job(3)
     job.hangs = True
     job.kill(("worker", 2))
@@ -93,7 +99,9 @@ def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
 
 
 def test_a_given_up_worker_is_done_without() -> None:
-    """A fatal error of one worker, above the minimum, leaves a smaller world that trains to the end; none is critical."""
+    """A fatal error of one worker, above the minimum, leaves a smaller world that trains to the end; none is
+    critical.
+    """
     job = collective_job(3, steps=40)
     job.kill(("worker", 0), code=1)
     job.calm(8)
@@ -116,7 +124,9 @@ def test_a_given_up_worker_is_done_without() -> None:
     ],
 )
 def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ...]) -> None:
-    """A plan succeeds when exactly the wanted workers train; those that left are gone, and no step is lost or doubled."""
+    """A plan succeeds when exactly the wanted workers train; those that left are gone, and no step is lost or
+    doubled.
+    """
     job = collective_job(2)
     assert carried_out(job, spec) is ScalePlanPhase.SUCCEEDED, message_of(job)
     assert world_of(job) == world
@@ -125,8 +135,9 @@ def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ..
 
 
 def test_a_change_of_the_world_goes_through_all_steps() -> None:
-    """As a migration of parameter servers: each step stands in the status, the stall is measured, and who leaves lives until
-    the next world has made a step."""
+    """As a migration of parameter servers: each step stands in the status, the stall is measured, and who
+    leaves lives until the next world has made a step.
+    """
     job = collective_job(3)
     seen: list[ScalePlanPhase] = []
     status: dict[str, Any] = {}
@@ -185,7 +196,9 @@ def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: 
 
 
 def test_a_world_that_does_not_train_is_rolled_back() -> None:
-    """A plan's world whose processes die before the first step: the members before go on from the switch checkpoint."""
+    """A plan's world whose processes die before the first step: the members before go on from the switch
+    checkpoint.
+    """
     job = collective_job(2)
     job.submit("plan", plan_of(3, step_timeout_seconds=30))
     for _ in range(30):
@@ -212,7 +225,9 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
 
 
 def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
-    """A world of one drains nobody else; still it is not asked to save before it has stopped, and no step is made twice."""
+    """A world of one drains nobody else; still it is not asked to save before it has stopped, and no step is
+    made twice.
+    """
     job = collective_job(1)
     job.submit("plan", plan_of(2))
     asked = False
@@ -307,8 +322,9 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
 
 
 def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
-    """Members wait for one that does not come, and end again and again: none of them is ended for it, and the version is not
-    activated without the processes that ended."""
+    """Members wait for one that does not come, and end again and again: none of them is ended for it, and the
+    version is not activated without the processes that ended.
+    """
     job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
@@ -446,7 +462,9 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
 
 
 def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
-    """It has a process of each version, too. If its word counted, a plan would be through before the world has trained."""
+    """It has a process of each version, too. If its word counted, a plan would be through before the world
+    has trained.
+    """
     job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     before = job.state.steps, job.state.versions.trained
     evaluator = NodeRef(type="evaluator", id=0)

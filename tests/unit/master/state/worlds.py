@@ -22,7 +22,9 @@ def collective_job(
     roles: dict[str, RoleSettings] | None = None,
     **allowed: Any,
 ) -> SimulatedCollectiveJob:
-    """A job after so many rounds in which nothing happens to it; `allowed` are parameters of its rendezvous."""
+    """A job after so many rounds in which nothing happens to it; `allowed` are parameters of its
+    rendezvous.
+    """
     settings = JobSettings(
         "job",
         "default",
