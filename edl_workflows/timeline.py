@@ -27,7 +27,7 @@ PHASE_COLOURS = {
     ScalePlanPhase.VERIFYING: "#7fb77e",
     ScalePlanPhase.SCALING: "#b3a2c8",
 }
-"""Red is where training stands still."""
+"""Red marks the time in which training stalls."""
 RESTART_COLOURS = ("#8e2f23", "#7d5ba6", "#1f7a7a", "#b8860b", "#444444")
 
 
@@ -56,7 +56,7 @@ class TimelineSample:
 
 @dataclass(frozen=True)
 class PlanStepSpan:
-    """One step of a plan, from `start` to `end` in Unix seconds."""
+    """A step of a plan, from `start` to `end` in Unix seconds."""
 
     plan: str
     phase: ScalePlanPhase
@@ -66,7 +66,7 @@ class PlanStepSpan:
 
 @dataclass(frozen=True)
 class TimelineRestart:
-    """A node, or all training processes, began anew at this time (Unix seconds)."""
+    """A restart of a node or of all training processes, at a time in Unix seconds."""
 
     time: float
     subject: str
@@ -75,11 +75,11 @@ class TimelineRestart:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All that is drawn of a job; samples in order of time.
+    """What is drawn of a job; the samples are in order of time.
 
     Attributes:
         restarts: the newest, oldest first.
-        goodput: share of its time in which the job made steps that last; None where nobody measured it.
+        goodput: share of the job's time spent on steps that were not lost; None if unknown.
     """
 
     job: str

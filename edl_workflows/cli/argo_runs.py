@@ -85,7 +85,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
     from edl_workflows.kube.resources import Scope
     from edl_workflows.kube.shared import SHARED
 
-    client.get(cluster, WORKFLOWS, name)  # who mistypes a name wants to know
+    client.get(cluster, WORKFLOWS, name)  # report a mistyped name
     deadline = None if timeout is None else time.monotonic() + timeout
     scope = Scope(WORKFLOWS, cluster.namespace, field_selector=f"metadata.name={name}")
     told: dict[str, runs.StepState] = {}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
 
 COMPLETION_SECONDS = 2.0
-"""For an answer of the API server."""
+"""Time-out for an answer of the API server."""
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -27,7 +27,7 @@ def complete_kind(incomplete: str) -> list[str]:
 
 
 def complete_job(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the jobs that the command line's options mean."""
+    """Names of the jobs in the cluster and namespace of the command line."""
     from edl_workflows.cli.listing import job_kinds, list_jobs
 
     try:

@@ -19,7 +19,7 @@ RESTARTS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Description:
-    """A job with all that belongs to it; manifests as the API has them."""
+    """A job with its pods, plans and events, as the API returns them."""
 
     manifest: dict[str, Any]
     view: JobView

@@ -38,7 +38,7 @@ JOB = "ElasticJob"
 
 
 def identity() -> "StageIdentity":
-    """This very call: what it makes belongs to nobody else."""
+    """An identity of this call only, which owns what the call creates."""
     from edl_workflows.stages.identity import StageIdentity
 
     return StageIdentity(
@@ -68,7 +68,7 @@ def run(
 
 
 def show(outputs: "Outputs", output: OutputFormat) -> None:
-    """Print what a stage came to."""
+    """Print the outputs of a stage."""
     data = outputs.to_dict()
     rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {})]
     emit(output, data, Table(("field", "value"), rows))
@@ -118,7 +118,7 @@ def delete(
     from edl_workflows.stages.ownership import resource_of
 
     cluster = target.connect()
-    client.get(cluster, resource_of(kind), name)  # a person who mistypes a name wants to know
+    client.get(cluster, resource_of(kind), name)  # report a mistyped name
     run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
     print_line(f"{kind} {cluster.namespace}/{name} deleted")
 
@@ -152,7 +152,7 @@ def logs(
 
     cluster = target.connect()
     pod = _pod_of(cluster, kind, name, node)
-    # A pod with sidecars has several logs; its first container is what the node is.
+    # In a pod with sidecars, the first container is the node's own.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
     if not follow:
@@ -163,7 +163,7 @@ def logs(
 
 
 def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:
-    """A node's pod; where no node is named that of the newest master, or of the first node.
+    """A node's pod; if no node is named, that of the newest master, or of the first node.
 
     Raises:
         NotFoundError: the job has no such pod; the message names those that it has.

@@ -9,7 +9,7 @@ import typer
 from edl_workflows.exceptions import InvalidError
 
 SUFFIXES = (".json", ".yaml", ".yml")
-"""Of the files that are read of a folder."""
+"""Suffixes of the files that are read from a folder."""
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -31,12 +31,12 @@ def print_line(text: str = "") -> None:
 
 
 def say(message: str) -> None:
-    """Tell the person, not the program that reads stdout: one line on stderr."""
+    """Print one line to stderr, for people rather than for a program that reads stdout."""
     typer.echo(escape_controls(message, keep="\t"), err=True)
 
 
 def print_document(text: str) -> None:
-    """Print JSON or YAML to stdout as it is: its writer has escaped what has to be."""
+    """Print JSON or YAML to stdout unchanged: its writer has escaped control characters."""
     typer.echo(text, nl=False)
 
 
@@ -44,7 +44,7 @@ def print_log(text: str) -> None:
     """Print what a container has printed: unchanged to a file or a program, without terminal commands to a
     terminal."""
     shown = escape_controls(text, keep="\n\t\r") if sys.stdout.isatty() else text
-    typer.echo(shown, nl=False, color=True)  # else typer would take the colours out of what is piped
+    typer.echo(shown, nl=False, color=True)  # otherwise typer would strip colours from piped output
 
 
 def print_styled(line: Iterable[tuple[str, str]]) -> None:
