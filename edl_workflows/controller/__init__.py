@@ -10,5 +10,5 @@ The allocator beside it knows DIJobs. Neighbours: `edl_workflows.process` and `e
 - `reconciler`: one job's objects, decided and applied; `apply`: one decision
 - `allocator`: sizes and places preemptible DIJobs by a policy of `edl_workflows.scaling`; `snapshot`: what
 that is told
-- `queue`, `metrics`: what their names say
+- `queue`, `metrics`: the work queue and the Prometheus metrics
 """

@@ -53,7 +53,7 @@ class AllocatorOptions:
 
 @dataclass(frozen=True)
 class PlannerContext:
-    """What the allocator stands in.
+    """What the allocator and the autoscaler work with.
 
     Attributes:
         cluster: the API server.
@@ -61,7 +61,7 @@ class PlannerContext:
         world: has the jobs.
         settings: what an installation decides for every job.
         guard: called before each write; raises where this process must not write (any more).
-        requeue: told of each job whose allocation was written, to look at it.
+        requeue: called with each job that was changed, so that it is reconciled.
         metrics: counts.
     """
 
@@ -109,7 +109,7 @@ class Allocator:
         self._watches.rest(max(0.0, deadline - time.monotonic()))
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Defects that only a restart of the process repairs."""
         return self._cycle.problems()
 
     def _job_changed(self, change: ObjectChange) -> None:
@@ -193,7 +193,7 @@ class Allocator:
         return wanted
 
     def _write(self, manifest: Object, allocation: list[str]) -> bool:
-        """Whether it was written, or there is nobody left to write it to; else the job has changed meanwhile."""
+        """Write an allocation; False if the job has changed meanwhile. A job that is gone needs no write."""
         around, metadata = self._around, manifest["metadata"]
         body = {
             "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Creations:
-    """What became of a decision's creates.
+    """The results of a decision's creates.
 
     Attributes:
         made: how many objects are there now that were not.

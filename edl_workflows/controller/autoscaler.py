@@ -1,11 +1,12 @@
-"""The cluster's autoscaler: other replicas for elastic jobs, in a fixed cycle and at once on what matters.
+"""The cluster's autoscaler: changes the replicas of elastic jobs, periodically and on relevant changes.
 
 Every job that `edl_workflows.jobs.autoscaling` permits is planned together with the others by
-`edl_workflows.scaling.paddle.fulfilment`: room goes to the least fulfilled job, pods that wait make others give way. A change is
-an edit of the job's spec, which carries the version that the plan rests on: a job that somebody else edits meanwhile is
-planned anew. Each has an Event with its reason.
+`edl_workflows.scaling.paddle.fulfilment`: room goes to the least fulfilled job, pods that wait make others
+give way. A change is an edit of the job's spec, which carries the version that the plan rests on: a job that
+somebody else edits meanwhile is planned anew. Each has an Event with its reason.
 
-Nothing is kept but when a job was changed last, which a new process may forget: it then grows a job sooner.
+The only state is the time of each job's last change. A new process does not have it and may grow a job
+sooner.
 """
 
 import datetime as dt
@@ -99,7 +100,7 @@ class Autoscaler:
         self._watches.rest(max(0.0, deadline - time.monotonic()))
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Defects that only a restart of the process repairs."""
         return self._cycle.problems()
 
     def _job_changed(self, change: ObjectChange) -> None:

@@ -1,4 +1,4 @@
-"""Nodes and pods, watched by those who plan with the cluster's room while they have something to plan."""
+"""Watches of nodes and pods for the planners, which run only while there is something to plan."""
 
 import functools
 import time
@@ -30,7 +30,7 @@ that.
 
 
 class ClusterWatches:
-    """Both watches.
+    """The watches of nodes and pods.
 
     Args:
         cluster: the API server.
@@ -88,7 +88,7 @@ class OnDemandWatches:
         self._watches: ClusterWatches | None = None
 
     def running(self) -> ClusterWatches:
-        """They, started if they rested."""
+        """The watches, started if they are not running."""
         if self._watches is None:
             self._watches = self._make()
             self._watches.start()

@@ -1,4 +1,4 @@
-"""Writes that may wait for more of their kind: until when each does. No I/O here.
+"""Status writes that are delayed so that one write covers several changes. No I/O here.
 
 A swarm of pods that start or end changes a job's counters many times within a second; one write tells what it
 comes to.
@@ -16,7 +16,7 @@ worst.
 
 
 class DelayedWrites:
-    """When the wait of each object ends.
+    """When each object's delayed write is due.
 
     Args:
         clock: monotonic seconds.

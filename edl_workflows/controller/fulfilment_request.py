@@ -61,7 +61,7 @@ class FulfilmentRequest:
 def build_request(
     candidates: Iterable[ScalingCandidate], nodes: Iterable[Object], pods: Iterable[Object], now: datetime
 ) -> FulfilmentRequest:
-    """Put it together.
+    """Make the request.
 
     Args:
         candidates: the jobs that may be changed.
@@ -117,7 +117,7 @@ def _waiting(pod: Object) -> fulfilment.FulfilmentJob:
 def _owner(
     pod: Object, candidates: Mapping[tuple[str, str, str], ScalingCandidate], rows: Iterable[Kind]
 ) -> ScalingCandidate | None:
-    """The candidate whose instance the pod is."""
+    """The candidate that the pod belongs to."""
     labels = pod["metadata"].get("labels") or {}
     for row in rows:
         job_label, role_label, _ = row.labels

@@ -43,7 +43,7 @@ def _left(deadline: float) -> float:
 
 
 class Loop(Protocol):
-    """What decides in its own cycle, beside the reconcilers."""
+    """A loop that decides periodically, beside the reconcilers."""
 
     def start(self) -> None:
         """Begin, when everything is listed."""
@@ -52,7 +52,7 @@ class Loop(Protocol):
         """End; wait so long at most for the decision in hand and for the watches."""
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Defects that only a restart of the process repairs."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Manager:
         return [f"not listed yet: {plural}" for plural in self.world.behind]
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Defects that only a restart of the process repairs."""
         if self._stopped.is_set():
             return []
         dead = [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
@@ -186,7 +186,8 @@ class Manager:
             return
         if isinstance(error, NotFoundError):
             log.error(
-                "the API server does not have this kind: install the CRDs with `edl crds install`; trying again"
+                "the API server does not have this kind: "
+                "install the CRDs with `edl crds install`; trying again"
                 if any(source is kind.source for kind in self._options.kinds)
                 else "the API server does not have this kind: it is older than Kubernetes 1.29; trying again",
                 resource=f"{source.api.plural}.{source.api.group}",

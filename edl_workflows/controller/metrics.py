@@ -53,7 +53,7 @@ class ControllerMetrics(ProcessMetrics):
         )
         self._planned = Gauge(
             "edl_controller_autoscaler_jobs",
-            "Jobs that the autoscaler's last plan changes, and those that it leaves below what they may have.",
+            "Jobs that the autoscaler's last plan changes, and jobs that it leaves below their maximum.",
             ["result"],
             registry=self.registry,
         )

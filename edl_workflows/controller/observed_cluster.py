@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class JobGroup(NamedTuple):
-    """All objects of one job; prints as ``namespace/job``. The unit of work: never two workers on one group."""
+    """All objects of one job, printed as ``namespace/job``. Two workers never work on one group."""
 
     namespace: str
     job: str
@@ -106,12 +106,12 @@ class ObservedCluster:
         self._informers[source].on_change(listener)
 
     def wrote(self, obj: Object) -> None:
-        """Take in what the server answered to a create or a patch."""
+        """Put an object that we have written into the cache, as the server returned it."""
         for source in self._sources_of(obj):
             self._informers[source].put(obj)
 
     def removed(self, obj: Object) -> None:
-        """Take in that the server has removed this object."""
+        """Remove an object that we have deleted from the cache."""
         for source in self._sources_of(obj):
             self._informers[source].remove(obj)
 

@@ -1,4 +1,4 @@
-"""A thread that looks at something in a fixed cycle, and at once when it is asked to."""
+"""A thread that calls a function periodically, and at once on request."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from edl_workflows.exceptions import EdlError
 log = structlog.get_logger(__name__)
 
 GATHER_SECONDS = 0.2
-"""Changes often come in groups: they are answered together."""
+"""Changes often come in groups: one call handles them together."""
 RETRY_SECONDS = 2.0
 """After a conflict, or while something is not listed yet."""
 
@@ -65,7 +65,7 @@ class PeriodicLoop:
             self._thread.join(seconds)
 
     def problems(self) -> list[str]:
-        """What only a new process cures."""
+        """Defects that only a restart of the process repairs."""
         dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
         return [f"the {self._name} ended"] if dead else []
 

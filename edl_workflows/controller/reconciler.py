@@ -26,12 +26,12 @@ contract
 needs: an object that appears between the first and the second is seen, too."""
 
 _WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
-"""Fields of every kind's status that only tell."""
+"""Fields of every kind's status on which no decision depends."""
 
 
 @dataclass(frozen=True)
 class ReconcileResult:
-    """What a pass over a group came to.
+    """What one pass over a group has changed.
 
     Attributes:
         changed: whether something was written; the group is to be looked at again then.
@@ -74,7 +74,7 @@ class Reconciler:
     holds: DelayedWrites = field(default_factory=DelayedWrites, repr=False)
 
     def reconcile(self, group: JobGroup) -> ReconcileResult:
-        """Decide and apply for each object of each kind in the group. Never raises for one object's failure."""
+        """Decide and apply for each object of the group. The failure of one object raises nothing."""
         outcome = ReconcileResult()
         for kind in self.kinds:
             for manifest in self.world.of_group(kind.source, group):

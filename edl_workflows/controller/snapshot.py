@@ -1,4 +1,4 @@
-"""What an allocation policy is told, read from nodes, pods and preemptible DIJobs. Pure.
+"""What an allocation policy decides from, read from nodes, pods and preemptible DIJobs. Pure.
 
 A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives
 its pods up, too. A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its
@@ -62,7 +62,7 @@ def node_demand(spec: Object) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AllocationSnapshot:
-    """The question to a policy.
+    """The request to a policy.
 
     Attributes:
         jobs: by key.
@@ -100,7 +100,7 @@ def take_snapshot(
     now: datetime,
     reported: Mapping[str, Sequence[Object]],
 ) -> AllocationSnapshot:
-    """Put the question together.
+    """Read the request to a policy from nodes, pods and jobs.
 
     Args:
         jobs: the preemptible ones that are to have replicas.
@@ -201,7 +201,7 @@ def _info(
         resources=_demand(last, defaults),
         fixed=tuple(_demand(task, defaults) for task in fixed for _ in range(task.replicas)),
         min_replicas=low,
-        # Who names no maximum asks for as many as `list_replicas` says; first-fit would fill the cluster with any
+        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any
         # other.
         max_replicas=high if last.max_replicas is not None else total,
         priority=_PRIORITIES[job.spec.priority],
@@ -262,8 +262,8 @@ def node_admits(node: Object, spec: Object) -> bool:
 def _matches(term: Object, node: Object) -> bool:
     """Whether a node is one that a term of a node affinity means: all that it says holds.
 
-    One that says nothing means no node; in the pods of a placed job each names the node (see `pods.DIPodMaker`),
-    so here it means any.
+    One that says nothing means no node; in the pods of a placed job each names the node (see
+    `pods.DIPodMaker`), so here it means any.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     return all(requirement_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(

@@ -45,10 +45,12 @@ def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     return {
         "rules": [_rule(group, resources, "CREATE", "UPDATE") for group, resources in _CHILDREN],
         "conditions": {
-            "newly-controlled-by-a-job": f"object.{owned} && (request.operation == 'CREATE' || !oldObject.{owned})"
+            "newly-controlled-by-a-job": f"object.{owned} && "
+            f"(request.operation == 'CREATE' || !oldObject.{owned})"
         },
         "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
-        "message": "only the installation's controller makes objects that a job controls: leave out the owner reference",
+        "message": "only the installation's controller makes objects that a job controls: "
+        "leave out the owner reference",
     }
 
 
@@ -92,7 +94,8 @@ def _plans(options: InstallOptions) -> Manifest:
         "variables": {
             "job": "object.spec.?ownerJob.orValue('') != '' ? object.spec.ownerJob"
             f" : {_LABELS}[?'{names.JOB_LABEL}'].orValue({_LABELS}[?'{names.LEGACY_JOB_LABEL}'].orValue(''))",
-            "account": "request.userInfo.username.startsWith('system:serviceaccount:' + request.namespace + ':')"
+            "account": "request.userInfo.username"
+            ".startsWith('system:serviceaccount:' + request.namespace + ':')"
             " ? request.userInfo.username.split(':')[3] : ''",
             "own": f"variables.account == variables.job + '{names.master_account_name('')}'",
             "shared": f"variables.account in [{', '.join(accounts)}]",
@@ -100,8 +103,9 @@ def _plans(options: InstallOptions) -> Manifest:
         },
         "expression": f"variables.own || (!variables.account.endsWith('{names.master_account_name('')}')"
         f" && (variables.shared || !({auto}) || variables.unchanged))",
-        "message": "an auto ScalePlan is made by the master of its job, and a master makes plans for its own job only; for others "
-        "use scale-type: manual. Name the account of masters that share one by `edl install --master-account`",
+        "message": "an auto ScalePlan is made by the master of its job, and a master makes plans for its "
+        "own job only; for others use scale-type: manual. "
+        "Name the account of masters that share one by `edl install --master-account`",
     }
 
 
@@ -129,8 +133,10 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "then": f"{of_kind} ? oldObject.spec.?{parent or 'none'}.orValue({{}}) : oldObject.spec",
             "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent or 'none')})",
         },
-        "expression": f"{mine} || (variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",
-        "message": "who may not create a job may only suspend and resume it: the other fields of its spec stay",
+        "expression": f"{mine} || "
+        f"(variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",
+        "message": "who may not create a job may only suspend and resume it: "
+        "the other fields of its spec stay",
     }
 
 

@@ -1,4 +1,4 @@
-"""What an installation chooses."""
+"""The options of an installation."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PullPolicy(StrEnum):
 
 
 class InstallPart(StrEnum):
-    """What may be installed beside the controller."""
+    """A component that may be installed beside the controller."""
 
     ARGO_AGENT = "argo-agent"
     DI_SERVER = "di-server"
@@ -80,7 +80,8 @@ class InstallOptions:
         choose_kinds(self.kinds)
         if self.autoscaler and self.jobs_namespace:
             raise InvalidError(
-                "the autoscaler plans with the nodes and pods of the whole cluster: install for all namespaces, or without it"
+                "the autoscaler plans with the nodes and pods of the whole cluster: "
+                "install for all namespaces, or without it"
             )
         for part, name, kind in (
             (InstallPart.DI_SERVER, "the DI server", "DIJob"),
@@ -101,8 +102,8 @@ class InstallOptions:
                 )
         if self.jobs_namespace == self.namespace:
             raise InvalidError(
-                f"jobs can't live in the controller's own namespace {self.namespace!r}, which admits restricted pods "
-                "only: choose another one for them"
+                f"jobs can't live in the controller's own namespace {self.namespace!r}, which admits "
+                "restricted pods only: choose another one for them"
             )
         for account in self.master_accounts:
             if not _SECRET.match(account):

@@ -1,7 +1,7 @@
-"""Who may do what: roles of the controller, of Argo's agent, and for those who run pipelines.
+"""RBAC roles of the controller, of Argo's agent, and of those who run pipelines.
 
 The controller's rights come from the kinds' table (`edl_workflows.jobs.kinds`) and from what it passes on:
-the API server lets nobody give a right that he does not have, and the controller makes a Role for each job's
+the API server lets nobody grant a right that they do not hold, and the controller makes a Role for each job's
 master. The tests compare every right here with an audit log of real use.
 """
 

@@ -45,7 +45,7 @@ _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory
 
 
 def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
-    """All that runs, and its neighbours, in the order of applying."""
+    """Deployments with their Services, policies and budgets, in the order of applying."""
     config = _config(options)
     yield config
     where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
@@ -227,7 +227,7 @@ def _volume_claim(options: InstallOptions, name: str, size: str) -> Manifest:
 
 
 def _api(peer: Manifest, port: int) -> Manifest:
-    """An ingress rule."""
+    """An ingress rule that admits a peer to a port."""
     return {"from": [peer], "ports": [{"port": port, "protocol": "TCP"}]}
 
 

@@ -73,7 +73,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything of the world that a decision may depend on, besides the object itself.
+    """Everything that a decision may depend on besides the object itself.
 
     Attributes:
         now: the time, with a zone.
@@ -171,7 +171,7 @@ class Actions:
 
 @dataclass(frozen=True)
 class RoleChange:
-    """What a role of a job shall become.
+    """The change of one role of a job.
 
     Attributes:
         replicas: how many; None: as many as now.
@@ -184,7 +184,7 @@ class RoleChange:
 
 @dataclass(frozen=True)
 class SpecEdit:
-    """Other replicas for a kind that is scaled by its spec.
+    """The edit that scales a job of a kind whose spec has the replicas.
 
     Attributes:
         spec: merge patch of ``spec``.

@@ -74,4 +74,4 @@ TF_JOBS = ApiResource("kubeflow.org", "v1", "tfjobs", "TFJob")
 TRAINING_JOBS = ApiResource("paddlepaddle.org", "v1", "trainingjobs", "TrainingJob")
 DI_JOBS = ApiResource("diengine.opendilab.org", "v2alpha1", "dijobs", "DIJob")
 POD_GROUPS = ApiResource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
-"""Volcano's gangs."""
+"""Volcano's definition of a gang."""

@@ -64,7 +64,8 @@ def permitted_bounds(job: Resource, elastic: ElasticRole) -> ElasticRole | None:
     low, high = said
     low, high = max(low, elastic.minimum), min(high, elastic.maximum)
     if low > high:
-        message = f"'{said[0]}-{said[1]}' leaves no number that the spec allows ({elastic.minimum} to {elastic.maximum})"
+        allowed = f"{elastic.minimum} to {elastic.maximum}"
+        message = f"'{said[0]}-{said[1]}' leaves no number that the spec allows ({allowed})"
         raise _problem(job, message)
     return replace(elastic, minimum=low, maximum=high)
 

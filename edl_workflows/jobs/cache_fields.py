@@ -11,8 +11,8 @@ from typing import Any
 Object = dict[str, Any]
 
 _METADATA = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "labels",
-    "ownerReferences",
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+    "labels", "ownerReferences",
 )  # fmt: skip
 _POD_STATUS = ("phase", "reason", "message", "conditions")
 _SHORT = 64
@@ -26,12 +26,12 @@ def keep_whole(obj: Mapping[str, Any]) -> Object:
 
 
 def keep_head(obj: Mapping[str, Any]) -> Object:
-    """Who an object is and whom it belongs to."""
+    """An object's identity, labels and owners."""
     return _shared(_head(obj))  # type: ignore[no-any-return]  # a map gives a map
 
 
 def keep_pod(obj: Mapping[str, Any]) -> Object:
-    """A pod's head, the names of its containers, and how they are doing."""
+    """A pod's identity, the names of its containers, and their states."""
     status = obj.get("status") or {}
     containers = [{"name": c.get("name")} for c in (obj.get("spec") or {}).get("containers") or ()]
     kept = {key: status[key] for key in _POD_STATUS if key in status}

@@ -111,7 +111,7 @@ class Kind:
 
     @property
     def pods(self) -> Source:
-        """The pods that it makes: those of its operator, where several share the label with the job's name."""
+        """The pods that it makes. Where several operators share the job label, only its own operator's."""
         return next(source for source in self.observes if source.api is PODS)
 
     def pods_of(self, job: str) -> str:
@@ -274,7 +274,7 @@ def job_source(api: ApiResource, *verbs: str) -> Source:
         verbs: what the controller does with them beside watching, as ``delete``.
     """
     # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only
-    # those say # who may finalize it.
+    # those say who may finalize it.
     rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
     return Source(api, job_by_name, rights=rights)
 

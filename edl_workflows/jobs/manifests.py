@@ -135,13 +135,13 @@ def belongs_to_earlier(manifest: Manifest, owner: Resource) -> bool:
 
 
 def describe_conflict(manifest: Manifest, owner: Resource) -> str:
-    """What to tell a user whose object has the name of one that `owner` needs."""
+    """The message about an object of others that has a name which `owner` needs."""
     found = owner_of(manifest)
     whose = f"{found.get('kind')} {found.get('name')}" if found else "no controller"
     kind, namespace = manifest["kind"], owner.metadata.namespace or "default"
     return (
-        f"{kind} {namespace}/{name_of(manifest)} exists and belongs to {whose}, but {owner.kind} {owner.key} needs "
-        f"the name: delete or rename that {kind}, or give the {owner.kind} another name"
+        f"{kind} {namespace}/{name_of(manifest)} exists and belongs to {whose}, but {owner.kind} {owner.key} "
+        f"needs the name: delete or rename that {kind}, or give the {owner.kind} another name"
     )
 
 

@@ -30,7 +30,7 @@ from edl_workflows.exceptions import ManifestError, Problem
 
 
 class Model(BaseModel):
-    """Base of everything in a custom resource: camelCase outside, immutable inside, unknown fields refused."""
+    """Base of everything in a custom resource: camelCase in manifests, immutable, no unknown fields."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, use_enum_values=False

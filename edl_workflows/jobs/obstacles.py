@@ -9,9 +9,9 @@ from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.objects import Resource
 
 RETRY_SECONDS = 30.0
-"""Until the next look at what only a user can change: a foreign object in the way, a refused pod."""
+"""Until the next decision about what only a user can change: a name that is taken, a refused pod."""
 GARBAGE_SECONDS = 2.0
-"""Until the next look at objects of an earlier job of the same name, which the garbage collector deletes."""
+"""Until the next decision about objects of an earlier job of this name, which are being deleted."""
 REASONS = frozenset({"NameConflict", "CreateRefused"})
 """Those of an `Obstacle` that a user must do something about."""
 

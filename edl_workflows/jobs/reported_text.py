@@ -32,7 +32,7 @@ def escape_controls(text: str, keep: str = _KEPT) -> str:
 
 
 def inert_text(text: str) -> str:
-    """Text as a status may keep it. Argo puts parameters into templates as text: ``{{`` is written ``{ {``."""
+    """Text as a status may keep it. ``{{`` becomes ``{ {``: Argo expands it in parameters of templates."""
     return _BRACES.sub("{ ", escape_controls(text))
 
 

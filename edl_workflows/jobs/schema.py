@@ -21,8 +21,8 @@ Schema = dict[str, Any]
 
 _QUANTITY_PATTERN = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$"
 _COPIED = (
-    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength", "maxProperties", "minItems", "maxItems",
-    "description", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields",
+    "type", "format", "pattern", "enum", "minimum", "maximum", "minLength", "maxLength", "maxProperties",
+    "minItems", "maxItems", "description", "x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields",
 )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ class _Documented(GenerateJsonSchema):
 
 
 def _attributes(doc: str) -> dict[str, str]:
-    """Field name → text, from lines ``a, b: text`` (deeper lines go on) of a Google-style Attributes section."""
+    """Field name → text, from the entries ``a, b: text`` of a Google-style Attributes section."""
     _, _, section = doc.partition("Attributes:\n")
     entries = re.split(r"\n(?=    \w)|(?<=\.)  (?=\w+(?:, \w+)*: )", section.split("\n\n")[0])
     found: dict[str, str] = {}

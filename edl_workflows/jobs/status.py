@@ -56,7 +56,7 @@ class ReplicaCounts(Status):
 
 
 class JobStatus(Status):
-    """What every job says of itself.
+    """The fields of every job's status.
 
     A job may have been run by another operator of its kind before. Fields in a form that only that operator
     knows are read as absent. A job that it finished is finished, even where only the conditions say so: the

@@ -1,4 +1,4 @@
-"""A world in memory for tests of kinds: objects, and a loop that decides and applies as the controller does.
+"""A namespace in memory for tests of kinds, with a loop that decides and applies as the controller does.
 
 It knows as much of Kubernetes as reconcile relies on: uids, generations, resource versions, AlreadyExists,
 graceful deletion of pods, garbage collection by owner. For API semantics use the embedded cluster.

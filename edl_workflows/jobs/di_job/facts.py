@@ -1,8 +1,6 @@
-"""What is observed of one DIJob, sorted once: a place for each replica, and what stands beside the places.
-Pure.
-"""
+"""What is observed of one DIJob. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,6 +10,7 @@ from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase, TaskCounts
 from edl_workflows.jobs.di_job.pods import DIReplica
+from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects
 
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
@@ -25,19 +24,14 @@ STEADY = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class DIReplicaState:
+class DIReplicaState(ReplicaState):
     """One replica and its pod.
 
     Attributes:
-        pod: its pod, if there is one.
-        completed: it has succeeded, now or earlier.
-        known_completed: the status says so already.
+        wanted: what the job wants of it.
     """
 
-    replica: DIReplica
-    pod: Manifest | None
-    completed: bool
-    known_completed: bool
+    wanted: DIReplica
 
     @property
     def live(self) -> bool:
@@ -59,12 +53,12 @@ class DIReplicaState:
 
     @property
     def failed(self) -> bool:
-        """Whether its pod ended badly by its own fault."""
+        """Whether its pod failed by its own fault."""
         return self.pod is not None and self.over and not _lost(self.pod)
 
     @property
     def lost(self) -> bool:
-        """Whether its pod ended for another cause: told to end, evicted, never admitted, its machine lost."""
+        """Whether its pod ended for another cause: stopped, evicted, never admitted, its node lost."""
         return self.over and not self.failed
 
     @property
@@ -79,7 +73,7 @@ class DIReplicaState:
             self.pod is not None
             and not self.completed
             and not manifests.is_terminating(self.pod)
-            and manifests.get_label(self.pod, pods.PLACE_LABEL) != self.replica.place
+            and manifests.get_label(self.pod, pods.PLACE_LABEL) != self.wanted.place
         )
 
     def how(self) -> str:
@@ -92,37 +86,25 @@ class DIReplicaState:
 
 
 @dataclass(frozen=True)
-class DIJobFacts:
-    """A job and its world.
+class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
+    """A job and what is observed of it.
 
     Attributes:
-        places: one for each replica that the job is to have, task by task.
-        surplus: pods of the job beyond its replicas.
-        service, secret: the job's.
+        secret: the job's token.
     """
 
-    job: DIJob
-    observed: Observed
-    places: Sequence[DIReplicaState]
-    surplus: Sequence[Manifest]
-    service: Manifest | None
     secret: Manifest | None
 
     @classmethod
     def of(cls, job: DIJob, observed: Observed) -> "DIJobFacts":
-        """Sort what was observed."""
-        own = {manifests.name_of(p): p for p in observed.of("Pod") if manifests.owned_by(p, job)}
-        places = [_place(job, replica, own) for replica in pods.list_replicas(job)]
-        wanted = {place.replica.name for place in places}
+        """Sort what is observed."""
+        own = own_objects(job, observed, "Pod")
+        replicas = [_observe(job, replica, own) for replica in pods.list_replicas(job)]
+        wanted = {replica.name for replica in replicas}
         surplus = [pod for name, pod in own.items() if name not in wanted]
         service = _owned(job, observed.find("Service", pods.service_name(job)))
         secret = _owned(job, observed.find("Secret", pods.token_secret_name(job)))
-        return cls(job, observed, places, surplus, service, secret)
-
-    @property
-    def now(self) -> datetime:
-        """The time of the decision."""
-        return self.observed.now
+        return cls(job, observed, replicas, surplus, [] if service is None else [service], secret)
 
     @property
     def phase(self) -> DIJobPhase | None:
@@ -130,19 +112,9 @@ class DIJobFacts:
         return self.job.status.phase
 
     @property
-    def pods(self) -> list[Manifest]:
-        """All pods of the job."""
-        return [*(place.pod for place in self.places if place.pod is not None), *self.surplus]
-
-    @property
-    def live(self) -> list[Manifest]:
-        """Pods whose containers have not ended, those being deleted included."""
-        return [pod for pod in self.pods if not manifests.has_ended(pod)]
-
-    @property
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
-        own = [p.pod for p in self.places if p.pod is not None and not p.completed]
+        own = [p.pod for p in self.replicas if p.pod is not None and not p.completed]
         return [pod for pod in (*own, *self.surplus) if not self._of_now(pod)]
 
     def _of_now(self, pod: Manifest | None) -> bool:
@@ -152,7 +124,7 @@ class DIJobFacts:
     @property
     def completed(self) -> bool:
         """Whether all replicas that the job is to have now have succeeded."""
-        return bool(self.places) and all(place.completed for place in self.places)
+        return bool(self.replicas) and all(replica.completed for replica in self.replicas)
 
     @property
     def cut_short(self) -> bool:
@@ -162,8 +134,8 @@ class DIJobFacts:
         A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had
         before.
         """
-        fresh = any(place.completed and not place.known_completed for place in self.places)
-        ended = fresh and len(self.places) >= self.job.status.replicas
+        fresh = any(replica.completed and not replica.known_completed for replica in self.replicas)
+        ended = fresh and len(self.replicas) >= self.job.status.replicas
         return self.job.spec.preemptible and self.completed and not ended
 
     @property
@@ -173,11 +145,11 @@ class DIJobFacts:
         A restart covers all pods that fail until every replica has a pod again, as of learner and collectors
         that need each other; but not the pods that were made for it. A pod that is on its way out, since the
         job is suspended or the pod
-        was made for another place or generation, may fail as it likes: its peers are gone before it.
+        was made for another replica or generation, may fail as it likes: its peers are gone before it.
         """
         if self.job.spec.suspend:
             return []
-        failed = [p for p in self.places if p.failed and not p.moved and self._of_now(p.pod)]
+        failed = [p for p in self.replicas if p.failed and not p.moved and self._of_now(p.pod)]
         if self.phase is not DIJobPhase.RESTARTING:
             return failed
         count = str(self.job.status.restarts)
@@ -191,7 +163,7 @@ class DIJobFacts:
         if not self.job.spec.preemptible:
             return False
         stale = self.stale
-        moved = [place.pod for place in self.places if place.moved]
+        moved = [replica.pod for replica in self.replicas if replica.moved]
         surplus = [
             pod for pod in self.surplus if not manifests.has_ended(pod) and not manifests.is_terminating(pod)
         ]
@@ -201,23 +173,23 @@ class DIJobFacts:
     def deviates(self) -> bool:
         """Whether a pod is to come or to go, for whatever reason."""
         return bool(self.surplus or self.stale) or any(
-            not place.completed and (not place.live or place.moved) for place in self.places
+            not replica.completed and (not replica.live or replica.moved) for replica in self.replicas
         )
 
-    def pause(self, place: DIReplicaState) -> float:
+    def pause(self, replica: DIReplicaState) -> float:
         """Seconds until a pod that has ended is replaced.
 
         After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost
         before it was
         10 s old: when it would have been.
         """
-        pod = place.pod
+        pod = replica.pod
         if pod is None:
             return 0.0
         created = manifests.parse_time(pod["metadata"].get("creationTimestamp")) or self.now
         end = _finished_at(pod) or created
         restarts = self.job.status.restarts
-        if place.lost:
+        if replica.lost:
             left = created + PAUSE - self.now
         elif restarts <= 1 or end - created >= STEADY:
             return 0.0
@@ -261,14 +233,21 @@ def _finished_at(pod: Manifest) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _place(job: DIJob, replica: DIReplica, own: Mapping[str, Manifest]) -> DIReplicaState:
-    pod = own.get(replica.name)
-    before = job.status.replica_statuses.get(replica.task.title, TaskCounts()).completed
-    known = replica.index in before
+def _observe(job: DIJob, wanted: DIReplica, own: Mapping[str, Manifest]) -> DIReplicaState:
+    pod = own.get(wanted.name)
+    before = job.status.replica_statuses.get(wanted.task.title, TaskCounts()).completed
+    known = wanted.index in before
     succeeded = (
         pod is not None
         and manifests.pod_phase(pod) == "Succeeded"
         and not manifests.is_terminating(pod)
         and manifests.get_label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
     )
-    return DIReplicaState(replica, pod, known or succeeded, known)
+    return DIReplicaState(
+        index=wanted.index,
+        name=wanted.name,
+        pod=pod,
+        completed=known or succeeded,
+        known_completed=known,
+        wanted=wanted,
+    )

@@ -28,7 +28,7 @@ _CRD = CrdOptions(
 
 
 def view(job: DIJob) -> JobView:
-    """Map a job to its `JobView`. Starting is Pending before the job has ever run, and Restarting afterwards."""
+    """Map a job to its `JobView`. Starting is Pending until the job has run once, then Restarting."""
     has_run = any(condition.type == DIJobPhase.RUNNING.condition for condition in job.status.conditions)
     starting = JobPhase.RESTARTING if has_run else JobPhase.PENDING
     return view_of(job, {DIJobPhase.STARTING: starting, DIJobPhase.RESCHEDULING: JobPhase.SCALING})

@@ -134,7 +134,10 @@ class DIJobSpec(Model):
 
     model_config = cel_rules(
         (
-            "['learner', 'collector', 'evaluator'].all(kind, self.tasks.filter(t, t.type == kind).size() <= 1)",
+            (
+                "['learner', 'collector', 'evaluator'].all(kind, "
+                "self.tasks.filter(t, t.type == kind).size() <= 1)"
+            ),
             "tasks: at most one task of each of the types learner, collector and evaluator",
         ),
         (
@@ -247,7 +250,8 @@ def _find_pod_name_problems(metadata: Metadata, spec: DIJobSpec) -> list[Problem
     for index, task in enumerate(spec.tasks):
         longest = f"{job}-{task.title}-{task.replicas - 1}"
         if len(longest) > 63:
-            message = f"pods would be named like {longest!r} ({len(longest)} characters, at most 63): shorten it or the job's name"
+            size = f"{len(longest)} characters, at most 63"
+            message = f"pods would be named like {longest!r} ({size}): shorten it or the job's name"
             problems.append(Problem(f"spec.tasks.{index}.name", message))
     return problems
 

@@ -236,7 +236,8 @@ class DIPodMaker:
     def _node_lists(self) -> dict[str, str]:
         """``DI_NODES`` and ``DI_<TASK>_NODES``: names of hosts, without ports, in the order of ``DI_RANK``
         and of ``DI_TASK_RANK``."""
-        zone = f"{service_name(self._job)}.{self._job.metadata.namespace or 'default'}.{self._settings.di_service_domain}"
+        namespace = self._job.metadata.namespace or "default"
+        zone = f"{service_name(self._job)}.{namespace}.{self._settings.di_service_domain}"
         by_rank = sorted(self._replicas, key=lambda replica: replica.rank)
         hosts = {"DI_NODES": [f"{replica.name}.{zone}" for replica in by_rank]}
         for replica in self._replicas:

@@ -14,6 +14,7 @@ from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.status import CounterChange, make_events, status_delay, status_patch
+from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, suspending
 from edl_workflows.jobs.status import PhaseVerdict
 
 NOTHING = CounterChange()
@@ -29,13 +30,13 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     if status.phase is not None and status.phase.final:
         return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The job's end: all replicas have succeeded, or one failed too often.
-    if verdict := _verdict(facts):
-        return _finished(facts, verdict)
+    if end := _find_end(facts):
+        return _finished(facts, end)
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)
-    # 4. Foreign objects where ours should be.
-    if blocked := _blocked(facts):
+    # 4. Objects of others have names that the job needs.
+    if blocked := _report_conflict(facts):
         return blocked
     # 5. What is about to be replaced is counted first.
     if (counted := _counted(facts)) is not None:
@@ -44,7 +45,7 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     return _run(facts)
 
 
-def _verdict(facts: DIJobFacts) -> PhaseVerdict | None:
+def _find_end(facts: DIJobFacts) -> PhaseVerdict | None:
     """How the job has ended; None while it has not."""
     key = facts.job.key
     if facts.completed and not facts.cut_short:
@@ -60,46 +61,40 @@ def _verdict(facts: DIJobFacts) -> PhaseVerdict | None:
     return None
 
 
-def _said(places: list[DIReplicaState]) -> str:
-    named = ", ".join(f"{place.replica.name} ({place.how()})" for place in places[:_NAMED])
-    more = len(places) - _NAMED
+def _said(replicas: list[DIReplicaState]) -> str:
+    named = ", ".join(f"{replica.name} ({replica.how()})" for replica in replicas[:_NAMED])
+    more = len(replicas) - _NAMED
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _finished(facts: DIJobFacts, outcome: PhaseVerdict) -> Actions:
+def _finished(facts: DIJobFacts, verdict: PhaseVerdict) -> Actions:
     """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
     if not (facts.phase and facts.phase.final):
-        return _act(facts, outcome)  # the pods are all that tells of it so far
+        return _act(facts, verdict)  # the pods are all that tells of it so far
     policy = facts.job.spec.clean_pod_policy
     going = {"All": facts.pods, "Running": facts.live, "None": []}[policy]
-    service = [] if facts.service is None else [facts.service]
-    return _act(facts, outcome, delete=_deletions([*going, *service]))
+    return _act(facts, verdict, delete=delete_all([*going, *facts.services]))
 
 
 def _suspend(facts: DIJobFacts) -> Actions:
     if not facts.pods:
-        service = [] if facts.service is None else [facts.service]
         done = PhaseVerdict(DIJobPhase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
-        # Whoever still believes to belong to the job is of an earlier generation from now on.
+        # A pod that still runs unseen belongs to an earlier generation from now on.
         count = CounterChange(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
-        return _act(facts, done, count, delete=_deletions(service))
-    # A replica that has just succeeded stays until the status says so.
-    fresh = [p.pod for p in facts.places if p.completed and not p.known_completed]
-    message = f"pods that have not ended yet: {len(facts.live)}"
-    outcome = PhaseVerdict(facts.phase or DIJobPhase.PENDING, "Suspending", message)
-    return _act(facts, outcome, delete=_deletions(pod for pod in facts.pods if pod not in fresh))
+        return _act(facts, done, count, delete=delete_all(facts.services))
+    return _act(facts, suspending(facts, DIJobPhase.PENDING), delete=delete_all(facts.recorded_pods))
 
 
-def _blocked(facts: DIJobFacts) -> Actions | None:
-    """Objects that have a name of ours and are not the job's."""
-    wanted = [("Pod", place.replica.name) for place in facts.places]
+def _report_conflict(facts: DIJobFacts) -> Actions | None:
+    """Objects that have a name which the job needs, and that it does not own."""
+    wanted = [("Pod", replica.name) for replica in facts.replicas]
     wanted.append(("Secret", pods.token_secret_name(facts.job)))
     wanted.append(("Service", pods.service_name(facts.job)))
     obstacle = obstacles.find_conflict(facts.job, facts.observed, wanted)
     if obstacle is None:
         return None
-    outcome = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
-    return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
+    verdict = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
+    return replace(_act(facts, verdict), requeue_after=obstacle.seconds)
 
 
 def _going_on(facts: DIJobFacts) -> DIJobPhase:
@@ -126,36 +121,36 @@ def _counted(facts: DIJobFacts) -> Actions | None:
             facts, PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", "the allocation changed"), count
         )
     if facts.phase in (DIJobPhase.STARTING, DIJobPhase.RUNNING) and facts.deviates:
-        outcome = PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", _why(facts))
-        return _act(facts, outcome, CounterChange(reschedules=1))
+        verdict = PhaseVerdict(DIJobPhase.RESCHEDULING, "JobRescheduling", _why(facts))
+        return _act(facts, verdict, CounterChange(reschedules=1))
     return None
 
 
 def _why(facts: DIJobFacts) -> str:
     """What differs from what the job wants, for a reschedule's message."""
-    lost = [place for place in facts.places if place.lost]
+    lost = [replica for replica in facts.replicas if replica.lost]
     if lost:
         return f"{_said(lost)} ended for a cause outside of the program"
-    if gone := [p.replica.name for p in facts.places if not p.completed and not p.live]:
+    if gone := [p.name for p in facts.replicas if not p.completed and not p.live]:
         return f"pods that are missing: {', '.join(gone[:_NAMED])}"
-    if moved := [p.replica.name for p in facts.places if p.moved]:
+    if moved := [p.name for p in facts.replicas if p.moved]:
         return f"pods that are to have another rank or template: {', '.join(moved[:_NAMED])}"
     return f"pods that are not wanted any more: {len(facts.surplus) + len(facts.stale)}"
 
 
 def _run(facts: DIJobFacts) -> Actions:
     stale = facts.stale
-    over = [place for place in facts.places if place.over]
-    pauses = [(place, facts.pause(place)) for place in over]
-    due = [place.pod for place, seconds in pauses if not seconds and place.pod is not None]
-    moved = [place.pod for place in facts.places if place.moved and place.pod is not None]
+    over = [replica for replica in facts.replicas if replica.over]
+    pauses = [(replica, facts.pause(replica)) for replica in over]
+    due = [replica.pod for replica, seconds in pauses if not seconds and replica.pod is not None]
+    moved = [replica.pod for replica in facts.replicas if replica.moved and replica.pod is not None]
     going = {manifests.name_of(pod): pod for pod in (*stale, *facts.surplus, *moved, *due)}
     # Nobody of a new generation before all of the earlier ones are gone.
     create = [] if stale else _missing(facts)
     made = {manifests.name_of(manifest) for manifest in create if manifest["kind"] == "Pod"}
-    waiting = going or [p for p in facts.places if not (p.completed or p.live or p.replica.name in made)]
-    outcome = _still(facts) if waiting else _settled(facts, starting=bool(made))
-    actions = _act(facts, outcome, create=create, delete=_deletions(going.values()))
+    waiting = going or [p for p in facts.replicas if not (p.completed or p.live or p.name in made)]
+    verdict = _still(facts) if waiting else _settled(facts, starting=bool(made))
+    actions = _act(facts, verdict, create=create, delete=delete_all(going.values()))
     later = min((seconds for _, seconds in pauses if seconds), default=None)
     return actions if actions.requeue_after else replace(actions, requeue_after=later)
 
@@ -164,14 +159,14 @@ def _missing(facts: DIJobFacts) -> list[Manifest]:
     """Token and service first: pods don't start without the one, and their programs look for each other as
     soon as they run. A replica that has succeeded is done."""
     made: list[Manifest] = []
-    if facts.secret is None and facts.places:
+    if facts.secret is None and facts.replicas:
         made.append(pods.make_token_secret(facts.job, facts.observed.new_token))
-    if facts.service is None and facts.places:
+    if not facts.services and facts.replicas:
         made.append(pods.make_service(facts.job))
-    missing = [place for place in facts.places if place.pod is None and not place.completed]
+    missing = [replica for replica in facts.replicas if replica.pod is None and not replica.completed]
     if missing:
         maker = pods.DIPodMaker(facts.job, facts.observed.settings)
-        made += [maker.pod(place.replica) for place in missing]
+        made += [maker.pod(replica.wanted) for replica in missing]
     return made
 
 
@@ -188,10 +183,10 @@ def _still(facts: DIJobFacts) -> PhaseVerdict:
 def _settled(facts: DIJobFacts, *, starting: bool) -> PhaseVerdict:
     """Every replica has a pod, or has succeeded."""
     key = facts.job.key
-    if not facts.places:
+    if not facts.replicas:
         message = "the job is preemptible and has no allocation of nodes yet (status.allocation)"
         return PhaseVerdict(DIJobPhase.PENDING, "Unallocated", message)
-    ready = not starting and all(place.ready or place.completed for place in facts.places)
+    ready = not starting and all(replica.ready or replica.completed for replica in facts.replicas)
     hint = obstacles.why_pods_wait(facts.live)
     if ready or (facts.phase is DIJobPhase.RUNNING and not starting):
         return PhaseVerdict(DIJobPhase.RUNNING, "JobRunning", hint or f"DIJob {key} is running.")
@@ -200,29 +195,23 @@ def _settled(facts: DIJobFacts, *, starting: bool) -> PhaseVerdict:
     )
 
 
-def _deletions(going: Iterable[Manifest]) -> list[Deletion]:
-    return [manifests.delete_object(obj) for obj in going if not manifests.is_terminating(obj)]
-
-
 def _act(
     facts: DIJobFacts,
-    outcome: PhaseVerdict,
+    verdict: PhaseVerdict,
     count: CounterChange = NOTHING,
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once. Refused creations are told in the status, and tried again."""
+    """All actions of a decision. Refused creates are reported in the status and tried again."""
     create = tuple(create)
-    obstacle = obstacles.find_refusal(facts.observed, create)
-    if obstacle is not None:
-        outcome = PhaseVerdict(_going_on(facts), obstacle.reason, obstacle.message)
+    verdict, obstacle = apply_obstacle(facts.observed, create, verdict, _going_on(facts))
     secrets = [manifest for manifest in create if manifest["kind"] == "Secret" and obstacle is None]
-    patch = status_patch(facts, outcome, count, next(iter(secrets), facts.secret))
+    patch = status_patch(facts, verdict, count, next(iter(secrets), facts.secret))
     return Actions(
         create=create,
         delete=tuple(delete),
         status=patch,
         status_may_wait=status_delay(facts.job.status, patch),
-        events=make_events(facts, outcome),
+        events=make_events(facts, verdict),
         requeue_after=obstacle.seconds if obstacle else None,
     )

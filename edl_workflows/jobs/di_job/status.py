@@ -31,7 +31,7 @@ STARTING_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CounterChange:
-    """What a decision adds to the status' counters.
+    """What a decision adds to the counters of the status.
 
     Attributes:
         anew: the task whose replicas have not succeeded any more; "" for none.
@@ -65,8 +65,8 @@ def status_patch(
             "observed_generation": facts.job.metadata.generation,
             "conditions": update_conditions(old, outcome, CREATED, facts.now),
             "replica_statuses": _by_task(facts, phase, count.anew),
-            "replicas": old.replicas if phase.final else len(facts.places),
-            "ready_replicas": 0 if phase.final else sum(place.ready for place in facts.places),
+            "replicas": old.replicas if phase.final else len(facts.replicas),
+            "ready_replicas": 0 if phase.final else sum(replica.ready for replica in facts.replicas),
             "restarts": old.restarts + count.restarts,
             "reschedules": old.reschedules + count.reschedules,
             "generation": old.generation + count.generation,
@@ -101,7 +101,7 @@ def make_events(facts: DIJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
 
 def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCounts]:
     found = {
-        task.title: _count(facts, task, [p for p in facts.places if p.replica.task is task], phase)
+        task.title: _count(facts, task, [p for p in facts.replicas if p.wanted.task is task], phase)
         for task in facts.job.spec.tasks
     }
     if anew:
@@ -109,21 +109,21 @@ def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCo
     return found
 
 
-def _count(facts: DIJobFacts, task: Task, places: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
+def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
     before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
-    active = [p for p in places if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
+    active = [p for p in replicas if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
     # A job that is to have no replicas now has not forgotten which of them had succeeded.
-    completed = [p.replica.index for p in places if p.completed] if facts.places else before.completed
-    failed = sum(place.failed for place in places)
+    completed = [p.wanted.index for p in replicas if p.completed] if facts.replicas else before.completed
+    failed = sum(replica.failed for replica in replicas)
     return TaskCounts(
-        desired=len(places),
+        desired=len(replicas),
         active=0 if phase.final else len(active),
-        ready=0 if phase.final else sum(place.ready for place in places),
+        ready=0 if phase.final else sum(replica.ready for replica in replicas),
         succeeded=len(completed),
         # Pods that were cleaned up have failed none the less.
         failed=max(failed, before.failed) if phase.final else failed,
         completed=completed,
-        ranks=[p.replica.rank for p in places] if facts.places else before.ranks,
+        ranks=[p.wanted.rank for p in replicas] if facts.replicas else before.ranks,
         label_selector=pods.selector(facts.job, task),
     )
 

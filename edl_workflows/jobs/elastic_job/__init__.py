@@ -1,1 +1,1 @@
-"""ElasticJob: a training job whose workers and parameter servers may change while it runs (DLRover's kind)."""
+"""ElasticJob, DLRover's kind: a training job whose workers and parameter servers may change while it runs."""

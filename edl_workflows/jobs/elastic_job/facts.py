@@ -15,7 +15,7 @@ from edl_workflows.jobs.scale_plan.plan_order import list_plans
 
 @dataclass(frozen=True)
 class ElasticJobFacts:
-    """A job and its world.
+    """A job and what is observed of it.
 
     Attributes:
         masters: its master pods, oldest first.

@@ -1,4 +1,4 @@
-"""ElasticJob's row of the registry: what decisions about a job look at, and how pipelines and kubectl see it."""
+"""ElasticJob's row of the registry: what decisions read, and how pipelines and kubectl see a job."""
 
 from collections.abc import Callable
 from dataclasses import replace

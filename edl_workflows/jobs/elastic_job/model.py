@@ -195,7 +195,10 @@ class ElasticJobSpec(Model):
             "a job has one chief",
         ),
         (
-            "!has(self.replicaSpecs.dlrover__dash__master) || self.replicaSpecs.dlrover__dash__master.replicas <= 1",
+            (
+                "!has(self.replicaSpecs.dlrover__dash__master) || "
+                "self.replicaSpecs.dlrover__dash__master.replicas <= 1"
+            ),
             "a job has one dlrover-master",
         ),
         *(_needs_container(role) for role in ("ps", "worker", "chief", "evaluator")),
@@ -204,7 +207,10 @@ class ElasticJobSpec(Model):
             "envs: names of variables that the controller sets can't be used",
         ),
         (
-            "!has(self.envs) || self.envs.all(name, !(has(self.envs[name].value) && has(self.envs[name].valueFrom)))",
+            (
+                "!has(self.envs) || "
+                "self.envs.all(name, !(has(self.envs[name].value) && has(self.envs[name].valueFrom)))"
+            ),
             "envs: a variable has either value or valueFrom",
         ),
         (
@@ -419,7 +425,10 @@ class ElasticJob(Job):
     model_config = cel_rules(
         (
             f"size(self.metadata.name) <= {names.MAX_JOB_NAME}",
-            f"metadata.name: at most {names.MAX_JOB_NAME} characters: the names of the job's services add to it",
+            (
+                f"metadata.name: at most {names.MAX_JOB_NAME} characters: "
+                "the names of the job's services add to it"
+            ),
         ),
         (
             "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",

@@ -217,7 +217,7 @@ def _master_container(settings: InstallationSettings) -> Container:
         "ports": [{"name": "http", "containerPort": names.MASTER_PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": names.MASTER_PORT}, "periodSeconds": 5},
         "resources": {"requests": requests, "limits": {"memory": settings.master_memory_limit}},
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # its last line becomes part of the job's message
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the job's message quotes its last line
     }
 
 

@@ -94,7 +94,7 @@ def _restart_limit(facts: ElasticJobFacts) -> int:
 
 
 def _suspend(facts: ElasticJobFacts) -> Actions:
-    """Workers first, since the chief saves a checkpoint when it is told to end, and needs the others for it."""
+    """Stop workers first: the chief saves a checkpoint when it is stopped, and needs the others for it."""
     workers = facts.live(*_WORKERS)
     others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
     going = workers or others
@@ -137,7 +137,7 @@ def _blocked(facts: ElasticJobFacts) -> Actions | None:
 def _run(facts: ElasticJobFacts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
     # The master only behind all it needs: it must never start with a foreign token. The loop stops at a
-    # create that is # refused or finds its name taken.
+    # create that is refused or finds its name taken.
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
@@ -150,7 +150,7 @@ def _run(facts: ElasticJobFacts) -> Actions:
 
 
 def _old_pods(facts: ElasticJobFacts) -> Iterator[Manifest]:
-    """On machines that come and go, pods that ended would pile up for as long as the job runs."""
+    """Ended and replaced pods beyond the history limit: on unreliable nodes they would pile up."""
     limit = facts.job.spec.fault_tolerance.replaced_pods_history_limit
     for replaced in facts.replaced().values():
         yield from replaced[: max(0, len(replaced) - limit)]

@@ -110,7 +110,7 @@ def make_events(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, .
 
 
 def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
-    """Running holds on while a job is scaled."""
+    """Running stays True while a job is scaled."""
     return (ElasticJobPhase.RUNNING.condition,) if outcome.phase is ElasticJobPhase.SCALING else ()
 
 
@@ -135,7 +135,7 @@ def _desired(facts: ElasticJobFacts) -> Mapping[str, int]:
 def _count(
     facts: ElasticJobFacts, role: str, desired: int, pods: list[Manifest], phase: KindPhase
 ) -> ReplicaStatus:
-    """A running or pending pod that is being deleted is counted nowhere: it is on its way out."""
+    """A running or pending pod that is being deleted is not counted."""
     phases = [
         manifests.pod_phase(p) for p in pods if manifests.has_ended(p) or not manifests.is_terminating(p)
     ]

@@ -181,7 +181,10 @@ class ScalePlanSpec(Model):
 
     model_config = cel_rules(
         (
-            "!(has(oldSelf.ownerJob) && oldSelf.ownerJob != '') || has(self.ownerJob) && self.ownerJob == oldSelf.ownerJob",
+            (
+                "!(has(oldSelf.ownerJob) && oldSelf.ownerJob != '') || "
+                "has(self.ownerJob) && self.ownerJob == oldSelf.ownerJob"
+            ),
             "ownerJob can't be changed: make a new plan",
         ),
     )

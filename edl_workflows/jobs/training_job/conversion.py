@@ -63,7 +63,8 @@ def _notes(job: TrainingJob) -> list[str]:
         and f"is empty; write what follows {' '.join(AGENT)}",
         "trainer.min-instance": low != high
         and TrainingRole.PSERVER in spec.counts
-        and f"an ElasticJob with parameter servers has no bounds ({low} to {high}); ScalePlans and edl scale change its workers",
+        and f"an ElasticJob with parameter servers has no bounds ({low} to {high}); ScalePlans and edl scale "
+        "change its workers",
         "passes": spec.all_passes > 1 and "the program says how many epochs it trains",
         "port": "the agent chooses the ports",
         "failurePercent": spec.failure_percent != 100
@@ -73,5 +74,5 @@ def _notes(job: TrainingJob) -> list[str]:
         "autoclean": spec.autoclean and "an ElasticJob has no such setting",
     }
     notes = [f"spec.{path}: {why}" for path, why in lost.items() if why]
-    text = "the program gets its data and its cluster from the agent, not from PADDLE_*; see how-to/write-a-training-program"
-    return [*notes, f"spec.replicaSpecs: {text}"]
+    text = "the program gets its data and its cluster from the agent, not from PADDLE_*"
+    return [*notes, f"spec.replicaSpecs: {text}; see how-to/write-a-training-program"]

@@ -103,7 +103,8 @@ def _scale_problems(job: TrainingJob, role: str, change: RoleChange) -> Iterator
             message = f"must be from {low} (min-instance) to {high} (max-instance), got {change.replicas}"
             yield Problem(path, message)
         elif _too_late(job) and change.replicas != job.status.parallelism:
-            message = f"a trainer has succeeded, and the job is not fault_tolerant: it ends with its {job.status.parallelism}"
+            rest = f"it ends with its {job.status.parallelism}"
+            message = f"a trainer has succeeded, and the job is not fault_tolerant: {rest}"
             yield Problem(path, message)
 
 

@@ -55,7 +55,10 @@ RULES: tuple[tuple[str, str], ...] = (
         f"pserver.entrypoint: {_ENTRYPOINT}",
     ),
     (
-        f"self.launcher != 'sh' || !(has(self.master) || self.fault_tolerant) || has(self.master) && {_entrypoint('master')}",
+        (
+            "self.launcher != 'sh' || !(has(self.master) || self.fault_tolerant) || "
+            f"has(self.master) && {_entrypoint('master')}"
+        ),
         f"master.entrypoint: {_ENTRYPOINT}",
     ),
     *(
@@ -368,7 +371,7 @@ class TrainingJobStatus(JobStatus):
 
 
 class TrainingJob(Job):
-    """A PaddlePaddle job: a master that hands out the data, parameter servers, and trainers that come and go."""
+    """A PaddlePaddle job: a master that hands out the data, parameter servers, trainers that come and go."""
 
     model_config = cel_rules(
         (

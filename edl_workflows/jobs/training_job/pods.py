@@ -251,7 +251,7 @@ def _container(
         "ports": [{"name": n, "containerPort": p} for n, p in ports_of(job, role)],
         "resources": _resources(job, role),
         "volumeMounts": mounts,
-        "terminationMessagePolicy": "FallbackToLogsOnError",  # its last lines become part of the job's message
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the job's message quotes its last lines
     }
     return {key: value for key, value in found.items() if value}
 

@@ -1,15 +1,14 @@
-"""The pure state machine of a TrainingJob: its pods in their order, scaling, replacements, its end, suspend,
-clean-up.
-"""
+"""The pure state machine of a TrainingJob: pods in order, scaling, replacements, end, suspend, clean-up."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
+from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending
 from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.training_job import pods
-from edl_workflows.jobs.training_job.facts import TrainingJobFacts, TrainingReplicaState
+from edl_workflows.jobs.training_job.facts import TrainingJobFacts
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.status import (
     TOO_LATE,
@@ -22,154 +21,123 @@ from edl_workflows.jobs.training_job.types import TrainingRole
 from edl_workflows.jobs.training_job.verdict import find_end, is_replaced, seconds_left
 
 _LAST_FIRST = tuple(reversed(TrainingRole))
-"""Trainers end first: one that saves when it is told to end needs the servers."""
+"""Trainers stop first: one that saves a checkpoint when it is stopped needs the servers."""
 
 
 def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     """What to do about a job now."""
     facts = TrainingJobFacts.of(job, observed)
     status = job.status
-    # 1. Final phases are final; what still runs is released.
+    # 1. Final phases are final; pods that still run are stopped.
     if status.phase is not None and status.phase.final:
-        return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
-    # 2. The job's end: by its trainers, by too many failures, by what does not become ready. It is told
-    # before anything # goes: who looks next, perhaps another controller, can't see how the job ended from
-    # pods that are gone.
-    if outcome := find_end(facts):
-        return _act(facts, outcome)
+        return _clean_up(facts, PhaseVerdict(status.phase, status.reason, status.message))
+    # 2. The job's end: by its trainers, by too many failures, by a role that does not become ready. Nothing
+    # is
+    #    deleted before the status says it: deleted pods can't tell the next decision how the job ended.
+    if verdict := find_end(facts):
+        return _act(facts, verdict)
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)
-    # 4. Foreign objects where ours should be.
-    if blocked := _blocked(facts):
+    # 4. Objects of others have names that the job needs.
+    if blocked := _report_conflict(facts):
         return blocked
     # 5. Pods of an earlier cluster go before those of the new one are made.
     if facts.stale:
-        return _in_time(facts, _act(facts, _phase(facts), delete=_wave([*facts.stale, *facts.surplus])))
+        going = _next_to_stop([*facts.stale, *facts.surplus])
+        return _keep_deadlines(facts, _act(facts, _current_phase(facts), delete=going))
     # 6. Surplus and failed pods go, missing ones are made: master, then pservers, then trainers.
-    return _run(facts)
+    return _replace_pods(facts)
 
 
-def _finished(facts: TrainingJobFacts, outcome: PhaseVerdict) -> Actions:
-    """What runs ends, and its services go; what has ended stays for its logs, or goes too with autoclean."""
+def _clean_up(facts: TrainingJobFacts, verdict: PhaseVerdict) -> Actions:
+    """Delete the services and the pods that run; with autoclean also the ended pods with their logs."""
     gone = facts.pods if facts.job.spec.autoclean else facts.live
-    objects = [*gone, *facts.services.values()]
-    return _act(
-        facts,
-        outcome,
-        delete=[manifests.delete_object(o) for o in objects if not manifests.is_terminating(o)],
-    )
+    return _act(facts, verdict, delete=delete_all([*gone, *facts.services]))
 
 
 def _suspend(facts: TrainingJobFacts) -> Actions:
     if not facts.pods:
-        services = [
-            manifests.delete_object(s) for s in facts.services.values() if not manifests.is_terminating(s)
-        ]
-        done = PhaseVerdict(
-            TrainingJobPhase.SUSPENDED, "JobSuspended", f"TrainingJob {facts.job.key} is suspended."
-        )
-        return _act(facts, done, delete=services)
-    # What has just succeeded stays until the status says so.
-    fresh = [place.pod for place in facts.places if place.completed and not facts.known_complete(place)]
-    wave = _wave(pod for pod in facts.pods if pod not in fresh)
-    message = f"pods that have not ended yet: {len(facts.live)}"
-    return _act(
-        facts,
-        PhaseVerdict(facts.job.status.phase or TrainingJobPhase.CREATING, "Suspending", message),
-        delete=wave,
-    )
+        message = f"TrainingJob {facts.job.key} is suspended."
+        done = PhaseVerdict(TrainingJobPhase.SUSPENDED, "JobSuspended", message)
+        return _act(facts, done, delete=delete_all(facts.services))
+    going = _next_to_stop(facts.recorded_pods)
+    return _act(facts, suspending(facts, TrainingJobPhase.CREATING), delete=going)
 
 
-def _wave(going: Iterable[Manifest]) -> list[Deletion]:
-    """Who of these is to be deleted now: who has ended, and no server before all trainers have."""
-    going = list(going)
+def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
+    """The pods to delete now: ended ones, and of the others no server before all trainers have ended."""
     wave = [pod for pod in going if manifests.has_ended(pod)]
     for role in _LAST_FIRST:
         running = [
             p for p in going if manifests.get_label(p, pods.ROLE_LABEL) == role and not manifests.has_ended(p)
         ]
         if running:
-            wave += running
-            break
-    return [manifests.delete_object(pod) for pod in wave if not manifests.is_terminating(pod)]
+            return delete_all([*wave, *running])
+    return delete_all(wave)
 
 
-def _blocked(facts: TrainingJobFacts) -> Actions | None:
-    """Objects that have a name of ours and are not the job's."""
-    names = [("Pod", place.name) for place in facts.places]
-    names += [("Service", p.name) for p in facts.places if pods.has_service(facts.job, p.role)]
+def _report_conflict(facts: TrainingJobFacts) -> Actions | None:
+    """Objects that have a name which the job needs, and that it does not own."""
+    names = [("Pod", replica.name) for replica in facts.replicas]
+    names += [("Service", r.name) for r in facts.replicas if pods.has_service(facts.job, r.role)]
     obstacle = obstacles.find_conflict(facts.job, facts.observed, names)
     if obstacle is None:
         return None
-    outcome = PhaseVerdict(_phase(facts).phase, obstacle.reason, obstacle.message)
-    return replace(_act(facts, outcome), requeue_after=obstacle.seconds)
+    verdict = PhaseVerdict(_current_phase(facts).phase, obstacle.reason, obstacle.message)
+    return replace(_act(facts, verdict), requeue_after=obstacle.seconds)
 
 
-def _run(facts: TrainingJobFacts) -> Actions:
-    failed = [
-        place for place in facts.places if place.failed and place.recorded and is_replaced(facts, place)
-    ]
-    due = [place.pod for place in failed if place.pod is not None and not place.wait(facts.now)]
-    names = {p.name for p in facts.places if pods.has_service(facts.job, p.role)}
-    leftover = [service for name, service in facts.services.items() if name not in names]
-    going = [*facts.surplus, *due, *_unstarted(facts), *leftover]
-    deletions = [manifests.delete_object(obj) for obj in going if not manifests.is_terminating(obj)]
-    actions = _act(facts, _phase(facts), create=_missing(facts), delete=deletions)
-    return _in_time(facts, actions, [seconds for place in failed if (seconds := place.wait(facts.now))])
+def _replace_pods(facts: TrainingJobFacts) -> Actions:
+    failed = [r for r in facts.replicas if r.failed and r.recorded and is_replaced(facts, r)]
+    due = [r.pod for r in failed if r.pod is not None and not r.seconds_to_replacement(facts.now)]
+    names = {r.name for r in facts.replicas if pods.has_service(facts.job, r.role)}
+    leftover = [service for service in facts.services if manifests.name_of(service) not in names]
+    going = delete_all([*facts.surplus, *due, *_idle_trainers(facts), *leftover])
+    actions = _act(facts, _current_phase(facts), create=_missing_objects(facts), delete=going)
+    return _keep_deadlines(
+        facts, actions, [left for r in failed if (left := r.seconds_to_replacement(facts.now))]
+    )
 
 
-def _in_time(facts: TrainingJobFacts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
-    """The same, and another look after the shortest of these times, or when a role has had the time to become
-    ready.
-    """
-    if actions.requeue_after:
-        return actions
-    left = seconds_left(facts)
-    times = [*waits] if left is None else [*waits, left]
-    return replace(actions, requeue_after=min(times, default=None))
+def _keep_deadlines(facts: TrainingJobFacts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
+    """The same actions, decided again after the shortest of these times, or when a role is overdue."""
+    return actions if actions.requeue_after else requeue_within(actions, *waits, seconds_left(facts))
 
 
-def _unstarted(facts: TrainingJobFacts) -> list[Manifest]:
-    """Trainers that have not begun when another is done: there is nothing left for them."""
+def _idle_trainers(facts: TrainingJobFacts) -> list[Manifest]:
+    """Trainers that are still Pending when another one has succeeded: no data is left for them."""
     if not facts.winding_down:
         return []
-    idle = [place.pod for place in facts.trainers if not place.active and not place.completed]
+    idle = [replica.pod for replica in facts.trainers if not replica.active and not replica.completed]
     return [pod for pod in idle if pod is not None and manifests.pod_phase(pod) == "Pending"]
 
 
-def _missing(facts: TrainingJobFacts) -> list[Manifest]:
-    """What is to be made: a role only when those before it are ready, a service before its pod."""
-    made: list[Manifest] = []
-    for role in facts.job.spec.counts:
+def _missing_objects(facts: TrainingJobFacts) -> list[Manifest]:
+    """What is to be made: a role when those before it are ready, a service before its pod."""
+    job, made = facts.job, list[Manifest]()
+    services = {manifests.name_of(service) for service in facts.services}
+    for role in job.spec.counts:
         if role is TrainingRole.TRAINER and facts.winding_down:
             break
-        for place in facts.of_role(role):
-            made += _made(facts, place)
+        for replica in (r for r in facts.of_role(role) if not r.completed):
+            if pods.has_service(job, role) and replica.name not in services:
+                made.append(pods.make_service(job, role, replica.index))
+            if replica.pod is None:
+                made.append(pods.make_pod(job, role, replica.index))
         if not facts.role_up(role):
             break
     return made
 
 
-def _made(facts: TrainingJobFacts, place: TrainingReplicaState) -> list[Manifest]:
-    if place.completed:
-        return []
-    found: list[Manifest] = []
-    if pods.has_service(facts.job, place.role) and place.name not in facts.services:
-        found.append(pods.make_service(facts.job, place.role, place.index))
-    if place.pod is None:
-        found.append(pods.make_pod(facts.job, place.role, place.index))
-    return found
-
-
-def _phase(facts: TrainingJobFacts) -> PhaseVerdict:
-    """The phase of a job that is to run. Once running it is never creating again, whatever is replaced."""
+def _current_phase(facts: TrainingJobFacts) -> PhaseVerdict:
+    """The phase of a job that is to run. A job that has run is never ``creating`` again."""
     waits = obstacles.why_pods_wait(facts.live)
     if facts.starting:
         waiting = facts.waiting_role
         if waiting is None:
             return _running(facts, waits)
-        count = [place.up for place in facts.of_role(waiting)]
+        count = [replica.up for replica in facts.of_role(waiting)]
         message = f"{waiting}: {sum(count)} of {len(count)} ready"
         return PhaseVerdict(
             TrainingJobPhase.CREATING, "JobCreating", f"{message}; {waits}" if waits else message
@@ -180,7 +148,7 @@ def _phase(facts: TrainingJobFacts) -> PhaseVerdict:
         or facts.stale
         or (facts.job.status.phase is TrainingJobPhase.SCALING and not _caught_up(facts))
     ):
-        up = sum(place.up for place in facts.trainers)
+        up = sum(replica.up for replica in facts.trainers)
         message = f"{up} of {wanted} trainers run"
         reason = "ClusterChanging" if facts.stale else "JobScaling"
         return PhaseVerdict(TrainingJobPhase.SCALING, reason, f"{message}; {waits}" if waits else message)
@@ -194,8 +162,8 @@ def _running(facts: TrainingJobFacts, waits: str) -> PhaseVerdict:
         )
     if facts.too_late:
         message = (
-            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has succeeded, and the job "
-            "is not fault_tolerant: it goes on with these"
+            f"{facts.too_late} trainers are wanted, but one of {facts.job.spec.trainer.wanted} has "
+            "succeeded, and the job is not fault_tolerant: it goes on with these"
         )
         return PhaseVerdict(TrainingJobPhase.RUNNING, TOO_LATE, f"{message}; {waits}" if waits else message)
     return PhaseVerdict(
@@ -205,27 +173,25 @@ def _running(facts: TrainingJobFacts, waits: str) -> PhaseVerdict:
 
 def _caught_up(facts: TrainingJobFacts) -> bool:
     """Whether all wanted pods run, and no others."""
-    return facts.winding_down or (not facts.surplus and all(place.up for place in facts.places))
+    return facts.winding_down or (not facts.surplus and all(replica.up for replica in facts.replicas))
 
 
 def _act(
     facts: TrainingJobFacts,
-    outcome: PhaseVerdict,
+    verdict: PhaseVerdict,
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once. Refused creations are told in the status, and tried again."""
+    """All actions of a decision. Refused creates are reported in the status and tried again."""
     create = tuple(create)
-    obstacle = obstacles.find_refusal(facts.observed, create)
-    if obstacle is not None:
-        outcome = PhaseVerdict(outcome.phase, obstacle.reason, obstacle.message)
-    patch = status_patch(facts, outcome)
-    told = make_events(facts, outcome)
+    verdict, obstacle = apply_obstacle(facts.observed, create, verdict)
+    patch = status_patch(facts, verdict)
+    events = make_events(facts, verdict)
     return Actions(
         create=create,
         delete=tuple(delete),
         status=patch,
-        status_may_wait=0.0 if told else status_delay(facts.job.status, patch),
-        events=told,
+        status_may_wait=0.0 if events else status_delay(facts.job.status, patch),
+        events=events,
         requeue_after=obstacle.seconds if obstacle else None,
     )

@@ -82,7 +82,7 @@ def make_events(facts: TrainingJobFacts, outcome: PhaseVerdict) -> tuple[Event, 
 
 
 def is_scaled(facts: TrainingJobFacts) -> bool:
-    """Whether other trainers are wanted than the status says. Nobody scales what only winds down."""
+    """Whether the wanted number of trainers has changed, and data is left for them."""
     before = facts.job.status.parallelism
     return before not in (0, facts.job.spec.trainer.wanted) and not facts.winding_down
 
@@ -93,7 +93,7 @@ def _created(facts: TrainingJobFacts) -> Condition:
 
 
 def _beside(outcome: PhaseVerdict) -> tuple[str, ...]:
-    """A job that is scaled runs on."""
+    """Running stays True while a job is scaled."""
     return (TrainingJobPhase.RUNNING.condition,) if outcome.phase is TrainingJobPhase.SCALING else ()
 
 
@@ -133,30 +133,30 @@ def _replica_statuses(facts: TrainingJobFacts, phase: KindPhase) -> dict[str, Tr
 
 
 def _count(
-    facts: TrainingJobFacts, role: TrainingRole, places: Sequence[TrainingReplicaState], phase: KindPhase
+    facts: TrainingJobFacts, role: TrainingRole, replicas: Sequence[TrainingReplicaState], phase: KindPhase
 ) -> TrainingReplicaStatus:
-    completed = [place.index for place in places if place.completed]
-    failed = sum(place.failed and not place.completed for place in places)
+    completed = [replica.index for replica in replicas if replica.completed]
+    failed = sum(replica.failed and not replica.completed for replica in replicas)
     before = facts.job.status.replica_statuses.get(role, TrainingReplicaStatus())
     if phase.final:  # pods that were cleaned up have failed none the less
         failed = max(failed, before.failed)
     counts = TrainingReplicaStatus(
-        desired=len(places),
-        active=0 if phase.final else sum(place.active for place in places),
-        ready=0 if phase.final else sum(place.ready for place in places),
+        desired=len(replicas),
+        active=0 if phase.final else sum(replica.active for replica in replicas),
+        ready=0 if phase.final else sum(replica.ready for replica in replicas),
         succeeded=len(completed),
         failed=failed,
         completed=completed,
         label_selector=pods.selector(facts.job, role),
     )
-    return counts.model_copy(update={"state": _state(places, counts, phase)})
+    return counts.model_copy(update={"state": _state(replicas, counts, phase)})
 
 
-def _state(places: Sequence[TrainingReplicaState], counts: TrainingReplicaStatus, phase: KindPhase) -> str:
+def _state(replicas: Sequence[TrainingReplicaState], counts: TrainingReplicaStatus, phase: KindPhase) -> str:
     if counts.failed:
         return "failed"
-    if counts.succeeded == len(places):
+    if counts.succeeded == len(replicas):
         return "succeeded"
-    if phase.final or all(place.pod is None for place in places):
+    if phase.final or all(replica.pod is None for replica in replicas):
         return ""
-    return "running" if all(place.up for place in places) else "starting"
+    return "running" if all(replica.up for replica in replicas) else "starting"

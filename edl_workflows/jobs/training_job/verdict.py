@@ -23,15 +23,16 @@ def find_end(facts: TrainingJobFacts) -> PhaseVerdict | None:
             TrainingJobPhase.SUCCEEDED, "JobSucceeded", f"{which} succeeded, and none runs any more"
         )
     if not facts.job.spec.fault_tolerant and any(
-        place.role is TrainingRole.TRAINER for place in facts.failed
+        replica.role is TrainingRole.TRAINER for replica in facts.failed
     ):
-        message = f"at least one trainer failed, and the job is not fault_tolerant: {describe_failed(facts, servers=False)}"
+        failed = describe_failed(facts, servers=False)
+        message = f"at least one trainer failed, and the job is not fault_tolerant: {failed}"
         return PhaseVerdict(TrainingJobPhase.FAILED, "TrainerFailed", message)
     if outcome := check_budgets(facts):
         return outcome
     if facts.job.spec.suspend:
         return None
-    overdue = [place for place, left in _waiting(facts) if left <= 0]
+    overdue = [replica for replica, left in _waiting(facts) if left <= 0]
     return _not_ready(facts, overdue) if overdue else None
 
 
@@ -41,32 +42,32 @@ def seconds_left(facts: TrainingJobFacts) -> float | None:
 
 
 def _succeeded(facts: TrainingJobFacts) -> bool:
-    """All trainers have, or of a fault-tolerant job one, and no other is at work any more."""
+    """Whether all trainers have succeeded; in a fault-tolerant job, one has and no other is active."""
     trainers = facts.trainers
     if not facts.job.spec.fault_tolerant:
-        return all(place.completed for place in trainers)
-    return facts.winding_down and not any(place.active for place in trainers)
+        return all(replica.completed for replica in trainers)
+    return facts.winding_down and not any(replica.active for replica in trainers)
 
 
 def _waiting(facts: TrainingJobFacts) -> Iterator[tuple[TrainingReplicaState, float]]:
-    """The places that the job waits for, and for how many seconds more."""
+    """The replicas that the job waits for, and for how many seconds more."""
     limit, role = facts.job.spec.ready_timeout_seconds, facts.waiting_role
     if not limit or role is None or (role is TrainingRole.TRAINER and not facts.starting):
         return
-    for place in facts.of_role(role):
-        since = _since(facts, place)
-        if not place.up and since is not None:
-            yield place, (since + timedelta(seconds=limit) - facts.now).total_seconds()
+    for replica in facts.of_role(role):
+        since = _since(facts, replica)
+        if not replica.up and since is not None:
+            yield replica, (since + timedelta(seconds=limit) - facts.now).total_seconds()
 
 
-def _since(facts: TrainingJobFacts, place: TrainingReplicaState) -> datetime | None:
+def _since(facts: TrainingJobFacts, replica: TrainingReplicaState) -> datetime | None:
     """When a pod began to be waited for; None for one that is about to be made or replaced."""
-    pod = place.pod
+    pod = replica.pod
     if pod is None:
         # What can't be made is waited for from the start.
         refused = facts.job.status.reason in obstacles.REASONS
         return facts.job.status.start_time if refused and facts.starting else None
-    if place.failed:
+    if replica.failed:
         return None
     if manifests.is_terminating(pod):  # on a lost machine that may last for ever
         return manifests.parse_time(pod["metadata"]["deletionTimestamp"])
@@ -81,14 +82,14 @@ def _since(facts: TrainingJobFacts, place: TrainingReplicaState) -> datetime | N
 
 def _not_ready(facts: TrainingJobFacts, overdue: list[TrainingReplicaState]) -> PhaseVerdict:
     role, limit = overdue[0].role, facts.job.spec.ready_timeout_seconds
-    places = facts.of_role(role)
-    up = sum(place.up for place in places)
+    replicas = facts.of_role(role)
+    up = sum(replica.up for replica in replicas)
     refused = facts.job.status.message if facts.job.status.reason in obstacles.REASONS else ""
     first = overdue[0]
     gone = first.pod is not None and manifests.is_terminating(first.pod)
     state = f"{first.name} {'is being deleted, but does not go' if gone else 'is not ready'}"
     why = refused or obstacles.why_pods_wait(p.pod for p in overdue if p.pod is not None) or state
-    message = f"{role}: {up} of {len(places)} ready after {limit} s of readyTimeoutSeconds: {why}"
+    message = f"{role}: {up} of {len(replicas)} ready after {limit} s of readyTimeoutSeconds: {why}"
     return PhaseVerdict(TrainingJobPhase.FAILED, f"{role.capitalize()}NotReady", message)
 
 
@@ -108,26 +109,26 @@ _SAID = 300
 """Characters of a container's last words in a message."""
 
 
-def is_replaced(facts: TrainingJobFacts, place: TrainingReplicaState) -> bool:
-    """Whether a failed pod of this place is replaced: servers always, trainers of a fault-tolerant job that
+def is_replaced(facts: TrainingJobFacts, replica: TrainingReplicaState) -> bool:
+    """Whether a failed pod of this replica is replaced: servers always, trainers of a fault-tolerant job that
     still trains.
     """
-    return place.role.serves or (facts.job.spec.fault_tolerant and not facts.winding_down)
+    return replica.role.serves or (facts.job.spec.fault_tolerant and not facts.winding_down)
 
 
 def new_failures(facts: TrainingJobFacts) -> list[Failure]:
     """Failures that the status does not tell yet."""
     return [
         Failure(
-            role=place.role,
-            index=place.index,
-            uid=place.uid,
-            exit_code=place.exit_code,
-            disrupted=place.pod is not None and manifests.was_disrupted(place.pod),
+            role=replica.role,
+            index=replica.index,
+            uid=replica.uid,
+            exit_code=replica.exit_code,
+            disrupted=replica.pod is not None and manifests.was_disrupted(replica.pod),
             time=facts.now,
         )
-        for place in facts.failed
-        if not place.recorded and is_replaced(facts, place)
+        for replica in facts.failed
+        if not replica.recorded and is_replaced(facts, replica)
     ]
 
 
@@ -171,7 +172,8 @@ def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
         trainers = [f for f in found if f.role is TrainingRole.TRAINER and f.index < wanted]
         if len(trainers) > budget:
             message = (
-                f"trainers failed {len(trainers)} times in {spec.failure_window_seconds} s; {budget} are allowed, "
+                f"trainers failed {len(trainers)} times in {spec.failure_window_seconds} s; {budget} are "
+                "allowed, "
                 f"{spec.failure_percent} % of {wanted}"
             )
             return PhaseVerdict(
@@ -184,20 +186,20 @@ def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
 
 def describe_failed(facts: TrainingJobFacts, *, servers: bool) -> str:
     """Which pods have failed and how, with their last words."""
-    failed = [place for place in facts.failed if place.role.serves is servers]
-    return ", ".join(f"{place.name} ({describe_end(place)})" for place in failed[:5])
+    failed = [replica for replica in facts.failed if replica.role.serves is servers]
+    return ", ".join(f"{replica.name} ({describe_end(replica)})" for replica in failed[:5])
 
 
-def describe_end(place: TrainingReplicaState) -> str:
+def describe_end(replica: TrainingReplicaState) -> str:
     """How a pod ended."""
-    reason = ((place.pod or {}).get("status") or {}).get("reason")
-    if place.exit_code is None:
-        said = manifests.last_words(place.pod or {"spec": {}})
+    reason = ((replica.pod or {}).get("status") or {}).get("reason")
+    if replica.exit_code is None:
+        said = manifests.last_words(replica.pod or {"spec": {}})
         return f"{reason or 'lost'}, without an exit code{said}"
-    text = f"{reason}, exit code {place.exit_code}" if reason else f"exit code {place.exit_code}"
-    if place.exit_code in _EXITS:
-        text += f", {_EXITS[place.exit_code]}"
-    said = str(place.end.get("message") or "").strip()
+    text = f"{reason}, exit code {replica.exit_code}" if reason else f"exit code {replica.exit_code}"
+    if replica.exit_code in _EXITS:
+        text += f", {_EXITS[replica.exit_code]}"
+    said = str(replica.end.get("message") or "").strip()
     return f"{text}: {inert_text(said[-_SAID:])}" if said else text
 
 
