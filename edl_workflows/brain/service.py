@@ -106,11 +106,11 @@ class BrainApi:
         """
         self._limits.take(tenant)
 
-    def _admit(self, tenant: Tenant, job: brain.JobFacts) -> None:
+    def _admit(self, tenant: Tenant, job: brain.JobDescription) -> None:
         tenant.check(job.namespace)
         self._limits.take(tenant, JobKey(job.namespace, job.uid))
 
-    def _keep(self, job: brain.JobFacts, plan: ResourcePlan, now: float) -> None:
+    def _keep(self, job: brain.JobDescription, plan: ResourcePlan, now: float) -> None:
         """Store a plan for the web page, unless the same was answered before."""
         changes, reason = describe_plan(plan), "; ".join(dict.fromkeys(plan.reasons.values()))[:MAX_REASON]
         if self.store.last_answer(job.namespace, job.name) != (changes, reason):

@@ -166,10 +166,10 @@ class BrainClient:
             raise _unsayable(job, error) from error
         return plan_of(self._post("optimize", asked, brain.OptimizeReply))
 
-    def _facts(self, job: OptimizerJob) -> brain.JobFacts:
+    def _facts(self, job: OptimizerJob) -> brain.JobDescription:
         identity = self._identity
         try:
-            return brain.JobFacts(
+            return brain.JobDescription(
                 uid=identity.uid,
                 namespace=identity.namespace,
                 name=job.name,

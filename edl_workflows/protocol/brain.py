@@ -36,7 +36,7 @@ Number = Annotated[int, Field(ge=0, lt=2**53)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
-class NodeSize(Message):
+class NodeSizeMessage(Message):
     """Size of one node; fields that are left out are not stated."""
 
     cpu: Amount | None = None
@@ -70,7 +70,7 @@ class RoleFacts(Message):
     """
 
     count: Count
-    resource: NodeSize = NodeSize()
+    resource: NodeSizeMessage = NodeSizeMessage()
     auto_scale: bool = True
     bounds: RoleBounds = RoleBounds()
 
@@ -93,7 +93,7 @@ class TrainingFacts(Message):
     recv_ops: Number = 0
 
 
-class JobFacts(Message):
+class JobDescription(Message):
     """A job as its master knows it.
 
     Attributes:
@@ -165,7 +165,7 @@ class JobEnd(Message):
 class MetricsReport(Message):
     """`POST /v1/metrics`: new measurements of a job. Answered once they are durable. Repeatable."""
 
-    job: JobFacts
+    job: JobDescription
     samples: list[SampleMessage] = Field(default_factory=list, max_length=MAX_SAMPLES)
     ooms: list[NodeOom] = Field(default_factory=list, max_length=MAX_NODES)
     end: JobEnd | None = None
@@ -196,7 +196,7 @@ class NodeFacts(Message):
     name: NodeName
     role: RoleName
     id: Number
-    resource: NodeSize = NodeSize()
+    resource: NodeSizeMessage = NodeSizeMessage()
     pending_since: Time | None = None
     oom: bool = False
 
@@ -213,7 +213,7 @@ class OptimizeRequest(Message):
         nodes: all nodes of the job.
     """
 
-    job: JobFacts
+    job: JobDescription
     stage: Stage
     phase: Phase = "initial"
     ps_may_change: bool = True
@@ -224,7 +224,7 @@ class GroupPlan(Message):
     """What is wanted of a role; fields that are left out do not change."""
 
     count: Count | None = None
-    resource: NodeSize = NodeSize()
+    resource: NodeSizeMessage = NodeSizeMessage()
 
 
 class OptimizeReply(Message):
@@ -239,7 +239,7 @@ class OptimizeReply(Message):
     """
 
     groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
-    nodes: dict[NodeName, NodeSize] = Field(default_factory=dict, max_length=MAX_NODES)
+    nodes: dict[NodeName, NodeSizeMessage] = Field(default_factory=dict, max_length=MAX_NODES)
     reasons: dict[str, str] = Field(default_factory=dict)
     notes: list[str] = Field(default_factory=list)
     waiting: bool = False
@@ -254,7 +254,7 @@ class JobMetrics(Message):
         end: how it ended, if it is known to be over.
     """
 
-    job: JobFacts
+    job: JobDescription
     samples: list[SampleMessage]
     ooms: list[NodeOom]
     end: JobEnd | None = None

@@ -74,7 +74,7 @@ SAMPLES = st.builds(
 @given(JOBS)
 def test_a_job_over_the_wire(job: OptimizerJob) -> None:
     """Is the same job."""
-    facts = brain.JobFacts(
+    facts = brain.JobDescription(
         uid="u",
         namespace="n",
         name=job.name,

@@ -21,7 +21,7 @@ from edl_workflows.brain.store.records import (
     stored_job,
 )
 from edl_workflows.brain.store.tables import CLUSTER, JOB, OOM, PLAN, SAMPLE
-from edl_workflows.protocol.brain import JobFacts, NodeOom
+from edl_workflows.protocol.brain import JobDescription, NodeOom
 from edl_workflows.scaling.dlrover.brain.request import FormerJob
 from edl_workflows.scaling.dlrover.samples import JobSample
 
@@ -82,7 +82,9 @@ class StoreReader:
         rows = self._read(wanted)
         return [oom for row in reversed(rows) if (oom := oom_of_row(row)) is not None]
 
-    def former(self, job: JobFacts, since: float, silent: float, jobs: int, samples: int) -> list[FormerJob]:
+    def former(
+        self, job: JobDescription, since: float, silent: float, jobs: int, samples: int
+    ) -> list[FormerJob]:
         """Jobs of the same namespace and scenario that have ended or fallen silent.
 
         Args:

@@ -17,7 +17,7 @@ from edl_workflows.brain.store import tables
 from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.brain.store.writer import Rows
 from edl_workflows.jobs.view import JobPhase
-from edl_workflows.protocol.brain import JobEnd, JobFacts, NodeOom
+from edl_workflows.protocol.brain import JobDescription, JobEnd, NodeOom
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ class JobKey:
 class JobReport:
     """What a master reports and the store keeps: only what is credible."""
 
-    job: JobFacts
+    job: JobDescription
     samples: Sequence[JobSample] = ()
     ooms: Sequence[NodeOom] = ()
     end: JobEnd | None = None
@@ -70,7 +70,7 @@ class StoredJob:
     """
 
     key: JobKey
-    facts: JobFacts | None
+    facts: JobDescription | None
     seen: JobObservation | None
     reported: float | None
     end: JobEnd | None
@@ -94,7 +94,7 @@ class PlanAnswer:
     reason: str
 
 
-def scenario_of(job: JobFacts) -> str:
+def scenario_of(job: JobDescription) -> str:
     """The key of comparable jobs; the job's name if it has no scenario."""
     return job.scenario or job.name
 
@@ -105,7 +105,7 @@ def stored_job(row: Row[Any]) -> StoredJob:
         said = {"time": row.ended, "completed": bool(row.completed), "reason": row.reason}
         end = _parse_or_none(JobEnd.model_validate, said)
     key = JobKey(row.namespace, row.uid)
-    facts = _parse_or_none(JobFacts.model_validate_json, row.facts)
+    facts = _parse_or_none(JobDescription.model_validate_json, row.facts)
     seen = _parse_or_none(_SEEN_JOB.validate_json, row.seen)
     return StoredJob(key, facts, seen, row.reported, end)
 

@@ -48,7 +48,9 @@ JOB = Table(
     Column("completed", Boolean),
     Column("reason", Text, nullable=False),
     Column("gone", Double),  # since when its object is not there
-    Column("facts", Text, nullable=False),  # protocol.brain.JobFacts; "" before the master's first report
+    Column(
+        "facts", Text, nullable=False
+    ),  # protocol.brain.JobDescription; "" before the master's first report
     Column("seen", Text, nullable=False),  # JobObservation as JSON; "" before the monitor has seen it
     PrimaryKeyConstraint("namespace", "uid"),
     Index("job_uid", "uid"),

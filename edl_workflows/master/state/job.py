@@ -20,7 +20,7 @@ from edl_workflows.master.shards.snapshot import ShardsSnapshot
 from edl_workflows.master.state.autoscale.own_plans import AutoscalingState
 from edl_workflows.master.state.checkpoints import Checkpoints
 from edl_workflows.master.state.goodput import Goodput, GoodputMeter
-from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes.hang import Hangs, LastMove
 from edl_workflows.master.state.nodes.node_check import NodeCheck
 from edl_workflows.master.state.nodes.pod_plans import PodPlans
@@ -107,7 +107,7 @@ class JobDocument:
     finished_plans: tuple[str, ...] = ()
     pod_plans: PodPlans = field(default_factory=PodPlans)
     steps: StepProgress = field(default_factory=StepProgress)
-    outcome: JobResult | None = None
+    outcome: TrainingResult | None = None
     said: Announcement = field(default_factory=Announcement)
     shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
     history: History = field(default_factory=History)

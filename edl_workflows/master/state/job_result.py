@@ -26,7 +26,7 @@ from it.
 
 
 @dataclass(frozen=True)
-class JobResult:
+class TrainingResult:
     """How the job ended.
 
     Attributes:
@@ -88,7 +88,7 @@ def decide_result(
     data: DataState,
     pending: Mapping[str, float],
     world: GroupState | None = None,
-) -> JobResult | None:
+) -> TrainingResult | None:
     """The job's end; None while it continues.
 
     A job fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up
@@ -105,13 +105,13 @@ def decide_result(
         world: of a collective job; else None.
     """
     if data.failure:
-        return JobResult(False, "DataSetFailed", data.failure)
+        return TrainingResult(False, "DataSetFailed", data.failure)
     if data.lost_checkpoint:
-        return JobResult(False, "CorruptCheckpoint", data.lost_checkpoint)
+        return TrainingResult(False, "CorruptCheckpoint", data.lost_checkpoint)
     if data.hang:
-        return JobResult(False, "Hang", data.hang)
+        return TrainingResult(False, "Hang", data.hang)
     if data.unsaved:
-        return JobResult(False, "CheckpointFailed", data.unsaved)
+        return TrainingResult(False, "CheckpointFailed", data.unsaved)
     for node in registry:
         if node.given_up and not node.released and settings.critical(node.type, node.rank):
             return _failed("CriticalNodeFailed", node.given_up, node, settings)
@@ -122,14 +122,14 @@ def decide_result(
     return _ended(registry, settings, data)
 
 
-def _failed(reason: str, message: str, node: JobNode, settings: JobSettings) -> JobResult:
+def _failed(reason: str, message: str, node: JobNode, settings: JobSettings) -> TrainingResult:
     pod = names.node_name(settings.name, node.type, node.id)
-    return JobResult(False, reason, message, pod, node.message)
+    return TrainingResult(False, reason, message, pod, node.message)
 
 
 def _pending_too_long(
     registry: NodeRegistry, settings: JobSettings, pending: Mapping[str, float], world: GroupState | None
-) -> JobResult | None:
+) -> TrainingResult | None:
     limit, strategy = settings.timeouts.pending, settings.fault_tolerance.pending_fail_strategy
     if not limit or strategy is PendingFailStrategy.SKIP:
         return None
@@ -140,13 +140,13 @@ def _pending_too_long(
         if (critical or strategy is PendingFailStrategy.ALL) and not node.released and waited > limit:
             else_ = "and the job can't go on without it"
             why = else_ if strategy is PendingFailStrategy.NECESSARY else "and pendingFailStrategy is all"
-            return JobResult(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")
+            return TrainingResult(False, "PendingTimeout", f"{node} was pending for {limit:g} s, {why}")
     return None
 
 
 def _world_ended(
     registry: NodeRegistry, settings: JobSettings, data: DataState, world: GroupState
-) -> JobResult | None:
+) -> TrainingResult | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and _succeeded(members[0]):
         # Members of a broken group that have not ended are held up by the loss, not by work.
@@ -154,7 +154,7 @@ def _world_ended(
         over = world.broken or data.over or not late
         stopped = "" if world.broken else _not_waited_for(late, settings)
         message = f"the training group completed the training{stopped}"
-        return JobResult(True, "Completed", message) if over else None
+        return TrainingResult(True, "Completed", message) if over else None
     if members and members[0] is not None and members[0].given_up and not registry.live(names.WORKER_TYPE):
         return _failed("CriticalNodeFailed", members[0].given_up, members[0], settings)
     least = world.allowed.min_nodes
@@ -165,14 +165,14 @@ def _world_ended(
         why = "; ".join(node.given_up for node in given_up) or "no more are wanted"
         message = f"{len(left)} workers are left, and {least} are needed (spec.rendezvous.minNodes): {why}"
         if not given_up:
-            return JobResult(False, "TooFewWorkers", message)
+            return TrainingResult(False, "TooFewWorkers", message)
         return _failed("TooFewWorkers", message[:2048], given_up[0], settings)
     if world.missing > world.allowed.join_timeout:
         message = (
             f"{world.joined} of at least {least} workers had joined after {world.allowed.join_timeout:g} s "
             "(spec.rendezvous.joinTimeoutSeconds)"
         )
-        return JobResult(False, "JoinTimeout", message)
+        return TrainingResult(False, "JoinTimeout", message)
     return None
 
 
@@ -180,7 +180,7 @@ def _succeeded(node: JobNode) -> bool:
     return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
 
 
-def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> JobResult | None:
+def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> TrainingResult | None:
     workers = [
         node
         for node in (*registry.of(names.CHIEF_TYPE), *registry.of(names.WORKER_TYPE))
@@ -196,11 +196,11 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> Jo
         unfinished = ", ".join(data.unfinished)
         message = f"all workers succeeded, but these data sets are not consumed: {unfinished}"
 
-        return JobResult(False, "DataNotConsumed", message)
+        return TrainingResult(False, "DataNotConsumed", message)
     if late:
         message = f"all data is consumed and all critical nodes ended{_not_waited_for(late, settings)}"
-        return JobResult(True, "Completed", message)
-    return JobResult(True, "Completed", "all data is consumed and all workers ended")
+        return TrainingResult(True, "Completed", message)
+    return TrainingResult(True, "Completed", "all data is consumed and all workers ended")
 
 
 def _not_waited_for(late: Sequence[JobNode], settings: JobSettings) -> str:

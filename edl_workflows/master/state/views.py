@@ -20,7 +20,7 @@ from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVerification, ScalePlanStatus
 from edl_workflows.master.state.checkpoints import FailedSaves
 from edl_workflows.master.state.job import Announcement, JobState
-from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes import fault_steps
 from edl_workflows.master.state.nodes.registry import NodeStatus
 from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_model
@@ -203,7 +203,7 @@ def _parameter_servers(state: JobState) -> dict[str, Any]:
     return ParameterServersStatus(changes=said.changes.value, reason=said.reason).to_dict()
 
 
-def _failure(ended: JobResult) -> dict[str, str]:
+def _failure(ended: TrainingResult) -> dict[str, str]:
     failure = {"reason": ended.reason, "message": ended.message[:4096]}
     return failure | ({"pod": ended.pod, "lastLines": ended.last_lines[-4096:]} if ended.pod else {})
 

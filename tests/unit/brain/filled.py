@@ -12,7 +12,7 @@ from edl_workflows.brain.observations import (
 )
 from edl_workflows.brain.store.records import JobReport
 from edl_workflows.brain.store.store import BrainStore
-from edl_workflows.protocol.brain import JobFacts, JobLimits
+from edl_workflows.protocol.brain import JobDescription, JobLimits
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
 
 GIB = 2.0**30
@@ -146,9 +146,9 @@ def _job(index: int, now: float, chance: random.Random) -> JobObservation:
     )
 
 
-def _facts(job: JobObservation) -> JobFacts:
+def _facts(job: JobObservation) -> JobDescription:
     limits = JobLimits(cpu=100, memory=200_000, gpu=8)
-    return JobFacts(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
+    return JobDescription(uid=job.uid, namespace=job.namespace, name=job.name, kind=job.kind, limits=limits)
 
 
 def _samples(job: JobObservation, now: float, chance: random.Random) -> Iterator[JobSample]:

@@ -57,9 +57,9 @@ def role(count: int = 1, cpu: float = 4.0, memory: float = 8_192.0, **more: Any)
     return {"count": count, "resource": {"cpu": cpu, "memory": memory}} | more
 
 
-def facts(uid: str = "uid-1", **more: Any) -> brain.JobFacts:
+def facts(uid: str = "uid-1", **more: Any) -> brain.JobDescription:
     """A job of one parameter server and two workers."""
-    return brain.JobFacts.model_validate(facts_json(uid, **more))
+    return brain.JobDescription.model_validate(facts_json(uid, **more))
 
 
 def facts_json(uid: str = "uid-1", **more: Any) -> dict[str, Any]:

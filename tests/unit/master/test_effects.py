@@ -20,7 +20,7 @@ from edl_workflows.master.state import observations
 from edl_workflows.master.state.autoscale import own_plans
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
 from edl_workflows.master.state.job import JobState, ObservedPlan, StepProgress
-from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes.hang import Hangs
 from edl_workflows.master.state.nodes.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.nodes.registry import JobNode
@@ -122,7 +122,7 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
         (warning,) = outside.reported[0]["warnings"]
         assert "job-scaleplan-1" in warning
         assert "exceeded quota: scaleplans" in warning
-        master.state.outcome = JobResult(False, "AllWorkersFailed", "no worker is left to go on")
+        master.state.outcome = TrainingResult(False, "AllWorkersFailed", "no worker is left to go on")
         master.stored = master.state.document()
         await effects.once()
         assert outside.reported[-1]["failure"]["reason"] == "AllWorkersFailed"
@@ -165,7 +165,7 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
         master, outside = _decided(tmp_path), FakeBackend()
         master.state.autoscaling = own_plans.AutoscalingState()
         master.state.plan = plan_run.start_run("uid", "bigger", SPEC, 1.0)
-        master.state.outcome = JobResult(True, "Completed")
+        master.state.outcome = TrainingResult(True, "Completed")
         master.stored = master.state.document()
         outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
         effects = Effects(master, outside)
@@ -183,7 +183,7 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
     async def main() -> None:
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
             master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
-            master.state.outcome = JobResult(True, "Completed")
+            master.state.outcome = TrainingResult(True, "Completed")
             master.stored = master.state.document()
             outside.refusing["the job"] = error
             effects = Effects(master, outside, clock)
@@ -201,7 +201,7 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
-        master.state.outcome = JobResult(True, "Completed")
+        master.state.outcome = TrainingResult(True, "Completed")
         master.stored = master.state.document()
         outside.refusing["the job"] = ForbiddenError("no right")
         effects = Effects(master, outside, clock)
@@ -224,7 +224,7 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
         for refused in (True, False):
             master, outside = _decided(tmp_path / str(refused)), FakeBackend()
             master.state.steps = replace(master.state.steps, step=70)
-            master.state.outcome = JobResult(True, "Completed")
+            master.state.outcome = TrainingResult(True, "Completed")
             master.stored = master.state.document()
             if refused:
                 outside.refusing["the job"] = ForbiddenError("no right")

@@ -15,7 +15,7 @@ from edl_workflows.master.autoscaler import JobAutoscaler
 from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import Optimizers
 from edl_workflows.master.state.autoscale.autoscale_steps import OptimizerRequest
-from edl_workflows.master.state.job_result import JobResult
+from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.settings import AutoscalingSettings, JobSettings
 from edl_workflows.master.state.settings import RoleSettings as MasterRole
 from edl_workflows.master.store import FileStore
@@ -189,22 +189,22 @@ def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
 
 
 ENDS = {
-    "succeeded": (OptimizeMode.CLUSTER, JobResult(True, "JobSucceeded"), None, [(True, "JobSucceeded")]),
+    "succeeded": (OptimizeMode.CLUSTER, TrainingResult(True, "JobSucceeded"), None, [(True, "JobSucceeded")]),
     "failed, in words of a program": (
         OptimizeMode.CLUSTER,
-        JobResult(False, "exit\n" + "x" * 2_000),
+        TrainingResult(False, "exit\n" + "x" * 2_000),
         None,
         [(False, "exit " + "x" * 1_019)],
     ),
-    "Brain is away": (OptimizeMode.CLUSTER, JobResult(True, ""), UnavailableError("away"), []),
+    "Brain is away": (OptimizeMode.CLUSTER, TrainingResult(True, ""), UnavailableError("away"), []),
     "not over": (OptimizeMode.CLUSTER, None, None, []),
-    "not Brain's": (OptimizeMode.SINGLE_JOB, JobResult(True, ""), None, []),
+    "not Brain's": (OptimizeMode.SINGLE_JOB, TrainingResult(True, ""), None, []),
 }
 
 
 @pytest.mark.parametrize(("mode", "outcome", "error", "told"), ENDS.values(), ids=ENDS)
 def test_brain_is_told_how_a_job_ended(
-    mode: OptimizeMode, outcome: JobResult | None, error: EdlError | None, told: list[tuple[bool, str]]
+    mode: OptimizeMode, outcome: TrainingResult | None, error: EdlError | None, told: list[tuple[bool, str]]
 ) -> None:
     """With the samples that it has not yet; a Brain that is away keeps no master from ending."""
     roles = {"ps": MasterRole(1), "worker": MasterRole(2)}

@@ -24,7 +24,7 @@ BOUNDED = ("count", "cpu", "memory")
 
 
 def job_of(
-    facts: brain.JobFacts, nodes: Iterable[brain.NodeFacts] = (), samples: Iterable[JobSample] = ()
+    facts: brain.JobDescription, nodes: Iterable[brain.NodeFacts] = (), samples: Iterable[JobSample] = ()
 ) -> OptimizerJob:
     roles = {
         name: OptimizerRole(role.count, _resource(role.resource), role.auto_scale, _bounds(role.bounds))
@@ -145,12 +145,12 @@ def plan_of(message: brain.OptimizeReply) -> ResourcePlan:
     )
 
 
-def _resource(size: brain.NodeSize) -> NodeSize:
+def _resource(size: brain.NodeSizeMessage) -> NodeSize:
     return NodeSize(size.cpu, size.memory, size.gpu, size.gpu_type)
 
 
-def _size(resource: NodeSize) -> brain.NodeSize:
-    return brain.NodeSize(
+def _size(resource: NodeSize) -> brain.NodeSizeMessage:
+    return brain.NodeSizeMessage(
         cpu=resource.cpu, memory=resource.memory, gpu=resource.gpu, gpu_type=resource.gpu_type
     )
 
