@@ -39,7 +39,9 @@ DEFINITION = {
 
 @pytest.fixture
 def policies(cluster: Cluster) -> Iterator[None]:
-    """The embedded server has no pod network and no NetworkPolicies: here it keeps them, as a real one does."""
+    """The embedded server has no pod network and no NetworkPolicies: here it keeps them, as a real
+    one does.
+    """
     client.create(cluster, DEFINITION)
     yield
     client.delete(cluster, CRDS, NAME)

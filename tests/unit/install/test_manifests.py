@@ -127,7 +127,9 @@ def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> None:
-    """The API server lets nobody pass on a right that he lacks: the controller's role covers every master's."""
+    """The API server lets nobody pass on a right that he lacks: the controller's role covers every
+    master's.
+    """
     role = next(
         r
         for kind in ("ClusterRole", "Role")

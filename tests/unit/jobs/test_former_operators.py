@@ -145,7 +145,9 @@ def test_what_the_former_operator_counted_and_timed_stays() -> None:
 
 
 def test_the_time_to_live_goes_on() -> None:
-    """A TFJob whose time to live is over since it was finished is deleted, as the former operator would have."""
+    """A TFJob whose time to live is over since it was finished is deleted, as the former operator
+    would have.
+    """
     manifest = make_tf_job(policies={"ttlSecondsAfterFinished": 60})
     world, _ = taken_over(manifest, of_tf_operator(SUCCEEDED))
 

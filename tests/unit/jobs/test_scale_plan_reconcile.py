@@ -183,7 +183,9 @@ def test_begun_plan_is_not_judged_again(running: JobsNamespace, plan: Make) -> N
 
 @pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
 def test_plan_for_a_missing_job_fails_after_a_grace(world: JobsNamespace, plan: Make, auto: bool) -> None:
-    """The job may come with the same `kubectl apply`; after half a minute the plan says which job is missing."""
+    """The job may come with the same `kubectl apply`; after half a minute the plan says which job
+    is missing.
+    """
     world.add(plan("p", auto=auto, replicaResourceSpecs={"worker": {"replicas": 2}}))
     world.settle()
     assert status(world, "p") == {}

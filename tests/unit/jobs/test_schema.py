@@ -96,7 +96,9 @@ def test_fields_are_described(kind: Kind) -> None:
 
 
 def test_scale_subresource_reaches_the_workers() -> None:
-    """`kubectl scale` and autoscalers change spec.replicaSpecs.worker.replicas, whose path the schema knows."""
+    """`kubectl scale` and autoscalers change spec.replicaSpecs.worker.replicas, whose path the
+    schema knows.
+    """
     kind = kinds.kind_of("ElasticJob")
     version = crd.crd_of_kind(kind)["spec"]["versions"][0]
     scale = version["subresources"]["scale"]

@@ -150,7 +150,9 @@ def test_spellings_of_types_and_defaults() -> None:
 
 
 def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
-    """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job for that."""
+    """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job
+    for that.
+    """
     job = TFJob.parse(make())
     plain = json.loads(
         config_of(pods.make_pod(TENSORFLOW, job, TFReplicaType.WORKER, 0, InstallationSettings()))

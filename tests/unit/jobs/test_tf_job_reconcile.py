@@ -161,7 +161,9 @@ ENDS: list[Any] = [
 
 @pytest.mark.parametrize(("types", "phases", "end"), ENDS)
 def test_who_decides_about_the_end(types: dict[str, Any], phases: dict[str, Any], end: str) -> None:
-    """The chief's end is the job's, else worker 0's, else that of all; a failure of any replica is the job's."""
+    """The chief's end is the job's, else worker 0's, else that of all; a failure of any replica is
+    the job's.
+    """
     job = Job(**types)
     for short, phase in phases.items():
         if job.phase not in ("Succeeded", "Failed"):
@@ -207,7 +209,9 @@ def test_what_has_succeeded_stays_so_when_it_is_deleted() -> None:
 
 
 def test_all_workers_when_asked_for() -> None:
-    """SuccessPolicy AllWorkers waits for every worker, also for one whose pod is gone after it had succeeded."""
+    """SuccessPolicy AllWorkers waits for every worker, also for one whose pod is gone after it had
+    succeeded.
+    """
     job = Job({"successPolicy": "AllWorkers"}, PS=1, Worker=2)
     job.set(worker_0="Succeeded", worker_1="Running")
     assert job.phase == "Running"
@@ -539,7 +543,9 @@ def test_a_gang_follows_its_job(dynamic: bool) -> None:
 
 
 def test_a_gang_that_is_refused_is_tried_again() -> None:
-    """Without Volcano the job says so; when it is there, the gang is made, although there are pods by then."""
+    """Without Volcano the job says so; when it is there, the gang is made, although there are pods
+    by then.
+    """
     world = JobsNamespace()
     refusal = Refusal("PodGroup", NAME, False, "it has no PodGroup of scheduling.volcano.sh/v1beta1")
     world.refuse[NAME] = refusal

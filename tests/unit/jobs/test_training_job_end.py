@@ -284,7 +284,9 @@ def test_the_message_names_why_a_node_ended_a_pod(ft: bool, percent: int) -> Non
 
 
 def test_what_ends_beside_a_program_that_is_done_changes_nothing() -> None:
-    """A container beside it that fails makes the pod Failed, without a reason: the program has done its part."""
+    """A container beside it that fails makes the pod Failed, without a reason: the program has
+    done its part.
+    """
     job = Job.running(ft=False, master=False, pservers=0, trainers=(1, 1))
     job.set(trainer_0=("Failed", 0))
     assert job.phase == "succeeded"

@@ -109,7 +109,9 @@ def test_a_job_that_waits_for_room_says_so_while_it_scales() -> None:
 
 
 def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() -> None:
-    """All trainers end, then the pservers; the new ones begin in order and know each other. The master stays."""
+    """All trainers end, then the pservers; the new ones begin in order and know each other. The
+    master stays.
+    """
     job = Job.running(ft=False, trainers=(2, 4))
     master, server = job.uid("master-0"), job.uid("pserver-0")
     job.scale(3)

@@ -10,7 +10,9 @@ from tests.unit.jobs.training_jobs import NAME, Job
 
 
 def test_roles_are_started_in_order() -> None:
-    """The master, when it is ready the pservers, when these are the trainers; creating until a trainer runs."""
+    """The master, when it is ready the pservers, when these are the trainers; creating until a
+    trainer runs.
+    """
     job = Job()
     assert (job.phase, job.pods) == ("creating", ["master-0"])
     assert job.status["message"].startswith("master: 0 of 1 ready")
@@ -144,7 +146,9 @@ def test_a_pserver_that_stops_to_be_ready_has_the_same_time() -> None:
 
 
 def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
-    """A pod on a lost machine is deleted and stays: nobody may take its name, so the job says so and fails."""
+    """A pod on a lost machine is deleted and stays: nobody may take its name, so the job says so
+    and fails.
+    """
     job = Job.running(readyTimeoutSeconds=60)
     job.world.delete("Pod", f"{NAME}-pserver-0")
     job.world.settle()
@@ -178,7 +182,9 @@ def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
 
 
 def test_what_may_not_be_made_is_told_and_has_its_time_too() -> None:
-    """A quota that refuses the pservers: reason CreateRefused, then the job fails with what the server said."""
+    """A quota that refuses the pservers: reason CreateRefused, then the job fails with what the
+    server said.
+    """
     world = JobsNamespace()
     world.refuse[f"{NAME}-pserver-0"] = Refusal(
         "Pod", f"{NAME}-pserver-0", invalid=False, message="exceeded quota"
