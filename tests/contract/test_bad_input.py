@@ -166,7 +166,7 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
 OF_FILES = {
     "two documents": "'' is no kind of this package",
     "nothing": "job.yaml: contains no object",
-    "a list": "job.yaml, document 1: an object is needed",
+    "a list": "job.yaml, document 1: an object is required",
 }
 """What the command line says instead: its files may have any number of jobs."""
 
