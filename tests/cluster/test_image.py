@@ -9,6 +9,7 @@ import sys
 import tarfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,11 @@ from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
+_ROOT = Path(__file__).parents[2]
+_METADATA = re.compile(
+    r"opt/edl/lib/python3[.\d]*/site-packages/(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info/METADATA"
+)
+"""Of a distribution in the image's environment."""
 SETTINGS = (
     "etc/apt/sources.list",  # also the folder sources.list.d
     "etc/hostname",
@@ -99,6 +105,36 @@ def _package_indexes() -> set[str]:
     )
     indexes = [line for line in pip.stdout.splitlines() if "index-url" in line]
     return set(re.findall(r"https?://(?:[^/@\s]*@)?([^\s']+)", "\n".join(indexes)))
+
+
+def test_its_sbom_lists_what_is_installed(image: Image, tmp_path: Path) -> None:
+    """The list made of the image names each distribution that it is installed from, with its version, and the
+    package itself; and nothing that the image does not hold."""
+    installed_here = set[tuple[str, str]]()
+    for layer in layers(image):
+        metadata = [member for member in layer if _METADATA.fullmatch(member.name)]
+        layer.extractall(tmp_path / "root", metadata, filter="data")
+        for member in metadata:
+            folder = _METADATA.fullmatch(member.name)
+            assert folder is not None
+            installed_here.add((_normalized(folder["name"]), folder["version"]))
+    output = tmp_path / "sbom.json"
+    command = ["--image", image.name, "--root", str(tmp_path / "root"), "--output", str(output)]
+    subprocess.run([sys.executable, "-m", "release.sbom", *command], check=True, cwd=_ROOT)
+
+    document = json.loads(output.read_text())
+    listed = {(_normalized(one["name"]), one["version"]) for one in document["components"]}
+    assert listed == installed_here
+    pinned = re.findall(
+        r"^([\w.-]+)==(\S+) \\$", (_ROOT / "requirements/image.txt").read_text(), re.MULTILINE
+    )
+    assert {(_normalized(name), version) for name, version in pinned} <= listed
+    assert "edl-workflows" in {name for name, _ in listed}
+
+
+def _normalized(name: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_controller_master_and_agent_run_from_it(bed: Bed, cluster: Cluster, image: Image) -> None:
