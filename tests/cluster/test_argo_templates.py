@@ -352,7 +352,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_16_02_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None:
+def test_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None:
     """Argo expressions in a job's status, as a master writes it, are not expanded: neither in an output
     parameter, nor in the arguments of later steps, nor in a ScalePlan."""
     job = _made(here, f"hostile-{way}")

@@ -14,7 +14,7 @@ from release.sbom import sbom
 ROOT = Path(__file__).parents[2]
 
 
-def test_16_20_it_lists_every_distribution_with_its_version() -> None:
+def test_it_lists_every_distribution_with_its_version() -> None:
     """Of this environment; the document was validated against CycloneDX's schema when it was made."""
     found = json.loads(sbom(distributions(), "an image"))
 
@@ -24,7 +24,7 @@ def test_16_20_it_lists_every_distribution_with_its_version() -> None:
     assert all(one["purl"].startswith("pkg:pypi/") for one in found["components"])
 
 
-def test_16_20_an_unpacked_image(tmp_path: Path) -> None:
+def test_the_list_is_of_an_unpacked_image(tmp_path: Path) -> None:
     """The command reads what lies in the image's environment, and only that."""
     folder = tmp_path / "root/opt/edl/lib/python3.12/site-packages/thing-1.2.dist-info"
     folder.mkdir(parents=True)
@@ -45,7 +45,7 @@ def test_16_20_an_unpacked_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["image.txt", "build.txt"])
-def test_16_20_the_image_is_installed_by_hashes(name: str) -> None:
+def test_the_image_is_installed_by_hashes(name: str) -> None:
     """Each version is that of constraints.txt and has hashes; no index's address stands there."""
     text = (ROOT / "requirements" / name).read_text()
     tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))

@@ -110,7 +110,7 @@ LARGE = {
 """A schema of 22,500 fields: about what fits into an object."""
 
 
-def test_16_13_an_object_of_thousands_of_wrong_values(client: Client, longest: list[float]) -> None:
+def test_an_object_of_thousands_of_wrong_values(client: Client, longest: list[float]) -> None:
     """It is refused with each of them, and others are served meanwhile."""
     strict = list_of({"type": "string", "pattern": "^a+$", "maxLength": 5})
     client.send("POST", CRDS, json.dumps(definition(strict)).encode()).raise_for_status()
@@ -121,7 +121,7 @@ def test_16_13_an_object_of_thousands_of_wrong_values(client: Client, longest: l
     assert longest[0] < MOST_CPU_SECONDS
 
 
-def test_16_13_a_large_definition(client: Client, longest: list[float]) -> None:
+def test_a_large_definition(client: Client, longest: list[float]) -> None:
     """It is created, and so are its documents, while others are served."""
     created = client.send("POST", CRDS, json.dumps(definition(LARGE)).encode())
 
@@ -132,7 +132,7 @@ def test_16_13_a_large_definition(client: Client, longest: list[float]) -> None:
         assert longest[0] < MOST_CPU_SECONDS, path
 
 
-def test_16_13_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
+def test_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
     """A rule that compares each entry of a list with each other is run within its budget, then refused with a
     message that says so."""
     rule = "self.l.all(x, self.l.exists(y, y == x + 1) || true)"
@@ -156,7 +156,7 @@ def test_16_13_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
         pytest.param("application/json", b"[" + b'"a",' * 700_000 + b"1]", id="json of many strings"),
     ],
 )  # fmt: skip
-def test_16_13_a_long_body(kind: str, body: bytes, client: Client, longest: list[float]) -> None:
+def test_a_long_body(kind: str, body: bytes, client: Client, longest: list[float]) -> None:
     """It is read, or refused for its number of values, while others are served."""
     answer = client.send("POST", MAPS, body, kind)
 

@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
     made.close()
 
 
-def test_16_13_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed
     over."""
     pods = Mirror(server.client, "pods", Pod.model_validate)
