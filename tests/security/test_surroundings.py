@@ -1,24 +1,34 @@
-"""What the machine may do to a server: a full disk, no descriptors. It refuses, lives, and goes on when there
-is room again."""
+"""What a machine may do to a process: a full disk, a full /dev/shm, no descriptors, a clock that jumps.
+
+The process refuses what it can't do, lives, and goes on when there is room again. What a jump of the clock
+does to a job's master is shown in tests/unit/master/state/test_clocks.py, and to the controller's lease in
+tests/unit/process/test_leader.py.
+"""
 
 import contextlib
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from edl_workflows.brain.store.records import JobReport, PlanAnswer
+from edl_workflows.brain.store.retention import DAY, Retention, RetentionOptions
+from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.testing import ApiServerProcess
 from tests.conformance.support import Api, config_map, connect, eventually
 from tests.security.servers import Server
+from tests.unit.brain.support import facts, sample
 
 pytestmark = pytest.mark.slow
 MAPS = "/api/v1/namespaces/default/configmaps"
 MOST = 200
 """Objects of 256 KiB that are more than the disk holds."""
 REFUSALS = 5
+HOUR = 3_600.0
 
 
 @pytest.fixture
@@ -59,6 +69,59 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> No
         assert _names(server) >= {*stored, "after"}
     finally:
         server.kill()
+
+
+_SAVES_IN_TWO_STAGES = """
+import sys
+from pathlib import Path
+import numpy as np
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.snapshots import SHARED_MEMORY, take_folder
+from edl_workflows.agent.tensors import State
+from edl_workflows.agent.two_stages import FirstStage, TwoStages
+from edl_workflows.protocol.training import CheckpointTicket
+
+store, state = CheckpointStore(Path(sys.argv[1])), State.of(7, {"w": np.zeros(2**22, np.uint8)})
+memory = take_folder(SHARED_MEMORY / "edl-job-worker-0")
+FirstStage(TwoStages(lambda: state, store), memory, 1).save(CheckpointTicket(id="t"), persist=True)
+print(store.newest().step)
+"""
+
+
+def test_a_full_shared_memory_costs_no_checkpoint(tmp_path: Path) -> None:
+    """A copy of 4 MiB doesn't fit into a /dev/shm of 1 MiB: the process lives, warns, and saves it
+    directly."""
+    small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm || exit 77; exec "$@"'
+    program = [sys.executable, "-c", _SAVES_IN_TWO_STAGES, str(tmp_path / "checkpoints")]
+    saved = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", small, "sh", *program], capture_output=True, text=True, timeout=240
+    )
+    if saved.returncode == 77 or "unshare failed" in saved.stderr:
+        pytest.skip(f"mounts need rights: {saved.stderr.strip()}")
+
+    assert (saved.returncode, saved.stdout) == (0, "7\n"), saved.stderr
+    assert "shared memory has no 4 MiB left" in saved.stderr
+
+
+def test_a_clock_that_jumps_by_hours_costs_brain_no_job_and_no_plan(tmp_path: Path) -> None:
+    """Forward, back, and right again: jobs and plans stay, and removal goes on."""
+    now = 1_000_000.0
+    clock = [now]
+    with BrainStore(f"sqlite:///{tmp_path}/brain.db") as store:
+        store.record(JobReport(facts(), [sample(now - 60), sample(now)]), now)
+        store.record(JobReport(facts("long-gone"), [sample(now - 31 * DAY)]), now - 31 * DAY)
+        store.record_answer(PlanAnswer("plan", "team", "mnist", now, (), "a reason"))
+        removal = Retention(store, RetentionOptions(), clock=lambda: clock[0])
+        removal.remove()
+        for jump in (6 * HOUR, -6 * HOUR, 0.0):
+            clock[0] = now + jump
+            removal.remove()
+
+            assert store.job(None, "uid-1") is not None
+            assert store.last_answer("team", "mnist") == ((), "a reason")
+        assert store.job(None, "long-gone") is None
+        store.record(JobReport(facts("late"), [sample(now - 31 * DAY)]), now - 31 * DAY)
+        assert removal.remove() > 0
 
 
 @pytest.mark.parametrize("name", ["embedded", "master", "brain"])
