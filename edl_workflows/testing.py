@@ -18,7 +18,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster
 from edl_workflows.kube.resources import NAMESPACES
 
-START_SECONDS = 60.0
+START_SECONDS = 240.0
 
 
 class ApiServerProcess:
