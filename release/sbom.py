@@ -36,7 +36,7 @@ def sbom(found: Iterable[Distribution], name: str) -> str:
         purl = PackageURL("pypi", name=one.name.lower().replace("_", "-"), version=one.version)
         bom.components.add(Component(name=one.name, version=one.version, purl=purl, bom_ref=str(purl)))
     bom.register_dependency(bom.metadata.component, bom.components)
-    text = make_outputter(bom, OutputFormat.JSON, VERSION).output_as_string(indent=2)
+    text: str = make_outputter(bom, OutputFormat.JSON, VERSION).output_as_string(indent=2)
     if problem := JsonStrictValidator(VERSION).validate_str(text):
         raise ValueError(f"the SBOM of {name} is no valid CycloneDX: {problem}")
     return text + "\n"
