@@ -1,4 +1,4 @@
-"""A list of all Python distributions of an environment, or of an image, as a CycloneDX document: ``python -m release.sbom``."""
+"""Lists all distributions of an environment or image in a CycloneDX document: ``python -m release.sbom``."""
 
 import argparse
 import contextlib

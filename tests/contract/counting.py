@@ -1,7 +1,7 @@
 """A training program without a framework: its model is the records that it was trained with.
 
-``python counting.py FOLDER RECORDS SECONDS``: checkpoints go to ``FOLDER/checkpoints``, and each process writes the records
-that its model has at the end to ``FOLDER/trained-v<version>``.
+``python counting.py FOLDER RECORDS SECONDS``: checkpoints go to ``FOLDER/checkpoints``, and each process
+writes the records that its model has at the end to ``FOLDER/trained-v<version>``.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What every server of ours keeps, whatever it is sent: the checks and settings of the tests from OpenAPI documents."""
+"""Checks and settings of the OpenAPI tests: what every server of ours keeps, whatever it is sent."""
 
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import not_a_server_error

@@ -1,4 +1,5 @@
-"""Bad input: one clear error that names the field or object and what to do, in the CLI, the operators and the CR's status.
+"""Bad input: one clear error in the CLI, the operators and the CR's status. It names the field or object and
+what to do.
 
 One embedded cluster with its controller serves all rows; nothing that was refused may leave anything behind.
 """
@@ -132,12 +133,18 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
     "no kind": (wrong("kind", None), "kind"),
     "another kind": (wrong("kind", "Pod"), "'Pod'"),
     "a plan as a job": (wrong("kind", "ScalePlan"), "a ScalePlan is not a job"),
-    "unknown field": (wrong("spec.replicaSpec", {}), "spec.replicaSpec: unknown field; did you mean 'replicaSpecs'?"),
+    "unknown field": (
+        wrong("spec.replicaSpec", {}),
+        "spec.replicaSpec: unknown field; did you mean 'replicaSpecs'?",
+    ),
     "unknown field below": (
         wrong("spec.replicaSpecs.worker.replica", 1),
         "spec.replicaSpecs.worker.replica: unknown field; did you mean 'replicas'?",
     ),
-    "wrong type": (wrong("spec.replicaSpecs.worker.replicas", "three"), "spec.replicaSpecs.worker.replicas: "),
+    "wrong type": (
+        wrong("spec.replicaSpecs.worker.replicas", "three"),
+        "spec.replicaSpecs.worker.replicas: ",
+    ),
     "negative count": (wrong("spec.replicaSpecs.worker.replicas", -1), "spec.replicaSpecs.worker.replicas: "),
     "unknown role": (wrong("spec.replicaSpecs.driver", {"replicas": 1}), "spec.replicaSpecs"),
     "no roles": (wrong("spec.replicaSpecs", None), "spec.replicaSpecs: "),
@@ -154,7 +161,10 @@ MANIFESTS: dict[str, tuple[str | Object, str]] = {
         wrong("spec.replicaSpecs.worker.template.spec.nest", json.loads('{"a":' * 70 + "1" + "}" * 70)),
         "spec.replicaSpecs.worker.template.spec: is nested deeper than 64 levels",
     ),
-    "a path as a name": (wrong("metadata.name", "../../etc"), "metadata.name: '../../etc' must be lower-case"),
+    "a path as a name": (
+        wrong("metadata.name", "../../etc"),
+        "metadata.name: '../../etc' must be lower-case",
+    ),
     "a name of two lines": (wrong("metadata.name", "mnist\n"), "metadata.name: "),
     "a reserved variable": (
         wrong("spec.envs", {names.ENV_JOB_TOKEN: {"value": "x"}}),
@@ -252,12 +262,18 @@ OPERATORS: dict[str, tuple[Callable[[], StageOperator], type[EdlError], str]] = 
     "name clash": (
         lambda: SubmitElasticJobOperator(task_id="task", manifest=job(FOREIGN)),
         ConflictError,
-        f"ElasticJob default/{FOREIGN} exists already and was not created by a pipeline; choose another name, or delete it",
+        (
+            f"ElasticJob default/{FOREIGN} exists already and was not created by a pipeline; "
+            "choose another name, or delete it"
+        ),
     ),
     "plan for a finished job": (
         lambda: ScaleElasticJobOperator(task_id="task", job=FINISHED, replicas={"worker": 2}),
         InvalidError,
-        f"ElasticJob default/{FINISHED} has ended in phase Succeeded; a job can be changed only before it ends",
+        (
+            f"ElasticJob default/{FINISHED} has ended in phase Succeeded; "
+            "a job can be changed only before it ends"
+        ),
     ),
     "unknown role": (
         lambda: ScaleElasticJobOperator(task_id="task", job=FOREIGN, replicas={"ps": 2}),
@@ -309,9 +325,15 @@ def unreachable(folder: Path) -> Path:
 CONNECTIONS: dict[str, tuple[Callable[[Path], dict[str, Any] | None], type[EdlError], str]] = {
     "absent": (lambda _: None, InvalidError, "kubernetes_conn_id"),
     "no kubeconfig": (
-        lambda folder: {"kube_config_path": str(folder / "nowhere")}, InvalidError, "correct kube_config_path",
+        lambda folder: {"kube_config_path": str(folder / "nowhere")},
+        InvalidError,
+        "correct kube_config_path",
     ),
-    "unreachable": (lambda folder: {"kube_config_path": str(unreachable(folder))}, UnavailableError, "127.0.0.1"),
+    "unreachable": (
+        lambda folder: {"kube_config_path": str(unreachable(folder))},
+        UnavailableError,
+        "127.0.0.1",
+    ),
 }  # fmt: skip
 
 
@@ -421,8 +443,16 @@ def test_a_foreign_object_in_the_way_is_named_in_the_status(
 
 
 PLANS: dict[str, tuple[Object, str, str]] = {
-    "finished job": ({"ownerJob": FINISHED, "replicaResourceSpecs": {"worker": {"replicas": 2}}}, "JobFinished", FINISHED),
-    "unknown role": ({"ownerJob": FOREIGN, "replicaResourceSpecs": {"ps": {"replicas": 2}}}, "InvalidPlan", "ps"),
+    "finished job": (
+        {"ownerJob": FINISHED, "replicaResourceSpecs": {"worker": {"replicas": 2}}},
+        "JobFinished",
+        FINISHED,
+    ),
+    "unknown role": (
+        {"ownerJob": FOREIGN, "replicaResourceSpecs": {"ps": {"replicas": 2}}},
+        "InvalidPlan",
+        "ps",
+    ),
 }  # fmt: skip
 
 
@@ -444,7 +474,8 @@ def test_a_plan_that_can_not_be_carried_out_fails_with_a_reason(row: str, handle
 
 
 def test_a_corrupt_master_state_is_named_in_the_status(handle: Cluster) -> None:
-    """The job's message names the ConfigMap, what is wrong in it and what to do; training never goes on from half of it."""
+    """The job's message names the ConfigMap, what is wrong in it and what to do; training never goes on from
+    half of it."""
     name = "corrupt"
     master = {"dlrover-master": {"restartCount": 0}}
     manifest = job(name, suspend=True)

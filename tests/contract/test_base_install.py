@@ -7,8 +7,8 @@ import pytest
 
 # What the extras bring and a training image lacks.
 HEAVY = (
-    "airflow", "fastapi", "hera", "kubernetes", "matplotlib", "numpy", "rich", "starlette", "structlog", "typer",
-    "uvicorn", "yaml",
+    "airflow", "fastapi", "hera", "kubernetes", "matplotlib", "numpy", "rich", "starlette", "structlog",
+    "typer", "uvicorn", "yaml",
 )  # fmt: skip
 
 BLOCK = f"""

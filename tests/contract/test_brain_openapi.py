@@ -1,4 +1,4 @@
-"""Brain keeps what its OpenAPI document says, whatever it is sent: schemathesis makes the requests from the document."""
+"""Brain keeps what its OpenAPI document says, whatever requests schemathesis makes from that document."""
 
 import json
 import time
@@ -25,7 +25,7 @@ def _schema() -> Any:
     service = BrainApi(BrainStore.__new__(BrainStore), PlannerProcess(""))
     schema = schemathesis.openapi.from_dict(create_app(service, None, lambda *_: None).openapi())
     schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-    # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.
+    # We draw job and token beside what the document describes; with these phases' fixed cases we can't.
     schema.config.phases.examples.enabled = False
     schema.config.phases.coverage.enabled = False
     return schema
@@ -53,8 +53,8 @@ TOKENS = st.sampled_from([f"Bearer {TEAM}"] * 3 + [f"Bearer {OPERATOR}", "Bearer
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator]  # as above
 @SETTINGS
 def test_every_answer_is_as_described(case: Any, url: str, uid: str, token: str | None) -> None:
-    """Right and wrong requests, about jobs that there are and are not, with right and wrong tokens: no server error, and each
-    answer's status and body are among those that the document has."""
+    """Right and wrong requests, about jobs that exist or not, with right and wrong tokens, get no server
+    error; the document has each answer's status and body."""
     if "uid" in (case.path_parameters or {}):
         case.path_parameters["uid"] = uid
     headers = {} if token is None else {"Authorization": token}

@@ -1,7 +1,7 @@
-"""Bad input: a checkpoint that a disk has torn, as the command line, the operator and the job's status tell of it.
+"""Bad input: a disk tore a checkpoint, and the command line, the operator and the job's status tell of it.
 
-Real processes on one embedded cluster. A whole older checkpoint is taken, with its data position, and people are told;
-where none is whole the job fails at once, and no node is started again for it.
+Real processes run on one embedded cluster. The job takes a whole older checkpoint with its data position, and
+people are told; where none is whole the job fails at once, and no node is started again for it.
 """
 
 import json
@@ -89,8 +89,9 @@ def in_phase(handle: Cluster, name: str, phase: str) -> Object:
 def test_status_and_command_line_name_the_torn_file(
     local: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing whole to start from: the job fails with a reason of its own, the file and what to do; `edl wait` says the same
-    in one line, `edl describe` shows it; its one worker was never replaced and nothing of it runs on."""
+    """Nothing whole to start from: the job fails with a reason of its own, the file and what to do.
+    `edl wait` says the same in one line, `edl describe` shows it. Its one worker was never replaced, and
+    nothing of it runs on."""
     file = torn_folder(tmp_path)
     handle = local.client()
     client.create(handle, manifest("torn", tmp_path))
@@ -133,8 +134,8 @@ def test_the_operator_names_the_torn_file(
 def test_an_older_whole_checkpoint_is_taken_and_people_are_told(
     local: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the job is suspended its newest checkpoint is torn: it goes on from the one before, trains every record that came
-    after that one again, succeeds, and status and `edl describe` tell which file was torn."""
+    """While the job is suspended its newest checkpoint is torn: it goes on from the one before, trains every
+    record after that one again, and succeeds. Status and `edl describe` tell which file was torn."""
     handle = local.client()
     client.create(handle, manifest("older", tmp_path, 0.1))
     store = tmp_path / "checkpoints"

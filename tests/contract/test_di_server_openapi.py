@@ -1,4 +1,4 @@
-"""The DI server keeps what its OpenAPI document says, whatever it is sent: schemathesis makes the requests from the document."""
+"""The DI server keeps what its OpenAPI document says, whatever requests schemathesis makes from it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ DOCUMENT = create_app(DiService.__new__(DiService), Admission(), lambda *_: None
 def _schema() -> Any:
     schema = schemathesis.openapi.from_dict(DOCUMENT)
     schema.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-    # Job and token are drawn beside what the document describes, which the fixed cases of these phases can't be.
+    # We draw job and token beside what the document describes; with these phases' fixed cases we can't.
     schema.config.phases.examples.enabled = False
     schema.config.phases.coverage.enabled = False
     return schema
@@ -63,8 +63,8 @@ TOKENS = st.sampled_from([f"Bearer {ADMIN}"] * 4 + ["Bearer t", "Bearer wrong", 
 def test_every_answer_is_as_described(
     case: Any, url: str, cluster: Cluster, job: str, token: str | None
 ) -> None:
-    """Right and wrong requests, about jobs that there are and are not, of past generations, with right and wrong tokens: no
-    server error, and each answer's status and body are among those that the document has."""
+    """Right and wrong requests, about jobs that exist or not, of past generations, with right and wrong
+    tokens, get no server error; the document has each answer's status and body."""
     if job and "job_id" in (case.path_parameters or {}):
         case.path_parameters["job_id"] = f"{cluster.namespace}.{job}"
     headers = {} if token is None else {"Authorization": token}

@@ -87,11 +87,20 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
     small = NodeResource(cpu="500m", memory="1Gi", gpu="1", gpu_type="Tesla-V100")
     ps = pods.NodeToMake("ps", 3, 1, 2, small)
     return {
-        "master": [pods.master_pod(job, 0, 0, InstallationSettings()), pods.master_service(job), pods.nodes_service(job)],
+        "master": [
+            pods.master_pod(job, 0, 0, InstallationSettings()),
+            pods.master_service(job),
+            pods.nodes_service(job),
+        ],
         "master-own-template": [pods.master_pod(own, 2, 1, InstallationSettings(master_image="master:7"))],
-        "master-installation-template": [pods.master_pod(own, 0, 0, InstallationSettings(master_template=INSTALLATION_TEMPLATE))],
+        "master-installation-template": [
+            pods.master_pod(own, 0, 0, InstallationSettings(master_template=INSTALLATION_TEMPLATE))
+        ],
         "ps": [pods.node_pod(job, ps)],
-        "workers": [pods.node_pod(job, pods.NodeToMake("worker", 5, 1, 4)), pods.node_pod(job, pods.NodeToMake("worker", 6, 2, 4))],
+        "workers": [
+            pods.node_pod(job, pods.NodeToMake("worker", 5, 1, 4)),
+            pods.node_pod(job, pods.NodeToMake("worker", 6, 2, 4)),
+        ],
         "chief-from-worker": [pods.node_pod(job, pods.NodeToMake("chief", 0, 0, 1))],
         "children": [
             pods.token_secret(job, "t" * 32),

@@ -1,7 +1,7 @@
 """Any interleaving of Argo's controller, the agent, its watch's delay and its restarts.
 
-The controller, the jobs and the API server are models; what the agent decides (`decide`, `step_of`, `judge`) and the guarded
-write (`report`) are the real ones. A task's service is played step by step.
+The controller, the jobs and the API server are models. What the agent decides (`decide`, `step_of`, `judge`)
+and the guarded write (`report`) are the real ones. A task's service is played step by step.
 """
 
 import copy
@@ -56,7 +56,7 @@ class Api:
         for node, result in body["status"]["nodes"].items():
             assert node in self.task_set["spec"]["tasks"], "answered a task that is gone"
             phase = self.workflow["status"]["nodes"].get(node, {}).get("phase")
-            # Between the look and the write the workflow may change; nothing guards against that but the task set.
+            # The workflow may change between the look and the write; only the task set guards against that.
             assert phase == "Pending" or self.looked != self.task_set["metadata"]["resourceVersion"], phase
             self.task_set["status"]["nodes"][node] = result
         self.touch()
@@ -139,7 +139,7 @@ class World:
         return bool(self.nodes.get(node, {}).get("phase") == "Pending")
 
     def a_task_appears(self, node: str, written: bool) -> None:
-        """First, or again by a manual retry: its node is gone until the workflow is written, after the task."""
+        """First, or by a manual retry: its node is gone until the workflow is written, after the task."""
         if node not in self.tasks and not self.pending(node):
             self.nodes.pop(node, None)
             self.tasks[node] = TASK
@@ -169,7 +169,9 @@ class World:
             self.api.touch()
 
     def a_result_is_taken(self, node: str, writes: int) -> None:
-        """The result goes, then the task, then the workflow is written; the controller may die after each write."""
+        """The result goes, then the task, then the workflow is written; the controller may die after each
+        write.
+        """
         if node in self.results:
             phase = self.results.pop(node)["phase"]
             if writes > 1:
@@ -281,7 +283,7 @@ class World:
             self.the_agent_turns(sees=True, moves=5)
 
     def check(self) -> None:
-        """Every step that Argo waits for is answered, with one job's result; of no other step does a job go on."""
+        """Every step that Argo waits for is answered, with one job's result; no other step's job goes on."""
         for node in NODES:
             self.what_was_not_removed_is(node)
             self.its_node_is_written(node)
@@ -320,7 +322,7 @@ EVENTS = st.one_of(
 @settings(max_examples=300)
 @given(events=st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_interleaving(events: list[tuple[Any, ...]]) -> None:
-    """Every live step is answered, with one job's result; no vanished one is; no vanished one's job goes on."""
+    """Every live step is answered, with one job's result; no vanished step is, and its job does not go on."""
     shim = SimpleNamespace(
         find=lambda api, *where: api.find(*where),
         find_listed=lambda api, *where: api.find(*where),

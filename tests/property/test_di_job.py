@@ -1,4 +1,4 @@
-"""Laws of a DIJob's state machine, under any sequence of edits, pod events, allocations, and deaths of the controller."""
+"""Laws of a DIJob's state machine under any sequence of edits, pod events, allocations, controller deaths."""
 
 import copy
 from typing import Any
@@ -15,13 +15,16 @@ from tests.unit.jobs.di_jobs import NAME, make, task
 FINAL = ("Succeeded", "Failed")
 STEPS = st.integers(0, 8)
 ENDS = st.sampled_from(
-    [("Running", None), ("Succeeded", 0), ("Failed", 1), ("Failed", 137), ("Failed", 143), ("Failed", None), ("Unknown", None)]
+    [
+        ("Running", None), ("Succeeded", 0), ("Failed", 1), ("Failed", 137), ("Failed", 143),
+        ("Failed", None), ("Unknown", None),
+    ]
 )  # fmt: skip
 COUNTERS = ("restarts", "reschedules", "generation")
 
 
 class DIJobs(RuleBasedStateMachine):
-    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +45,11 @@ class DIJobs(RuleBasedStateMachine):
         found: int | None = self.world.objects["DIJob", NAME]["spec"].get("backoffLimit")
         return found
 
-    @initialize(preemptible=st.booleans(), limit=st.none() | st.integers(0, 3), policy=st.sampled_from(["Running", "All", "None"]))  # fmt: skip
+    @initialize(
+        preemptible=st.booleans(),
+        limit=st.none() | st.integers(0, 3),
+        policy=st.sampled_from(["Running", "All", "None"]),
+    )
     def submit(self, preemptible: bool, limit: int | None, policy: str) -> None:
         tasks = (task("learner"), task("collector", 2), task("none", name="replay"))
         self.world.add(make(*tasks, preemptible=preemptible, backoffLimit=limit, cleanPodPolicy=policy))
@@ -96,8 +103,8 @@ class DIJobs(RuleBasedStateMachine):
         self.die_at_it(steps)
 
     def die_at_it(self, steps: int) -> None:
-        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go anyway, and
-        taking nodes away never makes a success."""
+        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go
+        anyway, and taking nodes away never makes a success."""
         verdict, blamed, before = self.verdict(), self.blamed(), dict(self.status)
         if verdict == "Succeeded" and self.world.objects["DIJob", NAME]["spec"]["preemptible"]:
             assert before["phase"] == verdict or self.newly_succeeded()
@@ -165,7 +172,7 @@ class DIJobs(RuleBasedStateMachine):
 
     @invariant()
     def one_name_one_place(self) -> None:
-        """A pod's name says its task and its index in it, and so do its labels; its rank is below the replicas of its time."""
+        """A pod's name and labels say its task and its index in it; its rank is below its time's replicas."""
         for name in self.pods():
             metadata = self.world.objects["Pod", name]["metadata"]
             labels, told = metadata["labels"], metadata["annotations"]

@@ -216,7 +216,7 @@ def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> No
 
 @each_kind
 def test_every_phase_has_its_view(kind: Kind) -> None:
-    """Each phase of the kind is one of a view's, and exactly the final ones are final; a new job is Pending."""
+    """A view has each phase of the kind, and exactly the final ones are final; a new job is Pending."""
     assert kind.view is not None
     job = kind.model.parse(EXAMPLES[kind.name])
     phases = {str(condition) for condition in JobPhase}
@@ -233,7 +233,7 @@ def test_every_phase_has_its_view(kind: Kind) -> None:
 @settings(max_examples=50, deadline=None)
 @given(replicas=st.integers(-1, 12), number=st.integers(0, 3), cpu=st.sampled_from(["", "500m", "2"]))
 def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: str) -> None:
-    """An edit that `scale` allows leaves a valid job with as many nodes as it says, also by resources alone."""
+    """An edit that `scale` allows, even of resources only, leaves a valid job with the nodes that it says."""
     world = KindWorld(kind)
     world.run_all()
     roles = sorted(kind.view_stored(world.manifest).replicas)
@@ -257,7 +257,7 @@ def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: 
 
 @each_elastic_kind
 def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
-    """Its name is the one in the status and, where the kind makes the pods, on their labels; its bounds hold."""
+    """The status names it, and so do the labels of pods where the kind makes them; its bounds hold."""
     assert kind.elastic is not None
     world = KindWorld(kind)
     world.run_all()

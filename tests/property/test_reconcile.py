@@ -1,4 +1,4 @@
-"""Laws of the kinds' state machines, under any sequence of edits, pod events, plans, and deaths of the controller."""
+"""Laws of the kinds' state machines under any sequence of edits, pod events, plans and controller deaths."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def make_plan(name: str, scale_type: str, **spec: Any) -> dict[str, Any]:
 
 
 class Controller(RuleBasedStateMachine):
-    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ STEPS = st.integers(0, 8)
 
 
 class TFJobs(RuleBasedStateMachine):
-    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """A fixed point exists: decisions end when nothing more happens. A gang is as large as its job then."""
+        """When nothing more happens, decisions end: a fixed point. A gang is as large as its job then."""
         self.world.settle()
         spec = self.world.objects["TFJob", NAME]["spec"]
         group = self.world.objects.get(("PodGroup", NAME))

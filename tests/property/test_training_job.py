@@ -1,4 +1,4 @@
-"""Laws of a TrainingJob's state machine, under any sequence of edits, pod events, and deaths of the controller."""
+"""Laws of a TrainingJob's state machine under any sequence of edits, pod events and controller deaths."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ STEPS = st.integers(0, 8)
 
 
 class TrainingJobs(RuleBasedStateMachine):
-    """One job; everything that can happen to it, in any order; the controller acts now and then, and may die at it."""
+    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,8 @@ class TrainingJobs(RuleBasedStateMachine):
     )
     def submit(self, ft: bool, master: bool, servers: int, percent: int, autoclean: bool) -> None:
         spec: dict[str, Any] = {
-            "fault_tolerant": ft, "failurePercent": percent, "autoclean": autoclean, "failureWindowSeconds": 1000,
+            "fault_tolerant": ft, "failurePercent": percent, "autoclean": autoclean,
+            "failureWindowSeconds": 1000,
             "trainer": {"entrypoint": "train", "min-instance": 1, "max-instance": 3, "parallelism": 2},
         }  # fmt: skip
         spec |= {"master": {}} if master else {}
@@ -102,7 +103,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """A fixed point exists: decisions end when nothing more happens, and there are no more trainers than are wanted."""
+        """When nothing more happens, decisions end: a fixed point. There are no more trainers than wanted."""
         self.world.settle()
         if self.status.get("phase") not in FINAL:
             trainer = self.world.objects["TrainingJob", NAME]["spec"]["trainer"]
@@ -178,7 +179,7 @@ BAD = EVENTS[1:5]
 
 
 def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> JobsNamespace:
-    """A job that has come so far; of the last stages' first wave the controller has done `begun` parts, then it died."""
+    """A job at this stage; in the last stages, the controller died after `begun` parts of the first wave."""
     world = JobsNamespace()
     trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
     spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer} | more
@@ -241,8 +242,8 @@ def happen(world: JobsNamespace, event: str, name: str) -> None:
 def test_after_any_single_event_a_job_ends_as_it_should(
     stage: str, ft: bool, event: str, which: int, begun: int, steps: int
 ) -> None:
-    """One pod is lost and the controller dies in the middle of what it does about that: the job succeeds, unless the pod
-    was a trainer that failed in a job that is not fault-tolerant and that nobody was taking down."""
+    """One pod is lost, and the controller dies in the middle of what it does about that. The job succeeds,
+    unless a trainer failed that nobody was taking down, in a job that is not fault-tolerant."""
     world = at_stage(stage, ft=ft, begun=begun)
     pods = [name for kind, name in world.objects if kind == "Pod"]
     fatal = False
@@ -278,7 +279,7 @@ def test_after_any_single_event_a_job_ends_as_it_should(
 def test_a_job_that_has_ended_stays_so_whenever_the_controller_dies(
     ft: bool, end: tuple[str, int], autoclean: bool, steps: list[int]
 ) -> None:
-    """All trainers succeed, or all fail: between any two writes that follow, the controller may die, and pods go."""
+    """All trainers succeed, or all fail: the controller may die between any two later writes, and pods go."""
     world = at_stage("trainers", ft=ft, autoclean=autoclean, failurePercent=0)
     for index in (0, 1):
         world.set_pod(f"{NAME}-trainer-{index}", *end)

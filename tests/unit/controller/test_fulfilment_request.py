@@ -65,7 +65,9 @@ def test_who_is_where_and_what_is_used() -> None:
     """A candidate's pods are its places, in the order of their indices; others' are use of their nodes, or
     wait.
     """
-    server = pod("ctr-pserver-0", "2", "a", **{training_pods.JOB_LABEL: "ctr", training_pods.ROLE_LABEL: "pserver"})  # fmt: skip
+    server = pod(
+        "ctr-pserver-0", "2", "a", **{training_pods.JOB_LABEL: "ctr", training_pods.ROLE_LABEL: "pserver"}
+    )
     found = build_request(
         [candidate()],
         [node("a"), node("b")],

@@ -158,7 +158,10 @@ def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster)
     loop.start(decide)
     client.create(cluster, elastic_job())
 
-    told = "gang: it does not have PodGroup of scheduling.volcano.sh/v1beta1: install what brings this kind False"
+    told = (
+        "gang: it does not have PodGroup of scheduling.volcano.sh/v1beta1: "
+        "install what brings this kind False"
+    )
     eventually(lambda: status_of(cluster, "mnist").get("message") == told)
     assert client.find(cluster, CONFIG_MAPS, "other") is not None
 

@@ -149,13 +149,21 @@ CORDONED = {"unschedulable": True}
 TAINTED = {"taints": [{"key": "broken", "effect": "NoExecute"}]}
 HELD: list[Any] = [
     pytest.param({}, [], ("n1", "n1", "n2"), id="an open node, pods still to come"),
-    pytest.param(CORDONED, [pod("walk-w-0", "1", "walk"), pod("walk-w-1", "1", "walk")], ("n1", "n1", "n2"), id="cordoned, and they run on"),
+    pytest.param(
+        CORDONED, [pod("walk-w-0", "1", "walk"), pod("walk-w-1", "1", "walk")], ("n1", "n1", "n2"),
+        id="cordoned, and they run on",
+    ),
     pytest.param(CORDONED, [], ("", "", "n2"), id="drained"),
     pytest.param(TAINTED, [], ("", "", "n2"), id="tainted, and its pods are gone"),
     pytest.param(CORDONED, [pod("walk-w-1", "1", "walk")], ("", "n1", "n2"), id="a drain that is under way"),
-    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", on="", phase="Pending")], ("", "", "n2"), id="made anew, and waits for its node"),
+    pytest.param(
+        CORDONED, [pod("walk-w-1", "1", "walk", on="", phase="Pending")], ("", "", "n2"),
+        id="made anew, and waits for its node",
+    ),
     pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Failed")], ("", "", "n2"), id="failed there"),
-    pytest.param(CORDONED, [pod("walk-w-1", "1", "walk", phase="Succeeded")], ("", "n1", "n2"), id="succeeded there"),
+    pytest.param(
+        CORDONED, [pod("walk-w-1", "1", "walk", phase="Succeeded")], ("", "n1", "n2"), id="succeeded there"
+    ),
     pytest.param(CORDONED, [pod("walk-w-0", "1", "other")], ("", "", "n2"), id="another job's pod"),
 ]  # fmt: skip
 

@@ -97,7 +97,9 @@ def test_names_of_nodes_are_read_back(name: str, found: tuple[str, int] | None) 
         pytest.param({"conditions": [{"type": "DisruptionTarget", "status": "True"}]}, True, id="preempted"),
         pytest.param({}, True, id="never ran"),
         pytest.param(
-            {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 2}}}]}, False, id="failed"
+            {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 2}}}]},
+            False,
+            id="failed",
         ),
     ],
 )  # fmt: skip

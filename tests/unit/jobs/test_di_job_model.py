@@ -50,17 +50,43 @@ BAD: list[Any] = [
     pytest.param(put(f"{T0}/replicas", -1), "tasks.0.replicas", id="negative replicas"),
     pytest.param(put(f"{T0}/replicas", "many"), "tasks.0.replicas", id="replicas no number"),
     pytest.param(put(f"{T0}/replicas", 10_001), "tasks.0.replicas", id="too many replicas"),
-    pytest.param(put(f"{T0}/minReplicas", 2), "tasks.0.replicas: is 1, but minReplicas is 2", id="below the minimum"),
-    pytest.param(put("spec/tasks/1/maxReplicas", 1), "tasks.1.replicas: is 2, but maxReplicas is 1", id="above the maximum"),
-    pytest.param(put(T0, task("learner", minReplicas=3, maxReplicas=2)), "tasks.0.minReplicas: is 3, but maxReplicas is 2", id="min above max"),
+    pytest.param(
+        put(f"{T0}/minReplicas", 2), "tasks.0.replicas: is 1, but minReplicas is 2", id="below the minimum"
+    ),
+    pytest.param(
+        put("spec/tasks/1/maxReplicas", 1), "tasks.1.replicas: is 2, but maxReplicas is 1",
+        id="above the maximum",
+    ),
+    pytest.param(
+        put(T0, task("learner", minReplicas=3, maxReplicas=2)),
+        "tasks.0.minReplicas: is 3, but maxReplicas is 2",
+        id="min above max",
+    ),
     pytest.param(put(f"{T0}/minReplicas", 0), "tasks.0.minReplicas", id="minimum of zero"),
-    pytest.param(put("spec/tasks", TWO_LEARNERS), "tasks.1.type: tasks.0 is the job's learner already", id="two learners"),
-    pytest.param(put("spec/tasks", [task("none")]), "tasks.0.name: a task of type none needs one", id="no name"),
-    pytest.param(put("spec/tasks", [task("none", name="a"), task("none", name="a")]), "tasks.1.name: 'a' is the name of tasks.0", id="two tasks of a name"),
-    pytest.param(put("spec/tasks", [task("learner"), task("none", name="learner")]), "tasks.1.name: 'learner'", id="named as another by default"),
-    pytest.param(put(f"{T0}/name", "My_Learner"), "tasks.0.name: 'My_Learner' must be", id="a name that no host can have"),
+    pytest.param(
+        put("spec/tasks", TWO_LEARNERS), "tasks.1.type: tasks.0 is the job's learner already",
+        id="two learners",
+    ),
+    pytest.param(
+        put("spec/tasks", [task("none")]), "tasks.0.name: a task of type none needs one", id="no name"
+    ),
+    pytest.param(
+        put("spec/tasks", [task("none", name="a"), task("none", name="a")]),
+        "tasks.1.name: 'a' is the name of tasks.0",
+        id="two tasks of a name",
+    ),
+    pytest.param(
+        put("spec/tasks", [task("learner"), task("none", name="learner")]), "tasks.1.name: 'learner'",
+        id="named as another by default",
+    ),
+    pytest.param(
+        put(f"{T0}/name", "My_Learner"), "tasks.0.name: 'My_Learner' must be",
+        id="a name that no host can have",
+    ),
     pytest.param(put(f"{T0}/name", "l" * 60), "tasks.0.name", id="too long a name"),
-    pytest.param(put(f"{T0}/template", None), "tasks.0.template.spec.containers: at least one", id="no template"),
+    pytest.param(
+        put(f"{T0}/template", None), "tasks.0.template.spec.containers: at least one", id="no template"
+    ),
     pytest.param(put(f"{CONTAINER}/image", None), "containers.0.image: required", id="no image"),
     pytest.param(put(f"{CONTAINER}/env", {"A": "b"}), "containers.0.env", id="env no list"),
     pytest.param(put(f"{CONTAINER}/resources", {"limits": {"cpu": "much"}}), "limits.cpu", id="no quantity"),
@@ -70,11 +96,20 @@ BAD: list[Any] = [
     pytest.param(put("spec/cleanPodPolicy", "Some"), "spec.cleanPodPolicy", id="unknown policy"),
     pytest.param(put("spec/backoffLimit", -1), "spec.backoffLimit", id="negative limit"),
     pytest.param(put("spec/preemptible", "perhaps"), "spec.preemptible", id="neither true nor false"),
-    pytest.param(put("spec/volumes", [{"emptyDir": {}}]), "spec.volumes.0.name: required", id="volume without a name"),
-    pytest.param(put("spec/volumes", [{"name": "v"}, {"name": "v"}]), "spec.volumes: there is more than one", id="two volumes of a name"),
+    pytest.param(
+        put("spec/volumes", [{"emptyDir": {}}]), "spec.volumes.0.name: required", id="volume without a name"
+    ),
+    pytest.param(
+        put("spec/volumes", [{"name": "v"}, {"name": "v"}]), "spec.volumes: there is more than one",
+        id="two volumes of a name",
+    ),
     pytest.param(put("metadata/name", "Atari"), "metadata.name: 'Atari'", id="capitals in the name"),
-    pytest.param(put("metadata/name", "a" * 61), "metadata.name: has 61 characters", id="too long a name of the job"),
-    pytest.param(put("metadata/name", "a" * 55), "tasks.1.name: pods would be named", id="too long names of pods"),
+    pytest.param(
+        put("metadata/name", "a" * 61), "metadata.name: has 61 characters", id="too long a name of the job"
+    ),
+    pytest.param(
+        put("metadata/name", "a" * 55), "tasks.1.name: pods would be named", id="too long names of pods"
+    ),
     pytest.param(put("apiVersion", "diengine.opendilab.org/v1alpha1"), "apiVersion", id="unknown version"),
 ]  # fmt: skip
 
@@ -123,9 +158,16 @@ def test_names_of_jobs_may_begin_with_a_digit() -> None:
 
 ELASTIC: list[Any] = [
     pytest.param([task("none", name="serial")], None, "serial", (1, 10_000), id="the only one"),
-    pytest.param([task("learner", 2), task("collector", 3)], None, "collector", (3, 10_000), id="else the collector"),
-    pytest.param([task("learner"), task("collector", 3, minReplicas=2, maxReplicas=8, name="c")], None, "c", (3, 9), id="within its bounds"),
-    pytest.param([task("learner"), task("collector")], "learner", "learner", (2, 10_000), id="or who is named"),
+    pytest.param(
+        [task("learner", 2), task("collector", 3)], None, "collector", (3, 10_000), id="else the collector"
+    ),
+    pytest.param(
+        [task("learner"), task("collector", 3, minReplicas=2, maxReplicas=8, name="c")], None, "c", (3, 9),
+        id="within its bounds",
+    ),
+    pytest.param(
+        [task("learner"), task("collector")], "learner", "learner", (2, 10_000), id="or who is named"
+    ),
 ]  # fmt: skip
 
 
@@ -217,8 +259,9 @@ def test_what_a_pod_is_told() -> None:
     nodes = ",".join(f"atari-my-task-{index}.di-atari.default.svc.example" for index in range(2))
     told = made["spec"]["containers"][0]["env"]
     assert {v["name"]: v["value"] for v in told if "value" in v} == {
-        "DI_JOB_ID": "default.atari", "DI_JOB_GENERATION": "0", "DI_SERVER_URL": "http://di:1", "DI_RANK": "1",
-        "DI_TASK_RANK": "1", "DI_NODES": nodes, "DI_MY_TASK_NODES": nodes, "ME": "$(DI_RANK)",
+        "DI_JOB_ID": "default.atari", "DI_JOB_GENERATION": "0", "DI_SERVER_URL": "http://di:1",
+        "DI_RANK": "1", "DI_TASK_RANK": "1", "DI_NODES": nodes, "DI_MY_TASK_NODES": nodes,
+        "ME": "$(DI_RANK)",
     }  # fmt: skip
     assert told[-1]["name"] == "ME"
     assert made["metadata"]["labels"].items() >= {

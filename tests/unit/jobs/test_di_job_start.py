@@ -30,15 +30,28 @@ def test_pods_and_one_service() -> None:
 PHASES: list[Any] = [
     pytest.param({}, "Starting", id="all pods are made"),
     pytest.param({"learner_0": "Running"}, "Starting", id="not all are ready"),
-    pytest.param(dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Running"), "Running", id="all are ready"),
     pytest.param(
-        {"learner_0": "Running", "collector_0": "Succeeded", "collector_1": "Running", "evaluator_0": "Running"},
+        dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Running"),
+        "Running",
+        id="all are ready",
+    ),
+    pytest.param(
+        {
+            "learner_0": "Running", "collector_0": "Succeeded", "collector_1": "Running",
+            "evaluator_0": "Running",
+        },
         "Running",
         id="one has succeeded, the rest are ready",
     ),
-    pytest.param(dict.fromkeys(("learner_0", "collector_0", "collector_1"), "Succeeded"), "Starting", id="all but one have succeeded"),
     pytest.param(
-        dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded"), "Succeeded", id="all have succeeded"
+        dict.fromkeys(("learner_0", "collector_0", "collector_1"), "Succeeded"),
+        "Starting",
+        id="all but one have succeeded",
+    ),
+    pytest.param(
+        dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded"),
+        "Succeeded",
+        id="all have succeeded",
     ),
 ]  # fmt: skip
 
@@ -239,8 +252,8 @@ def test_events_tell_the_way() -> None:
     job.run()
     told = [(event.type, event.reason) for event in job.world.events]
     assert told == [
-        ("Normal", "JobStarting"), ("Normal", "JobRunning"), ("Warning", "JobRestarting"), ("Normal", "JobStarting"),
-        ("Normal", "JobRunning"),
+        ("Normal", "JobStarting"), ("Normal", "JobRunning"), ("Warning", "JobRestarting"),
+        ("Normal", "JobStarting"), ("Normal", "JobRunning"),
     ]  # fmt: skip
 
 

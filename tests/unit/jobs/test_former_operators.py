@@ -28,7 +28,10 @@ def of_tf_operator(*conditions: Manifest, **fields: Any) -> Manifest:
     """A TFJob's status: no phase, and counters without those that are 0."""
     return {
         "conditions": [condition("Created"), condition("Running", "False"), *conditions],
-        "replicaStatuses": {"PS": {"active": 1}, "Worker": {"succeeded": 2, "labelSelector": {"matchLabels": {}}}},
+        "replicaStatuses": {
+            "PS": {"active": 1},
+            "Worker": {"succeeded": 2, "labelSelector": {"matchLabels": {}}},
+        },
         "startTime": START,
         "completionTime": END,
     } | fields  # fmt: skip
@@ -82,7 +85,8 @@ FINISHED = {
     "DIJob": (
         make_di_job(),
         {
-            "phase": "Succeeded", "replicas": 4, "readyReplicas": 0, "restarts": 1, "completionTimestamp": END,
+            "phase": "Succeeded", "replicas": 4, "readyReplicas": 0, "restarts": 1,
+            "completionTimestamp": END,
             "conditions": [condition("Running", "False"), condition("Succeeded", reason="JobSucceeded")],
         },
         JobPhase.SUCCEEDED,
@@ -214,8 +218,8 @@ def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:
         "elasticjob.dlrover/replica-index": "0",
     }
     owner = {
-        "apiVersion": job["apiVersion"], "kind": "ElasticJob", "name": "digits", "uid": job["metadata"]["uid"],
-        "controller": True,
+        "apiVersion": job["apiVersion"], "kind": "ElasticJob", "name": "digits",
+        "uid": job["metadata"]["uid"], "controller": True,
     }  # fmt: skip
     metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
     container = {"name": "main", "image": "dlrover-master:1"}

@@ -106,7 +106,8 @@ def test_auto_plans_run_in_order_of_age_then_number(running: JobsNamespace, plan
         ),
         pytest.param(
             {"removePods": [{"name": "digits-worker-0"}]},
-            "spec.removePods.0.name: 'digits-worker-0' is no pod of the job; they are called digits-edljob-<type>-<id>",
+            "spec.removePods.0.name: 'digits-worker-0' is no pod of the job; "
+            "they are called digits-edljob-<type>-<id>",
             id="name of a pod",
         ),
     ],
@@ -129,7 +130,8 @@ def test_invalid_auto_plan_fails_and_makes_nothing(
     [
         pytest.param(
             {"replicaResourceSpecs": {"evaluator": {"replicas": 1}}},
-            "spec.replicaResourceSpecs.evaluator: ElasticJob default/digits has no role 'evaluator'; it has ps, worker",
+            "spec.replicaResourceSpecs.evaluator: ElasticJob default/digits has no role 'evaluator'; "
+            "it has ps, worker",
             id="unknown role",
         ),
         pytest.param(

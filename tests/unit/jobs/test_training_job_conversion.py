@@ -21,7 +21,8 @@ spec:
   template: {spec: {serviceAccountName: trainer, containers: [{name: main, env: [{name: OWN, value: "1"}]}]}}
   pserver: {min-instance: 2, resources: {limits: {cpu: 2}}}
   trainer:
-    {entrypoint: python train.py, workspace: /work, passes: 3, min-instance: 2, max-instance: 6, parallelism: 4}
+    {entrypoint: python train.py, workspace: /work, passes: 3, min-instance: 2, max-instance: 6, \
+parallelism: 4}
 status: {phase: running}
 """
 

@@ -269,7 +269,8 @@ def test_what_is_said_of_a_job() -> None:
     """Counters and states by role, the selector of the scale subresource, one true phase."""
     job = Job.running()
     assert job.counts("trainer") == {
-        "desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "completed": [], "state": "running",
+        "desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "completed": [],
+        "state": "running",
         "labelSelector": "paddlepaddle.org/job-name=ctr,paddlepaddle.org/replica-type=trainer",
     }  # fmt: skip
     job.set(trainer_0="Succeeded")

@@ -37,7 +37,8 @@ spec:
         spec:
           restartPolicy: Always
           containers:
-            - {name: main, image: "train:1", command: [python, -m, deepfm], resources: {requests: {cpu: 1, memory: 4Gi}}}
+            - {name: main, image: "train:1", command: [python, -m, deepfm], \
+resources: {requests: {cpu: 1, memory: 4Gi}}}
           volumes: [{name: nas, persistentVolumeClaim: {claimName: nas}}]
     worker:
       restartPolicy: Always
@@ -154,15 +155,15 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "spec.replicaSpecs.worker.replicas",
             "three",
-            "spec.replicaSpecs.worker.replicas: Input should be a valid integer, unable to parse string as an integer "
-            "(got 'three')",
+            "spec.replicaSpecs.worker.replicas: Input should be a valid integer, "
+            "unable to parse string as an integer (got 'three')",
             id="wrong type",
         ),
         pytest.param(
             "spec.replicaSpecs.master",
             {},
-            "spec.replicaSpecs.master: Input should be 'ps', 'worker', 'chief', 'evaluator' or 'dlrover-master' "
-            "(got 'master')",
+            "spec.replicaSpecs.master: "
+            "Input should be 'ps', 'worker', 'chief', 'evaluator' or 'dlrover-master' (got 'master')",
             id="unknown role",
         ),
         pytest.param(
@@ -187,7 +188,8 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "spec.distributionStrategy",
             "AllreduceStrategy",
-            "spec.replicaSpecs.ps: AllreduceStrategy has no parameter servers; remove the role or the strategy",
+            "spec.replicaSpecs.ps: AllreduceStrategy has no parameter servers; "
+            "remove the role or the strategy",
             id="allreduce with parameter servers",
         ),
         pytest.param(
@@ -196,7 +198,8 @@ def test_manifest_survives_a_round_trip() -> None:
                 "distributionStrategy": "AllreduceStrategy",
                 "replicaSpecs": {"worker": ROLE, "chief": ROLE},
             },
-            "spec.replicaSpecs.chief: AllreduceStrategy has no chief: the oldest worker is it; make it one more worker",
+            "spec.replicaSpecs.chief: AllreduceStrategy has no chief: "
+            "the oldest worker is it; make it one more worker",
             id="allreduce with a chief",
         ),
         pytest.param(
@@ -212,13 +215,15 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "spec.rendezvous",
             {"joinTimeoutSeconds": 10**12},
-            "spec.rendezvous.joinTimeoutSeconds: Input should be less than or equal to 31536000 (got 1000000000000)",
+            "spec.rendezvous.joinTimeoutSeconds: "
+            "Input should be less than or equal to 31536000 (got 1000000000000)",
             id="a time-out beyond all calendars",
         ),
         pytest.param(
             "spec.faultTolerance",
             {"nodeCheckTimeoutSeconds": 100_000},
-            "spec.faultTolerance.nodeCheckTimeoutSeconds: Input should be less than or equal to 86400 (got 100000)",
+            "spec.faultTolerance.nodeCheckTimeoutSeconds: "
+            "Input should be less than or equal to 86400 (got 100000)",
             id="a round of checks that agents would not understand",
         ),
         pytest.param(
@@ -236,15 +241,15 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "spec.replicaSpecs.worker.template.spec.containers",
             [{"name": "main", "image": "i", "resources": {"limits": {"memory": "lots"}}}],
-            "spec.replicaSpecs.worker.template.spec.containers.0.resources.limits.memory: 'lots' is not a Kubernetes "
-            "quantity such as '500m', '2' or '4Gi'",
+            "spec.replicaSpecs.worker.template.spec.containers.0.resources.limits.memory: "
+            "'lots' is not a Kubernetes quantity such as '500m', '2' or '4Gi'",
             id="no quantity in a template",
         ),
         pytest.param(
             "spec.replicaSpecs.worker.template.metadata",
             {"labels": {"tier": 1}},
-            "spec.replicaSpecs.worker.template.metadata.labels: must be a map of strings; write numbers and booleans "
-            "in quotes",
+            "spec.replicaSpecs.worker.template.metadata.labels: "
+            "must be a map of strings; write numbers and booleans in quotes",
             id="label that is no string",
         ),
         pytest.param(
@@ -262,8 +267,8 @@ def test_manifest_survives_a_round_trip() -> None:
         pytest.param(
             "metadata.name",
             "a" * 38,
-            "metadata.name: has 38 characters, at most 37 are possible: the names of the job's services add to it, and "
-            "hold 63",
+            "metadata.name: has 38 characters, at most 37 are possible: "
+            "the names of the job's services add to it, and hold 63",
             id="long name",
         ),
         pytest.param(
@@ -272,7 +277,12 @@ def test_manifest_survives_a_round_trip() -> None:
             "metadata.name: 'Digits_1' must be lower-case letters, digits and '-', beginning with a letter",
             id="bad name",
         ),
-        pytest.param("metadata.name", "", "metadata.name: required field is missing (or metadata.generateName)", id="no name"),
+        pytest.param(
+            "metadata.name",
+            "",
+            "metadata.name: required field is missing (or metadata.generateName)",
+            id="no name",
+        ),
     ],
 )  # fmt: skip
 def test_mistake_in_a_job_is_named(job: Make, path: str, value: Any, answer: str) -> None:
@@ -308,27 +318,35 @@ def test_a_size_names_resources_as_pods_do() -> None:
     [
         pytest.param(
             "spec.migratePods", [{"name": "p", "resource": {"memmory": "1Gi"}}],
-            "spec.migratePods.0.resource.memmory: no resource of a container is called so; did you mean 'memory'?", id="typo in a size",
+            "spec.migratePods.0.resource.memmory: no resource of a container is called so; "
+            "did you mean 'memory'?",
+            id="typo in a size",
         ),
         pytest.param(
             "spec.migratePods", [{"name": "p", "resource": {"gpu": 1, "nvidia.com/gpu": 1}}],
-            "spec.migratePods.0.resource.nvidia.com/gpu: gpu says it already; leave one of them out", id="GPUs twice",
+            "spec.migratePods.0.resource.nvidia.com/gpu: gpu says it already; leave one of them out",
+            id="GPUs twice",
         ),
         pytest.param(
             "spec.migratePods", [{"name": "p", "resource": {"amd.com/gpu": "-1"}}],
             "spec.migratePods.0.resource.amd.com/gpu: '-1' is negative (got '-1')", id="fewer than none",
         ),
         pytest.param(
-            "spec.ownerJob", "other", "spec.ownerJob: says 'other', the label 'elasticjob.dlrover/name' 'digits'", id="two jobs"
+            "spec.ownerJob", "other",
+            "spec.ownerJob: says 'other', the label 'elasticjob.dlrover/name' 'digits'",
+            id="two jobs",
         ),
         pytest.param(
-            "metadata.labels", {}, "spec.ownerJob: name the ElasticJob here or in the label 'elasticjob.dlrover/name'", id="no job"
+            "metadata.labels", {},
+            "spec.ownerJob: name the ElasticJob here or in the label 'elasticjob.dlrover/name'",
+            id="no job",
         ),
         pytest.param(
             "spec.migratePod", [], "spec.migratePod: unknown field; did you mean 'migratePods'?", id="typo"
         ),
         pytest.param(
-            "spec.removePods", [{}], "spec.removePods.0.name: required field is missing", id="pod without a name"
+            "spec.removePods", [{}], "spec.removePods.0.name: required field is missing",
+            id="pod without a name",
         ),
         pytest.param(
             "spec.stepTimeoutSeconds",
