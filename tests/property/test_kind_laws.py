@@ -114,6 +114,9 @@ class KindWorld:
             self._change_pod(what, pods[number % len(pods)])
 
     def _change_pod(self, what: str, name: str) -> None:
+        """What a node reports, or a user does. A pod that has ended can only be deleted."""
+        if what != "delete" and manifests.has_ended(self.namespace.objects["Pod", name]):
+            return
         match what:
             case "run":
                 self.namespace.set_pod(name, "Running")
