@@ -112,7 +112,7 @@ def train(options: TemplateOptions, name: str = "elastic-train", kind: str = ELA
     """Train: submit the job, wait until it has succeeded, collect what it has come to.
 
     Args:
-        options: see there.
+        options: see `TemplateOptions`.
         name: the template's.
         kind: the job's.
     """

@@ -1,8 +1,8 @@
 """The allocator: sizes and places preemptible DIJobs by a policy, in a fixed cycle and at once on what
 matters.
 
-It keeps nothing between two looks: what jobs hold stands in their ``status.allocation``, which it alone
-writes. So it may die at any instant; the next look puts the same question. A write carries the version that
+It keeps no state between two rounds: each job's allocation is in its ``status.allocation``, which only the
+allocator writes. So it may die at any instant; the next round starts from the same facts. A write carries the version that
 the decision rests on; a job that changed meanwhile is decided anew.
 
 At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at
@@ -78,8 +78,8 @@ class Allocator:
     """The loop, in a thread of its own.
 
     Args:
-        around: see there.
-        options: see there.
+        around: see `PlannerContext`.
+        options: see `AllocatorOptions`.
 
     Raises:
         InvalidError: there is no such policy.

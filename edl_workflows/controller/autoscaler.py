@@ -62,8 +62,8 @@ class Autoscaler:
     """The loop, in a thread of its own.
 
     Args:
-        around: see there.
-        options: see there.
+        around: see `PlannerContext`.
+        options: see `AutoscalerOptions`.
         kinds: whose jobs; those without `Kind.elastic` are left alone.
         recorder: tells the reasons.
     """

@@ -81,7 +81,7 @@ class Manager:
 
     Args:
         cluster: the API server.
-        options: see there.
+        options: see `ManagerOptions`.
         metrics: counts.
         guard: called before each write; raises where this process must not write (any more).
     """

@@ -30,7 +30,7 @@ class Controller:
 
     Args:
         cluster: the API server.
-        options: see there.
+        options: see `RunOptions`.
     """
 
     def __init__(self, cluster: Cluster, options: RunOptions) -> None:

@@ -66,8 +66,8 @@ class WatchStream:
         """Events, in the server's order.
 
         Raises:
-            ExpiredError: the server no longer knows the resourceVersion: list anew.
-            EdlError: as every request.
+            ExpiredError: the server no longer knows the resourceVersion. The caller must list again.
+            EdlError: any error of a request.
         """
         request = self._request()
         self._response = response = transport.open_stream(self._cluster, request)

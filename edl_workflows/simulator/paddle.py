@@ -194,7 +194,10 @@ class _Experiment:
             self._resize(pods, job, TRAINER_CORES, change.after, now)
 
     def _known_nodes(self) -> Mapping[str, FulfilmentNode]:
-        """Nodes with the use of all but trainers. Terminating pods don't count: room would be freed twice."""
+        """Nodes with what pods other than trainers use on them.
+
+        Terminating pods don't count: their cores would be freed twice.
+        """
         used = dict.fromkeys(self._nodes, 0.0)
         for pods in self._others.values():
             for pod in pods:

@@ -63,7 +63,12 @@ class MigratePsRequest(scale_plans.PlanRequest):
 
 
 def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan, or edit the spec; raises as `plans.create_plan`."""
+    """Ask for other parameter servers: by a ScalePlan for an ElasticJob, by an edit of the spec for other kinds.
+
+    Raises:
+        EdlError: the errors of `scale_plans.create_plan`.
+        InvalidError: jobs of this kind have no parameter servers.
+    """
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
         servers = ReplicaResourceSpec(replicas=request.replicas, resource=request.resource)

@@ -68,7 +68,7 @@ class ArgoAgent:
 
     Args:
         cluster: the API server.
-        options: see there.
+        options: see `ArgoAgentOptions`.
     """
 
     def __init__(self, cluster: Cluster, options: ArgoAgentOptions) -> None:

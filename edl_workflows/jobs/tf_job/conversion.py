@@ -1,5 +1,5 @@
-"""A TFJob in its other version, and as an ElasticJob. Pure; what can't be carried over is said, never dropped
-silently.
+"""A TFJob in its other version, and as an ElasticJob. Pure. Fields that can't be converted
+are reported, never dropped silently.
 """
 
 import copy

@@ -1,4 +1,5 @@
-"""A TrainingJob as an ElasticJob. Pure; what can't be carried over is said, never dropped silently."""
+"""A TrainingJob as an ElasticJob. Pure. Fields that can't be converted are
+reported, never dropped silently."""
 
 from typing import Any
 

@@ -154,9 +154,9 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
         return self.job.spec.fault_tolerant and any(replica.completed for replica in self.trainers)
 
     def role_up(self, role: TrainingRole) -> bool:
-        """Whether a role is far enough for those behind it.
+        """Whether the roles that start after this one may start.
 
-        Servers: all are ready. Trainers: all run, or of a fault-tolerant job the first.
+        Parameter servers: all are ready. Trainers: all run, or at least one in a fault-tolerant job.
         """
         found = [replica.up for replica in self.of_role(role)]
         any_will_do = role is TrainingRole.TRAINER and self.job.spec.fault_tolerant

@@ -118,7 +118,11 @@ class CelRuleTree:
 
 
 def compile_rules(schema: SchemaDict, path: str) -> tuple[CelRuleTree, list[Cause]]:
-    """Compile all rules of a schema; those that do not compile become causes at their `path`."""
+    """Compile all CEL rules of a schema.
+
+    Returns:
+        the compiled rules, and a validation error, with the field's path, for each rule that does not compile.
+    """
     causes: list[Cause] = []
     return _compile(schema, path, causes)[0], causes
 
