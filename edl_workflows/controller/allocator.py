@@ -2,8 +2,8 @@
 matters.
 
 It keeps no state between two rounds: each job's allocation is in its ``status.allocation``, which only the
-allocator writes. So it may die at any instant; the next round starts from the same facts. A write carries the version that
-the decision rests on; a job that changed meanwhile is decided anew.
+allocator writes. So it may die at any instant; the next round starts from the same facts. A write carries the
+resourceVersion that the decision rests on; a job that changed meanwhile is decided anew.
 
 At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at
 when such a job ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes

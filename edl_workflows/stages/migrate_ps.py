@@ -63,7 +63,7 @@ class MigratePsRequest(scale_plans.PlanRequest):
 
 
 def begin_migrate_ps(cluster: Cluster, request: MigratePsRequest, identity: StageIdentity) -> Handle:
-    """Ask for other parameter servers: by a ScalePlan for an ElasticJob, by an edit of the spec for other kinds.
+    """Ask for other parameter servers: by a ScalePlan (ElasticJob) or an edit of the spec (other kinds).
 
     Raises:
         EdlError: the errors of `scale_plans.create_plan`.

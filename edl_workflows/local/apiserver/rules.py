@@ -121,7 +121,7 @@ def compile_rules(schema: SchemaDict, path: str) -> tuple[CelRuleTree, list[Caus
     """Compile all CEL rules of a schema.
 
     Returns:
-        the compiled rules, and a validation error, with the field's path, for each rule that does not compile.
+        the compiled rules, and an error with the field's path for each rule that does not compile.
     """
     causes: list[Cause] = []
     return _compile(schema, path, causes)[0], causes
