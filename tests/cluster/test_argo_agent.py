@@ -358,7 +358,7 @@ def test_bad_input_fails_the_step_at_once(argo: Argo) -> None:
     argo.start("bad", [wrong, missing, taken], [["wrong", "missing", "taken"]])
     argo.ended("bad", "Failed", 30)
     said = {step: argo.node("bad", step)["message"] for step in ("wrong", "missing", "taken")}
-    assert "request.replicas: a YAML map or list is needed" in said["wrong"]
+    assert "request.replicas: a YAML map or list is required" in said["wrong"]
     assert '"nobody" not found' in said["missing"]
     assert f"belongs to argo/{argo.cluster.namespace}/owner/" in said["taken"]
     argo.patch("owner", {"spec": {"shutdown": "Terminate"}})

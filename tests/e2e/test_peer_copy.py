@@ -39,7 +39,7 @@ def test_lost_chief_takes_no_copy_with_it(cluster: Cluster, tmp_path: Path) -> N
     job = CollectiveJob.submit(cluster, manifest)
     job.wait_step(60)
     pods = job.running(names.WORKER_TYPE)
-    job.until(lambda: any("holds a copy of step" in job.log(pod) for pod in pods), 60, "the second copy")
+    job.until(lambda: any("holding a copy of step" in job.log(pod) for pod in pods), 60, "the second copy")
     job.wait_step(120)
     assert job.get().status.checkpoint is None
 
