@@ -2,8 +2,8 @@
 in pieces.
 
 Statements about a job must make sense, or the whole message is rejected. *Measurements* may have any value:
-an implausible sample is left out by itself (`edl_workflows.scaling.samples`), and the receipt says why. Every
-message may be sent twice: a sample is identified by its time.
+an implausible sample is left out by itself (`edl_workflows.scaling.dlrover.samples`), and the receipt
+says why. Every message may be sent twice: a sample is identified by its time.
 """
 
 from typing import Annotated, Literal
@@ -84,7 +84,10 @@ class JobLimits(Message):
 
 
 class TrainingFacts(Message):
-    """Facts about a job's training; 0 is unknown. See `edl_workflows.scaling.brain.request.Training`."""
+    """Facts about a job's training; 0 is unknown.
+
+    See `edl_workflows.scaling.dlrover.brain.request.TrainingParameters`.
+    """
 
     batch_size: Number = 0
     dataset_size: Number = 0
@@ -209,7 +212,7 @@ class OptimizeRequest(Message):
     """`POST /v1/optimize`: asks what should change about a job. The samples are those that were reported.
 
     Attributes:
-        stage, phase, ps_may_change: see `edl_workflows.scaling.ps_stages.Question`.
+        stage, phase, ps_may_change: see `edl_workflows.scaling.dlrover.ps_stages.OptimizerQuestion`.
         nodes: all nodes of the job.
     """
 
@@ -228,7 +231,7 @@ class GroupPlan(Message):
 
 
 class OptimizeReply(Message):
-    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.resources.ResourcePlan`.
+    """Answer to `OptimizeRequest`; see `edl_workflows.scaling.dlrover.resources.ResourcePlan`.
 
     Attributes:
         groups: by role.

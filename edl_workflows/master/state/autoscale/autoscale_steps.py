@@ -314,7 +314,7 @@ def _make_anew(state: JobState, node: JobNode, size: NodeResource, why: str, now
 
 
 def planned_job(state: JobState, now: float) -> OptimizerJob:
-    """The job as planners see it (`edl_workflows.scaling.resources.Job`).
+    """The job as planners see it (`edl_workflows.scaling.dlrover.resources.OptimizerJob`).
 
     Released nodes are left out, even if their pods still run.
     """
