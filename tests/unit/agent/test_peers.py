@@ -324,18 +324,21 @@ def test_partner_that_lies_does_no_harm(
     copied(source, b"one", step=1, persist=False)
     eventually(lambda: held(backup, 1))
     honest: Callable[[PeerServer], ModelSnapshot | None] = vars(PeerServer)["newest"].fget
-    asked = threading.Event()
+    asked, lied = threading.Event(), threading.Event()
 
     def newest(server: PeerServer) -> ModelSnapshot:
         asked.set()
         found = honest(server)
         assert found is not None
+        if found.step == 2:
+            lied.set()
         return ModelSnapshot.model_construct(**{**dict(found), "size": LIES[lie]})
 
     with monkeypatch.context() as patch:
         patch.setattr(PeerServer, "newest", property(newest))
+        assert asked.wait(240)  # an honest answer may be on its way until here
         copied(source, b"two", step=2, persist=False)
-        assert asked.wait(10)
+        assert lied.wait(240)
         eventually(lambda: not backup.copies.folder.joinpath("slot-1.json").exists())
         assert held(backup, 1)
     copied(source, b"three", step=3)
