@@ -168,10 +168,16 @@ def _holds(expression: str, value: str) -> bool:
     from celpy.evaluation import CELEvalError
 
     try:
-        variables = {"self": json_to_cel(json.loads(value))}
+        variables = {"self": json_to_cel(json.loads(value, parse_int=_int_or_float))}
         return bool(_program(expression).evaluate(variables) == celtypes.BoolType(True))
     except CELEvalError:
         return False
+
+
+def _int_or_float(digits: str) -> int | float:
+    """As Kubernetes reads a number: a floating-point one if 64 bits do not hold the integer."""
+    number = int(digits)
+    return number if -(2**63) <= number < 2**63 else float(digits)
 
 
 @functools.cache

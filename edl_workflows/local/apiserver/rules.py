@@ -298,7 +298,23 @@ def _here(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -
 
 
 def _to_cel(value: Any, tree: CelRuleTree) -> Any:
-    return json_to_cel(_escaped(value, tree.schema) if tree.schema else value)
+    value = _escaped(value, tree.schema) if tree.schema else value
+    try:
+        return json_to_cel(value)
+    except ValueError:
+        return json_to_cel(_in_64_bits(value))
+
+
+def _in_64_bits(value: Any) -> Any:
+    """The value with each integer that 64 bits do not hold as a floating-point number, which is how
+    Kubernetes reads it."""
+    if isinstance(value, dict):
+        return {name: _in_64_bits(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [_in_64_bits(entry) for entry in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float(str(value))  # Infinity, not an OverflowError, where a double is too small.
+    return value
 
 
 def _broken(rule: CelRule, variables: Mapping[str, Any], budget: _Budget) -> str:

@@ -169,6 +169,12 @@ def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() ->
     assert list(cel.broken_rules({"a": 2}, ["self.a > 1"], ("spec",))) == []
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400], ids=["large", "small", "endless"])
+def test_an_integer_beyond_64_bits_is_a_floating_point_number_to_rules(number: int) -> None:
+    """As Kubernetes reads it; it is no error of the linter."""
+    assert cel.rule_holds("has(self.a)", {"a": number})
+
+
 def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
     """Nobody is shown a bare expression."""
     expressions = {rule for node in schema.load().nodes for rule in node.get("rules", ())}

@@ -148,6 +148,15 @@ def test_rule_that_fails_to_evaluate() -> None:
     assert "could not be evaluated" in message
 
 
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400], ids=["large", "small", "endless"])
+def test_rule_over_an_integer_beyond_64_bits(number: int) -> None:
+    """An integer that 64 bits do not hold is a floating-point number to rules, as in Kubernetes."""
+    schema = _ruled("self.n == 1", **{"x-kubernetes-preserve-unknown-fields": True})
+
+    assert _broken(schema, {"n": 1, "free": {"list": [number]}}) == {}
+    assert _broken(schema, {"n": number}, {"n": number - 1}) != {}
+
+
 def test_rule_that_does_not_compile() -> None:
     """A rule that does not parse is told by its path in the schema."""
     _, [cause] = rules.compile_rules(_ruled("self.("), "spec")
