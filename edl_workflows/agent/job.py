@@ -207,6 +207,7 @@ class Job(ClusterMember):
 
         Raises:
             CheckpointError: the checkpoint holds no such state (see `checkpoint_damaged`).
+            InvalidError: this image lacks a package that the state's types need; the checkpoint is intact.
         """
         with self._restoring.state(checkpoint, store) as loaded:
             yield loaded

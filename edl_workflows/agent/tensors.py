@@ -43,9 +43,13 @@ _NAMES = {
     "float32": "F32",
     "float64": "F64",
     "complex64": "C64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
 }
-"""The format's names of numpy's types. ``bfloat16`` needs ``ml_dtypes``, which TensorFlow imports."""
+"""The format's names of numpy's types."""
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
+_OF_ML_DTYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+"""Types that numpy has not, and that the package ``ml_dtypes`` adds to it."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,7 @@ def load(path: Path) -> Loaded:
 
     Raises:
         CheckpointError: it is missing, or not whole.
+        InvalidError: it is whole, and ``ml_dtypes``, which its types need, is not installed here.
     """
     try:
         with open_regular(path) as file:
@@ -204,6 +209,7 @@ def read_state(block: memoryview, where: str) -> Loaded:
 
     Raises:
         CheckpointError: it is no such block, or not whole.
+        InvalidError: it is whole, and ``ml_dtypes``, which its types need, is not installed here.
     """
     length = int.from_bytes(block[:_LENGTH_BYTES], "little")
     if len(block) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(block) - _LENGTH_BYTES):
@@ -213,13 +219,19 @@ def read_state(block: memoryview, where: str) -> Loaded:
         entries = json.loads(bytes(block[_LENGTH_BYTES : _LENGTH_BYTES + length]))
         metadata = {str(key): str(value) for key, value in entries.pop(_METADATA, {}).items()}
         tensors = {name: _tensor(data, entry) for name, entry in entries.items()}
+    except ImportError as error:
+        # Not a CheckpointError: the master would take an intact checkpoint for a damaged one.
+        raise InvalidError(
+            f"{where}: has tensors of bfloat16 or 8-bit floating point, which numpy reads with ml_dtypes "
+            f"({error}): pip install 'edl-workflows[numpy]'"
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{where}: is no state of a model: {error!r}") from error
     return Loaded(tensors, metadata)
 
 
 def _tensor(data: memoryview, entry: Mapping[str, Any]) -> Array:
-    dtype, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(map(int, entry["shape"]))
+    dtype, shape = _dtype(_TYPES[entry["dtype"]]), tuple(map(int, entry["shape"]))
     start, end = map(int, entry["data_offsets"])
     if min(shape, default=0) < 0 or not 0 <= start <= end <= len(data):
         raise ValueError(f"shape {shape} at {start} to {end} of {len(data)} bytes")
@@ -228,3 +240,9 @@ def _tensor(data: memoryview, entry: Mapping[str, Any]) -> Array:
     tensor = np.frombuffer(data[start:end], dtype).reshape(shape)
     tensor.flags.writeable = False
     return tensor
+
+
+def _dtype(name: str) -> "np.dtype[Any]":
+    if name in _OF_ML_DTYPES:
+        import ml_dtypes  # noqa: F401 - its import makes the types known to numpy
+    return np.dtype(name)

@@ -1,8 +1,10 @@
 """From which checkpoint a training process starts, and what the master hears of damaged ones."""
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.restoring import CheckpointRestorer
 from edl_workflows.agent.snapshots import take_folder
 from edl_workflows.agent.tensors import State, StateBlock, save
-from edl_workflows.exceptions import CheckpointError
+from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from edl_workflows.protocol.training import CheckpointDamage, CheckpointRestore
@@ -210,6 +212,22 @@ def test_nearest_copy_is_read(
         assert not restoring.holds(CheckpointRef(uri=kept.ref.uri, step=9))
         with pytest.raises(CheckpointError):
             restoring.find(failed.ref, store)
+
+
+def test_checkpoint_whose_types_need_a_package_that_is_not_there_is_not_reported(
+    master: FakeMaster, job: Job, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An intact checkpoint is never damaged because this image lacks a library: the process fails and says
+    what to install, and the master keeps the checkpoint."""
+    state = State.of(10, {"w": np.zeros(3, ml_dtypes.bfloat16)})
+    ref = store.publish(10, lambda folder: save(folder, state))
+    master.say(active=cluster(1, restore=ref))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+
+    assert job.start_from(store) == ref
+    with pytest.raises(InvalidError, match="pip install"), job.state(ref, store):
+        pytest.fail("it was read")
+    assert not master.got(CheckpointDamage)
 
 
 def test_copy_that_is_no_state_is_passed_over_for_storage(

@@ -2,9 +2,12 @@
 
 import json
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,10 +166,31 @@ def test_values_come_back_however_they_lie_in_memory(row: str) -> None:
     assert loaded.tolist() == SHAPES[row].tolist()
 
 
-def test_type_of_half_precision_with_a_wide_exponent() -> None:
-    """bfloat16, which numpy knows from another library."""
-    types = pytest.importorskip("ml_dtypes")
-    values = np.array([1.0, -3.5e38, 0.0], types.bfloat16)
-    loaded = read_state(memoryview(block_of(State.of(1, {"w": values}))), "here").tensors["w"]
-    assert loaded.dtype == values.dtype
-    assert loaded.tobytes() == values.tobytes()
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_types_of_another_package(name: str, tmp_path: Path) -> None:
+    """bfloat16 and 8-bit floating point come back, to the bit, also in a process that has imported nothing
+    that knows them."""
+    values = np.array([1.0, -3.5, 0.0]).astype(getattr(ml_dtypes, name))
+    save(tmp_path, State.of(1, {"w": values}))
+    program = (
+        "import sys; from pathlib import Path; from edl_workflows.agent.tensors import load\n"
+        "assert 'ml_dtypes' not in sys.modules\n"
+        "w = load(Path(sys.argv[1])).tensors['w']; print(w.dtype.name, w.tobytes().hex())"
+    )
+    read = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / STATE_FILE)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert read.stdout.split() == [name, values.tobytes().hex()], read.stderr
+
+
+def test_a_state_whose_types_need_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no damaged state, and the error says what to install."""
+    block = block_of(State.of(1, {"w": np.zeros(2, ml_dtypes.bfloat16)}))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+
+    with pytest.raises(InvalidError, match=r"here: .*bfloat16.*pip install 'edl-workflows\[numpy\]'"):
+        read_state(memoryview(block), "here")
