@@ -1,6 +1,10 @@
 """What Airflow's ProvidersManager reads. It imports none of the modules named here."""
 
+from pathlib import Path
 from typing import Any
+
+_SHARED = ("base", "rendered")
+"""Modules without an operator of their own."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -22,26 +26,19 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": integration,
-                "python-modules": [
-                    "edl_workflows.operators.di_job",
-                    "edl_workflows.operators.elastic_job",
-                    "edl_workflows.operators.job",
-                    "edl_workflows.operators.reaper",
-                    "edl_workflows.operators.scale_plan",
-                    "edl_workflows.operators.tf_job",
-                    "edl_workflows.operators.training_job",
-                ],
+                "python-modules": _modules_in("operators"),
             }
         ],
-        "sensors": [
-            {
-                "integration-name": integration,
-                "python-modules": ["edl_workflows.sensors.elastic_job", "edl_workflows.sensors.job"],
-            }
-        ],
+        "sensors": [{"integration-name": integration, "python-modules": _modules_in("sensors")}],
         "hooks": [{"integration-name": integration, "python-modules": ["edl_workflows.hooks.elastic_job"]}],
         "triggers": [
             {"integration-name": integration, "python-modules": ["edl_workflows.triggers.elastic_job"]}
         ],
         "extra-links": ["edl_workflows.links.elastic_job.ElasticJobLink"],
     }
+
+
+def _modules_in(folder: str) -> list[str]:
+    """The modules of a folder of the package that define operators or sensors; it imports none of them."""
+    files = sorted((Path(__file__).parent / folder).glob("[a-z]*.py"))
+    return [f"edl_workflows.{folder}.{file.stem}" for file in files if file.stem not in _SHARED]

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,19 +10,17 @@ from edl_workflows.cli.manifests import read_manifest
 from edl_workflows.cli.options import OutputFormat
 from edl_workflows.cli.output import Table, emit, say
 from edl_workflows.exceptions import InvalidError
-
-if TYPE_CHECKING:
-    from edl_workflows.jobs.conversion import ConvertedJob
+from edl_workflows.jobs.kinds import KINDS
 
 app = typer.Typer(no_args_is_help=True)
 
+_TARGETS = tuple(dict.fromkeys(target for kind in KINDS for target, _ in kind.conversions))
+_DEFAULT_TARGET = "ElasticJob"
 
-class To(StrEnum):
-    """What a manifest can become."""
-
-    ELASTIC_JOB = "ElasticJob"
-    TF_JOB_V1 = "kubeflow.org/v1"
-    TF_JOB_V1ALPHA2 = "kubeflow.org/v1alpha2"
+if TYPE_CHECKING:
+    Target = str
+else:  # typer shows the members of an Enum as choices
+    Target = StrEnum("Target", {target: target for target in _TARGETS})
 
 
 @app.command()
@@ -30,33 +28,19 @@ def convert(
     manifest: Annotated[
         Path, typer.Argument(help="YAML or JSON file of one job; - for standard input.", allow_dash=True)
     ],
-    to: Annotated[To, typer.Option("--to", help="What it shall become.")] = To.ELASTIC_JOB,
+    to: Annotated[Target, typer.Option("--to", help="What it shall become.")] = _DEFAULT_TARGET,
 ) -> None:
     """Print a job's manifest in another version or as another kind; what it can't carry over goes to
     stderr."""
     document = read_manifest(manifest)
-    converted = _convert(document, to)
+    ways = {kind.name: (kind, dict(kind.conversions)) for kind in KINDS if kind.conversions}
+    name = str(document.get("kind"))
+    if name not in ways:
+        raise InvalidError(f"kind: a {name} can't be converted; {', '.join(ways)} can")
+    kind, targets = ways[name]
+    if to not in targets:
+        raise InvalidError(f"--to: a {name} can become {' or '.join(targets)}, not {to}")
+    converted = targets[to](kind.model.parse(document))
     for note in converted.notes:
         say(note)
     emit(OutputFormat.YAML, converted.manifest, Table((), ()))
-
-
-def _convert(document: dict[str, Any], to: To) -> "ConvertedJob":
-    from edl_workflows.jobs.tf_job import conversion as tf_job
-    from edl_workflows.jobs.tf_job.model import TFJob
-    from edl_workflows.jobs.training_job import conversion as training_job
-    from edl_workflows.jobs.training_job.model import TrainingJob
-
-    kind, training = document.get("kind"), TrainingJob.__name__
-    if kind == training and to is To.ELASTIC_JOB:
-        return training_job.to_elastic_job(TrainingJob.parse(document))
-    if kind == training:
-        raise InvalidError(f"--to: a {kind} can become an {To.ELASTIC_JOB}, and no {to}")
-    if kind != TFJob.__name__:
-        raise InvalidError(f"kind: a {kind} can't be converted; a {TFJob.__name__} and a {training} can")
-    ways = {
-        To.ELASTIC_JOB: tf_job.to_elastic_job,
-        To.TF_JOB_V1: tf_job.to_v1,
-        To.TF_JOB_V1ALPHA2: tf_job.to_v1alpha2,
-    }
-    return ways[to](TFJob.parse(document))

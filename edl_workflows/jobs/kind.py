@@ -26,6 +26,7 @@ from edl_workflows.jobs.actions import (
 )
 from edl_workflows.jobs.api import NETWORK_POLICIES, PODS, ApiResource
 from edl_workflows.jobs.autoscaling import ElasticRole
+from edl_workflows.jobs.conversion import ConvertedJob
 from edl_workflows.jobs.objects import Condition, Resource, set_condition
 from edl_workflows.jobs.schema import CrdOptions
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, phases_of
@@ -84,6 +85,7 @@ class Kind:
         scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one
             that is scaled by ScalePlans.
         elastic: what the cluster's autoscaler may change of a job; None of one that it may not.
+        conversions: what ``edl convert`` can turn a job into: a kind or an ``apiVersion``, and how.
     """
 
     source: Source
@@ -98,6 +100,7 @@ class Kind:
     failed: str = "Failed"
     scale: Callable[[Any, Mapping[str, RoleChange]], SpecEdit] | None = None
     elastic: Callable[[Any], ElasticRole | None] | None = None
+    conversions: tuple[tuple[str, Callable[[Any], ConvertedJob]], ...] = ()
 
     @property
     def name(self) -> str:

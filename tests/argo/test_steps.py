@@ -15,8 +15,10 @@ from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.argo.resource_template import FINAL_MESSAGES, resource_templates
 from edl_workflows.argo.step import StepInput, WorkflowStep
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.stages.catalog import STAGES
 
+KIND_NAMES = [kind.name for kind in KINDS if kind.view is not None and kind.name != "ElasticJob"]
 ALL = (
     steps.submit(),
     steps.wait_for_job(),
@@ -33,7 +35,7 @@ ALL = (
     steps.delete(),
     *(
         step(kind=kind)
-        for kind in ("TFJob", "TrainingJob", "DIJob")
+        for kind in KIND_NAMES
         for step in (
             steps.submit,
             steps.wait_for_job,

@@ -1,6 +1,7 @@
 """What holds for every kind of the registry: `edl_workflows.jobs.kinds.KINDS`.
 
-A new kind is tested here as soon as `EXAMPLES` has a manifest of it; the first test says so if it has none.
+A new kind is tested here as soon as `tests.unit.jobs.examples` has a manifest of it; the first test says so
+if it has none.
 """
 
 import copy
@@ -18,24 +19,10 @@ from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.view import JobPhase
-from tests.unit.jobs.conftest import make_job, make_template
-from tests.unit.jobs.di_jobs import make as make_di_job
-from tests.unit.jobs.di_jobs import task
-from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
-from tests.unit.jobs.training_jobs import make_training_job
+from tests.unit.jobs.examples import EXAMPLES
 
 Manifest = dict[str, Any]
 Step = tuple[str, int]
-
-EXAMPLES: dict[str, Manifest] = {
-    "ElasticJob": make_job(
-        optimizeMode="manual", replicaSpecs={"worker": {"replicas": 2, "template": make_template()}}
-    ),
-    "TFJob": make_tf_job(PS=1, Worker=(2, "ExitCode")),
-    "TrainingJob": make_training_job(),
-    "DIJob": make_di_job(task("learner"), task("collector", 2, minReplicas=1, maxReplicas=4)),
-}
-"""A job of each kind. An autoscaler may change those of kinds that have `Kind.elastic`."""
 
 JOB_KINDS = [kind for kind in KINDS if kind.view is not None]
 each_kind = pytest.mark.parametrize("kind", JOB_KINDS, ids=lambda kind: kind.name)

@@ -1,3 +1,3 @@
 """What all of Kubeflow's training kinds share: spec, status, state machine, pods. A kind adds its
-`Framework`.
+`KubeflowFramework`.
 """

@@ -17,7 +17,7 @@ from edl_workflows.jobs.kubeflow.model import (
     list_replicas,
     replica_name,
 )
-from edl_workflows.jobs.kubeflow.pods import Framework
+from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
 from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects, restart_backoff
 
 RETRYABLE_2021 = frozenset({130, 137, 138, 143})
@@ -105,7 +105,7 @@ class KubeflowReplicaState(ReplicaState):
 class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
     """A job and what is observed of it."""
 
-    framework: Framework
+    framework: KubeflowFramework
 
     @property
     def stale(self) -> list[Manifest]:
@@ -142,7 +142,7 @@ class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
         return sum(restart.count for restart in self.job.status.restarts.values()) + sum(by_node)
 
 
-def sort_facts(framework: Framework, job: KubeflowJob, observed: Observed) -> KubeflowFacts:
+def sort_facts(framework: KubeflowFramework, job: KubeflowJob, observed: Observed) -> KubeflowFacts:
     """Sort what is observed of a job."""
     own = own_objects(job, observed, "Pod")
     cluster = framework.cluster_id(job)
@@ -154,7 +154,7 @@ def sort_facts(framework: Framework, job: KubeflowJob, observed: Observed) -> Ku
 
 
 def _replica(
-    framework: Framework,
+    framework: KubeflowFramework,
     job: KubeflowJob,
     own: Mapping[str, Manifest],
     cluster: str,

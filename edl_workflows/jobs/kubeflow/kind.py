@@ -9,19 +9,60 @@ from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import api, cache_fields
 from edl_workflows.jobs.actions import Manifest, RoleChange, SpecEdit
 from edl_workflows.jobs.api import ApiResource
+from edl_workflows.jobs.autoscaling import ElasticRole
+from edl_workflows.jobs.conversion import ConvertedJob
 from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, KubeflowReplicaSpec, container_of
-from edl_workflows.jobs.kubeflow.pods import Framework
+from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
 from edl_workflows.jobs.kubeflow.reconcile import reconcile
-from edl_workflows.jobs.schema import CrdOptions
+from edl_workflows.jobs.schema import CrdColumn, CrdOptions
 from edl_workflows.jobs.view import JobPhase, JobView, view_of
 
 _job_of = job_by_label(pods.JOB_LABEL)
 
 
+def kubeflow_crd(
+    resource: ApiResource,
+    specs_key: str,
+    short_name: str,
+    *columns: CrdColumn,
+    also_served: tuple[str, ...] = (),
+) -> CrdOptions:
+    """What the definition of one of Kubeflow's kinds has beside its schema.
+
+    Args:
+        resource: the kind.
+        specs_key: the field of the spec with the replicas by type; the scale subresource is of its Worker.
+        short_name: for ``kubectl get``.
+        columns: of the kind, after those with the phase and the workers.
+        also_served: versions beside the stored one.
+    """
+    worker = ".status.replicaStatuses.Worker"
+    return CrdOptions(
+        singular=resource.kind.lower(),
+        short_names=(short_name,),
+        columns=(
+            CrdColumn("Phase", "string", ".status.phase"),
+            CrdColumn("Workers", "integer", f"{worker}.active"),
+            *columns,
+            CrdColumn("Reason", "string", ".status.reason", priority=1),
+            CrdColumn("Message", "string", ".status.message", priority=1),
+            CrdColumn("Age", "date", ".metadata.creationTimestamp"),
+        ),
+        scale=(f".spec.{specs_key}.Worker.replicas", f"{worker}.active", f"{worker}.labelSelector"),
+        also_served=also_served,
+    )
+
+
 def kubeflow_kind(
-    resource: ApiResource, model: type[KubeflowJob], framework: Framework, crd: CrdOptions
+    resource: ApiResource,
+    model: type[KubeflowJob],
+    framework: KubeflowFramework,
+    crd: CrdOptions,
+    *,
+    elastic: Callable[[Any], ElasticRole | None] | None = None,
+    conversions: tuple[tuple[str, Callable[[Any], ConvertedJob]], ...] = (),
 ) -> Kind:
     """The row of one of Kubeflow's kinds."""
     selector = f"{pods.OPERATOR_LABEL}={framework.operator}"
@@ -40,6 +81,8 @@ def kubeflow_kind(
         labels=(pods.JOB_LABEL, pods.TYPE_LABEL, pods.INDEX_LABEL),
         suspend=("runPolicy", "suspend"),
         scale=partial(scale, framework),
+        elastic=elastic,
+        conversions=conversions,
     )
 
 
@@ -48,7 +91,7 @@ def view(job: KubeflowJob) -> JobView:
     return view_of(job, {KubeflowPhase.CREATED: JobPhase.PENDING})
 
 
-def scale(framework: Framework, job: KubeflowJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
+def scale(framework: KubeflowFramework, job: KubeflowJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
     """The edit that gives the job these replicas by type, in any of the type's spellings; other types keep
     theirs.
 
@@ -71,7 +114,7 @@ def scale(framework: Framework, job: KubeflowJob, wanted: Mapping[str, RoleChang
     return SpecEdit({job.spec.specs_key(): patch}, sum(counts.values()))
 
 
-def _change(framework: Framework, spec: KubeflowReplicaSpec, wanted: RoleChange) -> dict[str, Any]:
+def _change(framework: KubeflowFramework, spec: KubeflowReplicaSpec, wanted: RoleChange) -> dict[str, Any]:
     patch: dict[str, Any] = {} if wanted.replicas is None else {"replicas": wanted.replicas}
     if wanted.resources:
         template = copy.deepcopy(spec.template)

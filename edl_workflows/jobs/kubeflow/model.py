@@ -6,13 +6,22 @@ import difflib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import validation
-from edl_workflows.jobs.objects import Model, PodTemplate, Quantity, Status, TimeToLive
+from edl_workflows.jobs.objects import (
+    FINAL_PHASES,
+    Model,
+    PodTemplate,
+    Quantity,
+    Status,
+    TimeToLive,
+    cel_rules,
+    raise_problems,
+)
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 
@@ -55,6 +64,11 @@ class ReplicaType(StrEnum):
         return False
 
     @property
+    def single(self) -> bool:
+        """Whether a job has at most one such replica."""
+        return self.decides
+
+    @property
     def is_worker(self) -> bool:
         """Whether its replicas are the workers, whose end is the job's end if no other type decides."""
         return self.slug == "worker"
@@ -65,12 +79,15 @@ class KubeflowReplicaSpec(Model):
 
     Attributes:
         replicas: how many.
-        template: the pods'. Its container ``tensorflow``, else its first, is the replica.
+        template: the pods'. Its container with the kind's name for it (TFJob: ``tensorflow``, PyTorchJob:
+            ``pytorch``), else its first, is the replica.
         restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost;
             ExitCode replaces a pod that is lost (evicted, its node shut down) or whose exit code can be
             transient (128 to 255) and fails the job for others; Never fails it. Default: the template's
-            ``restartPolicy``, else Never.
+            ``restartPolicy``, else the kind's (TFJob: Never, PyTorchJob: OnFailure).
     """
+
+    default_policy: ClassVar[RestartPolicy] = RestartPolicy.NEVER
 
     replicas: int = Field(default=1, ge=1, le=10_000)
     template: PodTemplate = Field(default_factory=dict)
@@ -80,7 +97,7 @@ class KubeflowReplicaSpec(Model):
     def policy(self) -> RestartPolicy:
         """The restart policy in force."""
         return self.restart_policy or RestartPolicy(
-            (self.template.get("spec") or {}).get("restartPolicy", "Never")
+            (self.template.get("spec") or {}).get("restartPolicy", self.default_policy)
         )
 
 
@@ -131,7 +148,7 @@ class RunPolicy(Policies):
 
     Attributes:
         suspend: no pods while true.
-        managed_by: who reconciles the job; absent: the cluster's TFJob controller.
+        managed_by: who reconciles the job; absent: the cluster's own controller.
     """
 
     suspend: bool = False
@@ -202,8 +219,9 @@ class KubeflowSpec(Policies):
         return False
 
     def find_problems(self) -> Iterator[Problem]:
-        """What is wrong with policies and pod templates beyond single fields."""
+        """What is wrong with types, policies and pod templates beyond single fields."""
         key = self.specs_key()
+        yield from self._type_problems(key)
         for name, replica in self.replica_specs.items():
             for problem in validation.template(replica.template):
                 yield Problem(f"{key}.{name}.template.{problem.path}", problem.message)
@@ -216,6 +234,22 @@ class KubeflowSpec(Policies):
         if gang is not None and (gang.min_available or 0) > self.total_replicas:
             message = f"is {gang.min_available}, but the job has only {self.total_replicas} replicas"
             yield Problem("runPolicy.schedulingPolicy.minAvailable", message)
+
+    def _type_problems(self, path: str) -> Iterator[Problem]:
+        """Which types go together."""
+        if not self.replica_specs:
+            yield Problem(path, "at least one type of replicas is needed, such as Worker")
+        seen: dict[str, str] = {}
+        deciding = next((kind.value for kind in self.replica_types if kind.decides), "")
+        for key, replica in self.replica_specs.items():
+            kind = self.replica_type(key)
+            same = deciding if kind.decides else kind.value
+            if same in seen:
+                yield Problem(f"{path}.{key}", f"is {seen[same]} once more; keep one of the two")
+            seen[same] = key
+            if kind.single and replica.replicas > 1:
+                message = f"a job has one {kind.value} (got {replica.replicas})"
+                yield Problem(f"{path}.{key}.replicas", message)
 
 
 def find_replica_type(types: type[ReplicaType], key: str) -> ReplicaType:
@@ -239,12 +273,28 @@ def keys_of(field: str, *types: ReplicaType) -> str:
 
 
 def replica_rules(field: str, types: type[ReplicaType]) -> tuple[tuple[str, str], ...]:
-    """CEL rules of every kind: there is a replica, and every key means a type."""
+    """CEL rules of every kind: there is a replica, every key means a type, each type stands once, and of some
+    there is one replica.
+    """
+    chiefs = [kind for kind in types if kind.decides]
+    others = [kind for kind in types if not kind.decides]
+    synonyms = f"{' and '.join(chiefs)} are two names of one thing" if len(chiefs) > 1 else ""
+    once = [(chiefs, synonyms or f"{chiefs[0]} stands twice")] if chiefs else []
+    once += [([kind], f"{kind} stands twice") for kind in others]
+    single = [group for group in (chiefs, *([kind] for kind in others)) if group and group[0].single]
     return (
         (f"self.{field}.size() > 0", f"{field}: at least one type of replicas is needed"),
         (
             f"{keys_of(field, *types)}.size() == self.{field}.size()",
             f"{field}: types are {', '.join(types)}, in any case",
+        ),
+        *((f"{keys_of(field, *kinds)}.size() <= 1", f"{field}: {what}; keep one") for kinds, what in once),
+        *(
+            (
+                f"{keys_of(field, *kinds)}.all(key, self.{field}[key].replicas <= 1)",
+                f"{field}: a job has one {kinds[0]}",
+            )
+            for kinds in single
         ),
     )
 
@@ -296,8 +346,48 @@ class KubeflowJobStatus(JobStatus):
     restarts: dict[str, ReplicaRestarts] = Field(default_factory=dict)
 
 
+KEEP_PODS = (
+    "keep-pods",
+    "without a cleanPodPolicy the pods of a finished job stay (training-operator from 1.6 on)",
+)
+EXIT_CODES_2021 = (
+    "exit-codes-2021",
+    "of exit codes above 127 only 130, 137, 138 and 143 restart a replica (tf-operator up to 2021)",
+)
+STATIC_CLUSTER = (
+    "static-cluster",
+    "a change of replicas restarts nobody; pods keep the cluster they began with (all upstream)",
+)
+
+
+def job_rules(max_name: int) -> ConfigDict:
+    """The CEL rules of a kind: how its jobs are named, and that final phases are final."""
+    return cel_rules(
+        (
+            f"size(self.metadata.name) <= {max_name}",
+            f"metadata.name: at most {max_name} characters: the names of the job's pods add to it",
+        ),
+        (
+            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
+        ),
+        FINAL_PHASES,
+    )
+
+
 class KubeflowJob(Job):
-    """Base of Kubeflow's training kinds."""
+    """Base of Kubeflow's training kinds.
+
+    Attributes:
+        max_name: characters that the names of pods and services leave for a job's name.
+        compat_annotation: its value lists names of `compat_choices`, separated by commas.
+        compat_choices: behaviours of upstream that users may depend on, with what each does; the default is
+            what upstream's documentation promises.
+    """
+
+    max_name: ClassVar[int]
+    compat_annotation: ClassVar[str]
+    compat_choices: ClassVar[Mapping[str, str]]
 
     if TYPE_CHECKING:
         spec: KubeflowSpec
@@ -315,13 +405,30 @@ class KubeflowJob(Job):
 
     @property
     def compat(self) -> frozenset[str]:
-        """Behaviours of upstream that this job asks for."""
-        return frozenset()
+        """Behaviours of upstream that this job asks for: names of `compat_choices`."""
+        given = self.metadata.annotations.get(self.compat_annotation, "")
+        return frozenset(part.strip() for part in given.split(",") if part.strip())
+
+    @model_validator(mode="after")
+    def _check_name_and_compat(self) -> Self:
+        path = f"metadata.annotations.{self.compat_annotation}"
+        unknown = [
+            Problem(path, f"{one!r} is unknown; known are {', '.join(sorted(self.compat_choices))}")
+            for one in sorted(self.compat - set(self.compat_choices))
+        ]
+        raise_problems([*validation.job_name(self.metadata, self.max_name), *unknown])
+        return self
 
 
 def replica_name(job: KubeflowJob, kind: ReplicaType, index: int) -> str:
     """Name of a replica's pod and service, the same as upstream's: ``<job>-<type>-<index>``."""
     return f"{job.metadata.name}-{kind.slug}-{index}"
+
+
+def replica_host(job: KubeflowJob, kind: ReplicaType, index: int, domain: str = "") -> str:
+    """The host name of a replica, as ``name.namespace.svc`` or ``name.namespace.svc.domain``."""
+    parts = (replica_name(job, kind, index), job.metadata.namespace or "default", "svc", domain)
+    return ".".join(filter(None, parts))
 
 
 def list_replicas(job: KubeflowJob) -> Iterator[tuple[ReplicaType, int]]:

@@ -3,7 +3,7 @@ apart.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,33 +26,33 @@ INDEX_LABEL = f"{_PREFIX}/replica-index"
 ROLE_LABEL = f"{_PREFIX}/job-role"
 """``master`` on the replica whose log tells how the job goes: the one that decides, else worker 0."""
 CLUSTER_LABEL = f"{names.GROUP}/cluster"
-"""`Framework.cluster_id` of the cluster that the pod was told of."""
+"""`KubeflowFramework.cluster_id` of the cluster that the pod was told of."""
 
 VOLCANO = "volcano"
 _GANG_FIELDS = ("minMember", "queue", "minResources", "priorityClassName")
 
-Container = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Framework:
+class KubeflowFramework:
     """What sets one of Kubeflow's kinds apart from the others.
 
     Attributes:
         operator: value of the label with the operator's name, which tells the pods of several kinds apart.
         container: the container that is the replica; in a template without one of this name it is the first.
         port_name, port: where a replica listens, unless its container has a port of this name.
-        configure: adds to a replica's container what it must know of the cluster, as environment variables.
+        variables: what a replica must know of the cluster, as environment variables by name.
         cluster_id: hash of what all replicas must agree on. Pods with another hash belong to an earlier
             cluster.
+        in_every_container: whether the containers beside the replica get the variables, too.
     """
 
     operator: str
     container: str
     port_name: str
     port: int
-    configure: Callable[[Any, ReplicaType, int, Container, InstallationSettings], None]
+    variables: Callable[[Any, ReplicaType, int, InstallationSettings], Mapping[str, str]]
     cluster_id: Callable[[Any], str]
+    in_every_container: bool = False
 
     def port_of(self, job: KubeflowJob, kind: ReplicaType) -> int:
         """The port of a type's replicas."""
@@ -70,7 +70,11 @@ def selector(job: KubeflowJob, kind: ReplicaType) -> str:
 
 
 def make_pod(
-    framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int, settings: InstallationSettings
+    framework: KubeflowFramework,
+    job: KubeflowJob,
+    kind: ReplicaType,
+    index: int,
+    settings: InstallationSettings,
 ) -> dict[str, Any]:
     """A replica's pod: the user's template, overlaid with its place in the cluster."""
     spec = job.spec.replicas[kind]
@@ -91,11 +95,17 @@ def make_pod(
     if all(port.get("name") != framework.port_name for port in ports):
         own = {"name": framework.port_name, "containerPort": framework.port_of(job, kind)}
         container["ports"] = [*ports, own]
-    framework.configure(job, kind, index, container, settings)
+    told = framework.variables(job, kind, index, settings)
+    for one in made["spec"]["containers"] if framework.in_every_container else [container]:
+        if told:
+            users = [variable for variable in one.get("env") or () if variable["name"] not in told]
+            one["env"] = [*({"name": name, "value": value} for name, value in told.items()), *users]
     return made
 
 
-def make_service(framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int) -> dict[str, Any]:
+def make_service(
+    framework: KubeflowFramework, job: KubeflowJob, kind: ReplicaType, index: int
+) -> dict[str, Any]:
     """The headless service that gives a replica its address, also before it is Ready: replicas wait for each
     other.
     """
@@ -136,7 +146,9 @@ def pod_group_change(present: Manifest, wanted: Manifest) -> dict[str, Any] | No
     return merge_patch(now, {key: then.get(key) for key in _GANG_FIELDS} | {"queue": queue})
 
 
-def _own_labels(framework: Framework, job: KubeflowJob, kind: ReplicaType, index: int) -> dict[str, str]:
+def _own_labels(
+    framework: KubeflowFramework, job: KubeflowJob, kind: ReplicaType, index: int
+) -> dict[str, str]:
     own = {INDEX_LABEL: str(index), CLUSTER_LABEL: framework.cluster_id(job)}
     worker_decides = kind.is_worker and not any(k.decides for k in job.spec.replicas)
     return own | ({ROLE_LABEL: "master"} if kind.decides or (worker_decides and index == 0) else {})

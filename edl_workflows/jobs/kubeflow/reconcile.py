@@ -10,7 +10,7 @@ from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed, Pa
 from edl_workflows.jobs.kubeflow import pods
 from edl_workflows.jobs.kubeflow.facts import KubeflowFacts, KubeflowReplicaState, sort_facts
 from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, ReplicaRestarts
-from edl_workflows.jobs.kubeflow.pods import Framework
+from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
 from edl_workflows.jobs.kubeflow.status import make_events, status_patch
 from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending
 from edl_workflows.jobs.status import PhaseVerdict
@@ -21,7 +21,7 @@ _NAMED = 5
 """How many replicas a message names."""
 
 
-def reconcile(framework: Framework, job: KubeflowJob, observed: Observed) -> Actions:
+def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed) -> Actions:
     """What to do about a job now."""
     if job.managed_elsewhere:
         return Actions()

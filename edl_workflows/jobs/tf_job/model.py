@@ -4,24 +4,26 @@ All versions are served from one schema with the fields of all: an object is sto
 the same in whichever version a user wrote it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from edl_workflows.exceptions import Problem
-from edl_workflows.jobs import api, names, validation
+from edl_workflows.jobs import api, names
 from edl_workflows.jobs.kubeflow.model import (
+    EXIT_CODES_2021,
+    KEEP_PODS,
+    STATIC_CLUSTER,
     KubeflowJob,
     KubeflowReplicaSpec,
     KubeflowSpec,
     ReplicaType,
     RunPolicy,
     find_replica_type,
-    keys_of,
+    job_rules,
     replica_rules,
 )
-from edl_workflows.jobs.objects import FINAL_PHASES, cel_rules, raise_problems
+from edl_workflows.jobs.objects import cel_rules, raise_problems
 
 KIND = api.TF_JOBS.kind
 VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha2")
@@ -32,15 +34,17 @@ MAX_NAME = 63 - len("-evaluator-9999")
 
 COMPAT_ANNOTATION = f"{names.GROUP}/tfjob-compat"
 """Names of `COMPAT`, separated by commas."""
-COMPAT: Mapping[str, str] = {
-    "exit-codes-2021": "of exit codes above 127 only 130, 137, 138 and 143 restart a replica "
-    "(tf-operator up to 2021)",
-    "keep-pods": "without a cleanPodPolicy the pods of a finished job stay (training-operator from 1.6 on)",
-    "sparse-cluster-key": "TF_CONFIG of a dynamic worker has sparseCluster for cluster (tf-operator 2021)",
-    "static-cluster": "a change of replicas restarts nobody; pods keep the TF_CONFIG they began with "
-    "(all upstream)",
-}
-"""Behaviours of upstream that users may depend on; the default is what upstream's documentation promises."""
+COMPAT: Mapping[str, str] = dict(
+    (
+        EXIT_CODES_2021,
+        KEEP_PODS,
+        (
+            "sparse-cluster-key",
+            "TF_CONFIG of a dynamic worker has sparseCluster for cluster (tf-operator 2021)",
+        ),
+        STATIC_CLUSTER,
+    )
+)
 
 
 class TFReplicaType(ReplicaType):
@@ -60,10 +64,14 @@ class TFReplicaType(ReplicaType):
     @property
     def decides(self) -> bool:
         """Whether the end of this replica is the job's end."""
-        return self in _CHIEFS
+        return self in (TFReplicaType.CHIEF, TFReplicaType.MASTER)
+
+    @property
+    def single(self) -> bool:
+        """Whether a job has at most one such replica."""
+        return self.decides or self is TFReplicaType.EVALUATOR
 
 
-_CHIEFS = (TFReplicaType.CHIEF, TFReplicaType.MASTER)
 _SPECS = "tfReplicaSpecs"
 
 
@@ -87,24 +95,7 @@ class TFJobSpec(KubeflowSpec):
             and the parameter servers only.
     """
 
-    model_config = cel_rules(
-        *replica_rules(_SPECS, TFReplicaType),
-        (
-            f"{keys_of(_SPECS, *_CHIEFS)}.size() <= 1",
-            "tfReplicaSpecs: Chief and Master are two names of one thing; keep one",
-        ),
-        *(
-            (f"{keys_of(_SPECS, kind)}.size() <= 1", f"tfReplicaSpecs: {kind} stands twice; keep one")
-            for kind in (TFReplicaType.PS, TFReplicaType.WORKER, TFReplicaType.EVALUATOR)
-        ),
-        *(
-            (
-                f"{keys_of(_SPECS, *kinds)}.all(key, self.tfReplicaSpecs[key].replicas <= 1)",
-                f"tfReplicaSpecs: a job has one {kinds[0]}",
-            )
-            for kinds in (_CHIEFS, (TFReplicaType.EVALUATOR,))
-        ),
-    )
+    model_config = cel_rules(*replica_rules(_SPECS, TFReplicaType))
     specs_field: ClassVar[str] = "tf_replica_specs"
     replica_types: ClassVar[type[ReplicaType]] = TFReplicaType
     tf_replica_specs: dict[TFReplicaKey, KubeflowReplicaSpec] = Field(max_length=len(TFReplicaType))
@@ -124,23 +115,8 @@ class TFJobSpec(KubeflowSpec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_problems([*self._type_problems(), *self.find_problems()])
+        raise_problems([*self.find_problems()])
         return self
-
-    def _type_problems(self) -> Iterator[Problem]:
-        """Which types go together."""
-        if not self.tf_replica_specs:
-            yield Problem(_SPECS, "at least one type of replicas is needed, such as Worker")
-        seen: dict[str, str] = {}
-        for key, replica in self.tf_replica_specs.items():
-            kind = self.replica_type(key)
-            same = "Chief" if kind.decides else kind.value
-            if same in seen:
-                yield Problem(f"{_SPECS}.{key}", f"is {seen[same]} once more; keep one of the two")
-            seen[same] = key
-            if (kind.decides or kind is TFReplicaType.EVALUATOR) and replica.replicas > 1:
-                message = f"a job has one {kind.value} (got {replica.replicas})"
-                yield Problem(f"{_SPECS}.{key}.replicas", message)
 
 
 class TFJob(KubeflowJob):
@@ -148,35 +124,12 @@ class TFJob(KubeflowJob):
     TF_CONFIG.
     """
 
-    model_config = cel_rules(
-        (
-            f"size(self.metadata.name) <= {MAX_NAME}",
-            f"metadata.name: at most {MAX_NAME} characters: the names of the job's pods add to it",
-        ),
-        (
-            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
-        ),
-        FINAL_PHASES,
-    )
+    model_config = job_rules(MAX_NAME)
+    max_name: ClassVar[int] = MAX_NAME
+    compat_annotation: ClassVar[str] = COMPAT_ANNOTATION
+    compat_choices: ClassVar[Mapping[str, str]] = COMPAT
     api_version: Literal[
         "kubeflow.org/v1", "kubeflow.org/v1beta2", "kubeflow.org/v1beta1", "kubeflow.org/v1alpha2"
     ] = "kubeflow.org/v1"
     kind: Literal["TFJob"] = "TFJob"
     spec: TFJobSpec
-
-    @property
-    def compat(self) -> frozenset[str]:
-        """Behaviours of upstream that this job asks for: names of `COMPAT`."""
-        given = self.metadata.annotations.get(COMPAT_ANNOTATION, "")
-        return frozenset(part.strip() for part in given.split(",") if part.strip())
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        path = f"metadata.annotations.{COMPAT_ANNOTATION}"
-        unknown = [
-            Problem(path, f"{one!r} is unknown; known are {', '.join(sorted(COMPAT))}")
-            for one in sorted(self.compat - set(COMPAT))
-        ]
-        raise_problems([*validation.job_name(self.metadata, MAX_NAME), *unknown])
-        return self

@@ -5,16 +5,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import InstallationSettings
-from edl_workflows.jobs.kubeflow.model import ReplicaType, list_replicas, replica_name
-from edl_workflows.jobs.kubeflow.pods import Container, Framework
+from edl_workflows.jobs.kubeflow.model import ReplicaType, list_replicas, replica_host
+from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
 from edl_workflows.jobs.tf_job.model import TFJob, TFReplicaType
 
 
 def replica_address(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> str:
     """Where a replica listens, as ``name.namespace.svc:port`` or ``name.namespace.svc.domain:port``."""
-    parts = (replica_name(job, kind, index), job.metadata.namespace or "default", "svc", domain)
-    return f"{'.'.join(filter(None, parts))}:{TENSORFLOW.port_of(job, kind)}"
+    return f"{replica_host(job, kind, index, domain)}:{TENSORFLOW.port_of(job, kind)}"
 
 
 def tf_config(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> dict[str, Any] | None:
@@ -41,13 +41,11 @@ def tf_config(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> di
     return {key: _sparse_cluster(members, kind, index, own), "task": task, "environment": "cloud"}
 
 
-def _configure(
-    job: TFJob, kind: ReplicaType, index: int, container: Container, settings: InstallationSettings
-) -> None:
+def _variables(
+    job: TFJob, kind: ReplicaType, index: int, settings: InstallationSettings
+) -> Mapping[str, str]:
     config = tf_config(job, kind, index, settings.tf_cluster_domain)
-    if config is not None:
-        own = [variable for variable in container.get("env") or () if variable["name"] != "TF_CONFIG"]
-        container["env"] = [{"name": "TF_CONFIG", "value": json.dumps(config)}, *own]
+    return {} if config is None else {names.ENV_TF_CONFIG: json.dumps(config)}
 
 
 def _members(job: TFJob, domain: str = "") -> dict[str, list[str]]:
@@ -83,11 +81,11 @@ def _cluster_id(job: TFJob) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-TENSORFLOW = Framework(
+TENSORFLOW = KubeflowFramework(
     operator="tfjob-controller",
     container="tensorflow",
     port_name="tfjob-port",
     port=2222,
-    configure=_configure,
+    variables=_variables,
     cluster_id=_cluster_id,
 )

@@ -12,6 +12,7 @@ from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.jobs.schema import CrdColumn, CrdOptions
 from edl_workflows.jobs.training_job import pods
+from edl_workflows.jobs.training_job.conversion import to_elastic_job
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.reconcile import reconcile
 from edl_workflows.jobs.training_job.types import GPU, LEGACY_GPU, TrainingRole
@@ -147,4 +148,5 @@ TRAINING_JOB = Kind(
     failed=TrainingJobPhase.FAILED,
     scale=scale,
     elastic=elastic_role,
+    conversions=((api.ELASTIC_JOBS.kind, to_elastic_job),),
 )

@@ -11,8 +11,8 @@ from edl_workflows.jobs.actions import Refusal
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.testing import NAMESPACE, JobsNamespace
 from tests.unit.controller.support import auto_plan
+from tests.unit.jobs.examples import EXAMPLES, make_example
 from tests.unit.jobs.network_policies import admits
-from tests.unit.jobs.test_user_labels import JOBS
 
 PORTS = (names.MASTER_PORT, names.AGENT_PORT, *names.NODE_PORTS["ps"], 22270, 7164, 40_001)
 """The master's, an agent's, training programs', and one that a program took for itself."""
@@ -29,14 +29,14 @@ def of_kind(world: JobsNamespace, kind: str) -> list[dict[str, Any]]:
     return [obj for (what, _), obj in world.objects.items() if what == kind]
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
     """On every port: not another job's pods, not pods of the same names in another namespace, not anybody
     else's.
     """
     world = guarded_world()
-    world.add(JOBS[kind]())
-    other = JOBS[kind]()
+    world.add(make_example(kind))
+    other = make_example(kind)
     other["metadata"]["name"] = "other"
     world.add(other)
     world.settle()
@@ -58,7 +58,7 @@ def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
 def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
     """Pods of an auto ScalePlan are reached by the master and by each other."""
     world = guarded_world()
-    world.add(JOBS["ElasticJob"]())
+    world.add(make_example("ElasticJob"))
     world.settle()
     world.set_pod("elasticjob-digits-dlrover-master-0", "Running")
     world.add(auto_plan("digits", 0, 1))
@@ -72,11 +72,11 @@ def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
         assert not admits(policies, stranger, target, 3333)
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_no_pod_is_made_before_its_policy(kind: str) -> None:
     """The policy comes before the pods, belongs to the job, and is made once."""
     world = guarded_world()
-    job = world.add(JOBS[kind]())
+    job = world.add(make_example(kind))
     name = job["metadata"]["name"]
     for _ in range(5):
         kinds = [one["kind"] for one in world.decide(kind, name).create]
@@ -92,11 +92,11 @@ def test_no_pod_is_made_before_its_policy(kind: str) -> None:
     assert not of_kind(world, "NetworkPolicy")
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
     """Level-triggered, as all children are."""
     world = guarded_world()
-    world.add(JOBS[kind]())
+    world.add(make_example(kind))
     world.settle()
     (policy,) = of_kind(world, "NetworkPolicy")
     world.delete("NetworkPolicy", policy["metadata"]["name"])
@@ -104,11 +104,11 @@ def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
     assert of_kind(world, "NetworkPolicy")
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
     """Whether the API server refuses it or somebody else has its name; once that is over the job starts."""
     world = guarded_world()
-    job = world.add(JOBS[kind]())
+    job = world.add(make_example(kind))
     name = names.network_policy_name(kind, job["metadata"]["name"])
     world.refuse[name] = Refusal("NetworkPolicy", name, invalid=False, message="forbidden")
     for _ in range(5):
@@ -130,13 +130,13 @@ def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
     assert job["status"]["reason"] != "NameConflict"
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_job_on_its_nodes_network_has_no_policy(kind: str) -> None:
     """Its pods have their nodes' addresses, by which no policy knows them: it would keep workers from their
     own master.
     """
     world = guarded_world()
-    job = JOBS[kind]()
+    job = make_example(kind)
     if kind == "TrainingJob":
         job["spec"]["host_network"] = True
     else:
@@ -159,11 +159,11 @@ def on_nodes_network(value: Any) -> None:
             on_nodes_network(below)
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_an_installation_may_go_without(kind: str) -> None:
     """Off by `--no-network-policies`: no policy is made, and none is watched."""
     world = JobsNamespace()
-    world.add(JOBS[kind]())
+    world.add(make_example(kind))
     world.settle()
     assert not of_kind(world, "NetworkPolicy")
     assert of_kind(world, "Pod")

@@ -5,7 +5,7 @@ import pytest
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.local.apiserver.selectors import labels as requirements
-from tests.unit.jobs.test_user_labels import JOBS
+from tests.unit.jobs.examples import EXAMPLES, make_example
 
 
 def selects(selector: str, labels: dict[str, str]) -> bool:
@@ -13,13 +13,13 @@ def selects(selector: str, labels: dict[str, str]) -> bool:
     return all(holds(labels) for holds in requirements(selector))
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
     """`edl describe` and `edl logs` find each pod of a job, and none that another operator made for a job of
     the same name.
     """
     world = JobsNamespace()
-    job = world.add(JOBS[kind]())
+    job = world.add(make_example(kind))
     world.settle()
     row = kinds.kind_of(kind)
     selector = row.pods_of(job["metadata"]["name"])

@@ -7,7 +7,7 @@ import pytest
 from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import JobsNamespace
-from tests.unit.jobs.test_user_labels import JOBS
+from tests.unit.jobs.examples import EXAMPLES, make_example
 
 END = "2026-01-01T00:00:00Z"
 """When a world begins."""
@@ -15,7 +15,7 @@ END = "2026-01-01T00:00:00Z"
 
 def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]:
     """A job that ended when its world began."""
-    manifest = JOBS[kind]()
+    manifest = make_example(kind)
     if ttl is not None:
         manifest["spec"]["ttlSecondsAfterFinished"] = ttl
     phase = "succeeded" if kind == "TrainingJob" else "Succeeded"
@@ -26,7 +26,7 @@ def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]
     return world, job
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
     """Not before; and the controller looks again just then, with nothing else happening."""
     world, job = finished(kind, 600)
@@ -41,7 +41,7 @@ def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
     assert (kind, name) not in world.objects
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_without_a_time_a_finished_job_stays(kind: str) -> None:
     """The default: who looks for the job later, or submits it again, finds how it ended."""
     world, job = finished(kind, None)
@@ -51,10 +51,10 @@ def test_without_a_time_a_finished_job_stays(kind: str) -> None:
     assert (kind, job["metadata"]["name"]) in world.objects
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_job_that_has_not_ended_stays(kind: str) -> None:
     """Time to live is counted from the end, not from the start."""
-    manifest = JOBS[kind]()
+    manifest = make_example(kind)
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
     world = JobsNamespace()
     job = world.add(manifest)
@@ -67,7 +67,7 @@ def test_a_job_that_has_not_ended_stays(kind: str) -> None:
 
 def test_the_other_spelling_of_a_tf_job() -> None:
     """As `runPolicy.ttlSecondsAfterFinished`, too."""
-    manifest = JOBS["TFJob"]()
+    manifest = make_example("TFJob")
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60}
     world = JobsNamespace()
     world.add({**manifest, "status": {"phase": "Failed", "completionTime": END, "startTime": END}})
@@ -79,7 +79,7 @@ def test_the_other_spelling_of_a_tf_job() -> None:
 
 def test_a_tf_job_of_another_controller_stays() -> None:
     """MultiKueue mirrors the end that a job has in another cluster; the object here is Kueue's to delete."""
-    manifest = JOBS["TFJob"]()
+    manifest = make_example("TFJob")
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60, "managedBy": "kueue.x-k8s.io/multikueue"}
     world = JobsNamespace()
     world.add({**manifest, "status": {"phase": "Succeeded", "completionTime": END, "startTime": END}})
@@ -90,11 +90,11 @@ def test_a_tf_job_of_another_controller_stays() -> None:
     assert world.decide("TFJob", "mnist").requeue_after is None
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_longest_time_is_that_of_a_kubernetes_job(kind: str) -> None:
     """32 bits: the API server refuses a longer one."""
     model = next(one.model for one in KINDS if one.name == kind)
-    manifest = JOBS[kind]()
+    manifest = make_example(kind)
     manifest["spec"]["ttlSecondsAfterFinished"] = 2**31 - 1
     model.parse(manifest)
     manifest["spec"]["ttlSecondsAfterFinished"] += 1

@@ -19,6 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from edl_workflows import exceptions, operators, sensors
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.hooks.errors import branch_name, raised_for_airflow, to_airflow
+from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.operators import scale_plan
 from edl_workflows.operators.base import StageTask
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
@@ -70,13 +71,13 @@ def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
 
 
 def test_there_are_the_operators_that_we_promise() -> None:
-    """Under these names."""
-    assert {found.__name__ for found in CLASSES} == {
+    """Under these names; one of them for each kind of job, which submits that kind."""
+    submits = {f"Submit{kind.name}Operator": kind.name for kind in KINDS if kind.view is not None}
+    made = {found.__name__: getattr(found, "manifest_kind", "") for found in CLASSES}
+
+    assert {name: made.get(name) for name in submits} == submits
+    assert made.keys() == submits.keys() | {
         "SubmitJobOperator",
-        "SubmitElasticJobOperator",
-        "SubmitTFJobOperator",
-        "SubmitTrainingJobOperator",
-        "SubmitDIJobOperator",
         "JobSensor",
         "SuspendElasticJobOperator",
         "ResumeElasticJobOperator",
