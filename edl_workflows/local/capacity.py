@@ -1,4 +1,4 @@
-"""The name of the one node, and its capacity."""
+"""The node's name and capacity."""
 
 import os
 import shutil
@@ -12,14 +12,14 @@ from edl_workflows.jobs.objects import parse_quantity
 NODE_NAME = "edl-local"
 MAX_PODS = 1000
 PODS_PER_CORE = 10
-"""Pods that run at once per core of the machine, like kubelet's ``podsPerCore``. Requests are only what a
-manifest claims; a hundred training processes with small requests would bring the machine down."""
+"""Pods that may run at once per core of the machine, like kubelet's ``podsPerCore``. Requests alone don't
+protect the machine: a hundred training processes with small requests would overload it."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What pods may occupy together, as quantities. CPU and memory are declared, not measured, and may exceed
-    the machine's. The number of pods that run at once follows from the machine's cores."""
+    """The node's resources, as quantities. CPU and memory are declared and may exceed those of the machine.
+    The number of pods follows from the machine's cores."""
 
     cpu: str
     memory: str
@@ -27,7 +27,7 @@ class Capacity:
 
     @classmethod
     def of_machine(cls, cpu: str = "", memory: str = "", pods_per_core: int = PODS_PER_CORE) -> "Capacity":
-        """The machine's cores and memory, unless others are given.
+        """The capacity of this machine, with `cpu` and `memory` instead of its own where they are given.
 
         Raises:
             ValueError: a value is not a quantity.
@@ -39,7 +39,7 @@ class Capacity:
         return cls(cpu or str(cores), memory or f"{psutil.virtual_memory().total // 1024}Ki", pods)
 
     def quantities(self, folder: Path) -> dict[str, str]:
-        """All resources of the node; storage is that of the state folder's disk."""
+        """All resources of the node. Ephemeral storage is the size of the disk with the state folder."""
         disk = shutil.disk_usage(folder).total // 1024
         return {
             "cpu": self.cpu,

@@ -1,4 +1,4 @@
-"""The embedded cluster in one event loop: API server, scheduler, network and runner."""
+"""Runs the embedded cluster in one event loop: API server, scheduler, network and runner."""
 
 import asyncio
 import contextlib
@@ -34,12 +34,12 @@ from edl_workflows.local.selection import ServiceSelection
 from edl_workflows.process.http import HttpServer
 
 POD_TOKEN_SECONDS = 365 * 24 * 3600
-"""The Kubernetes client reads a pod's token once, so the token must outlive the pod; it ends with the service
-account."""
+"""Lifetime of a pod's token in seconds. The Kubernetes client reads the token only once, so it must outlive
+the pod. It becomes invalid with its service account."""
 _SWEEP_SECONDS = 600.0
 _OPEN_PORTS = (
-    "this machine does not let the cluster keep the servers of pods on the loopback interface ({}): "
-    "TensorFlow's and others would listen on every interface and serve whoever connects. Linux 5.9 or newer "
+    "on this machine the cluster cannot restrict the servers of pods to the loopback interface ({}): "
+    "servers such as TensorFlow's would listen on every interface and serve any client. Linux 5.9 or newer "
     "allows it, but not in a container whose seccomp profile forbids seccomp or pidfd_getfd. To run "
     "without, on a machine that nobody else can reach, use --allow-open-ports or "
     "EDL_LOCAL_ALLOW_OPEN_PORTS=1"
@@ -53,11 +53,11 @@ class ClusterOptions:
     """Options of a cluster.
 
     Attributes:
-        folder: of all its state.
-        capacity: of its node.
-        back_off: first pause before a crashed container is restarted.
-        grace: the most seconds that pods get to end when the cluster goes down.
-        allow_open_ports: let servers in pods listen on every interface of the machine.
+        folder: folder with the cluster's state.
+        capacity: capacity of its node.
+        back_off: pause before the first restart of a crashed container; later ones double.
+        grace: longest time that pods get to end when the cluster stops, in seconds.
+        allow_open_ports: whether servers in pods may listen on every interface of the machine.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class RunningCluster:
         access: URL, token and kubeconfig.
         server: the API server, for components in the process.
         runner: the process runner.
-        failed: completes, with the error, when a part of the cluster ends by itself.
+        failed: a future that completes, with the error if any, when a component ends by itself.
     """
 
     access: serving.ServerAccess
@@ -86,13 +86,13 @@ class RunningCluster:
 
 @contextlib.asynccontextmanager
 async def running(options: ClusterOptions) -> AsyncIterator[RunningCluster]:
-    """Run a cluster while the context lasts; at its end all processes of pods are ended, and the state is
+    """Run a cluster while the context lasts. When it exits, all processes of pods are ended; the state is
     kept.
 
     Raises:
-        ConflictError: a cluster already runs on this folder.
-        UnavailableError: the machine cannot keep the pods' servers on the loopback interface, and open ports
-            are not allowed.
+        ConflictError: another process runs a cluster in this folder.
+        UnavailableError: the machine cannot restrict the pods' servers to the loopback interface, and
+            `allow_open_ports` is not set.
     """
     if not options.allow_open_ports and (obstacle := loopback_obstacle()):
         raise UnavailableError(_OPEN_PORTS.format(obstacle))
@@ -122,14 +122,14 @@ class _Parts:
     endpoints: EndpointsWriter
 
     async def take_over(self) -> None:
-        """Read the current state, adopt the running pods, and subscribe each component to changes."""
+        """Read the current state, adopt running pods, and subscribe each component to changes."""
         self.pods.listen(lambda _key: self.network.touch())
         self.services.listen(lambda _key: self.network.touch())
         self.services.relist()
         for mirror in (self.config_maps, self.secrets):
             mirror.relist()
             mirror.listen(self.runner.refresh)
-        self.pods.relist()  # last: it takes over the pods, which look into the others
+        self.pods.relist()  # last: adopting a pod reads the other mirrors
         await self.runner.clean_up()
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
@@ -200,7 +200,7 @@ async def _serving(
 async def _background(
     http: HttpServer, work: list[Coroutine[Any, Any, None]]
 ) -> "AsyncIterator[asyncio.Future[None]]":
-    """Run everything; the API server ends last."""
+    """Run all components. The API server ends last."""
     serving_task = asyncio.create_task(http.serve(), name="api server")
     tasks = [asyncio.create_task(one) for one in work]
     failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -257,7 +257,7 @@ async def _follow_node(server: ApiServer, scheduler: Scheduler, options: Cluster
 
     def changed(_key: str) -> None:
         if server.client.find("nodes", NODE_NAME) is None:
-            # The node is this machine: as a kubelet that starts anew, it registers again.
+            # As a restarted kubelet does, register the node again.
             node.publish(server.client, options.capacity.quantities(options.folder))
         scheduler.touch()
 

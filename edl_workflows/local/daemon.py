@@ -1,6 +1,6 @@
-"""The cluster's process from outside: start, find, stop; for `edl local up|down|status` and tests.
+"""Starts, finds and stops the cluster's process, for `edl local up|down|status` and tests.
 
-`serve`, which takes a second to import, is what that process runs; nothing here imports it.
+That process runs `serve`. This module does not import it, because that takes a second.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from edl_workflows.local.runner.volumes import remove_memory
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
 RECORD_FILE = "cluster.json"
-"""Holds the `Daemon` that serves a folder, once it is ready."""
+"""File with the `Daemon` that serves a folder; it exists once the cluster is ready."""
 START_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 
@@ -32,11 +32,11 @@ class Daemon(BaseModel):
     """``cluster.json``: the process that serves a folder.
 
     Attributes:
-        pid: the process.
-        url: of the API server.
-        kubeconfig: the administrator's.
+        pid: process id.
+        url: URL of the API server.
+        kubeconfig: path of the administrator's kubeconfig.
         controller: whether it runs the controller.
-        di_server: URL of the DI server; "" if it runs none.
+        di_server: URL of the DI server; empty if it runs none.
     """
 
     pid: int
@@ -55,7 +55,7 @@ def default_folder() -> Path:
 
 
 def find(folder: Path) -> Daemon | None:
-    """The process that serves a folder; None if there is none. The file of a dead process is ignored."""
+    """The running process that serves a folder; None if there is none."""
     record = files.read_json(folder / RECORD_FILE)
     if record is None:
         return None
@@ -69,7 +69,7 @@ def log_file(folder: Path) -> Path:
 
 
 def controller_mark(folder: Path) -> str:
-    """The mark of a folder's processes that belong to no pod: the controller, the DI server."""
+    """The mark of processes that belong to no pod: the controller and the DI server."""
     return f"controller-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()}"
 
 
@@ -78,7 +78,7 @@ class DaemonStart:
     """How to start a daemon.
 
     Attributes:
-        folder: of its state.
+        folder: folder with its state.
         arguments: additional arguments of ``edl local up``.
     """
 
@@ -94,11 +94,11 @@ class DaemonStart:
 
 
 def up(start: DaemonStart) -> tuple[Daemon, bool]:
-    """Start the daemon of a folder in a session of its own, unless it runs. Returns it, and whether this call
-    started it.
+    """Start the daemon of a folder in a session of its own, unless it already runs. Returns it, and whether
+    this call started it.
 
     Raises:
-        UnavailableError: it ended, or was not ready in time; with the end of its log.
+        UnavailableError: it ended or was not ready in time. The message contains the end of its log.
     """
     if (found := find(start.folder)) is not None:
         return found, False
@@ -110,7 +110,7 @@ def up(start: DaemonStart) -> tuple[Daemon, bool]:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if (found := find(start.folder)) is not None:
-            # Whoever won a race of two calls serves; our own child then ended by the lock.
+            # If two calls race, only one daemon gets the lock; the other one has ended.
             return found, found.pid == child
         if not _runs(child) and holder(start.folder / LOCK_FILE) is None:
             break
@@ -122,7 +122,7 @@ def up(start: DaemonStart) -> tuple[Daemon, bool]:
 
 
 def _spawn(command: list[str], out: int) -> int:
-    """Start a process in a session of its own that is not a child of this process. Returns its id."""
+    """Start a process in a session of its own, not as a child of this process. Returns its id."""
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
@@ -139,14 +139,13 @@ def _runs(pid: int) -> bool:
 
 
 def down(folder: Path, *, seconds: float) -> bool:
-    """Stop a folder's daemon, its controller and all processes of pods. Returns whether there was anything to
-    stop.
+    """Stop a folder's daemon, its controller and all processes of its pods. Returns whether any of them ran.
 
     Args:
-        folder: of its state, which is kept.
-        seconds: until the daemon is killed.
+        folder: folder with its state, which is kept.
+        seconds: time after which the daemon is killed.
     """
-    found = holder(folder / LOCK_FILE)  # also one that does not serve yet
+    found = holder(folder / LOCK_FILE)  # also finds a daemon that is still starting
     if found is not None:
         _stop(found, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))
@@ -167,7 +166,7 @@ def _stop(pid: int, seconds: float) -> None:
 
 
 def _marks(folder: Path) -> Iterator[str]:
-    """The marks of all processes that a daemon of this folder may have left behind."""
+    """The marks of all processes that a daemon of this folder may have left running."""
     yield controller_mark(folder)
     yield from pod_uids(folder)
 
@@ -179,7 +178,7 @@ def pod_uids(folder: Path) -> list[str]:
 
 
 def delete(folder: Path) -> None:
-    """Remove a stopped cluster's state."""
+    """Delete the state of a stopped cluster."""
     for uid in pod_uids(folder):
         remove_memory(uid)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""Endpoints of Services: the pods behind each, and which of them are ready, for clients that read them.
+"""Maintains the Endpoints of Services: the pods that each selects, and which of them are ready.
 
-Nothing in the cluster routes by them: addresses are rewritten (`edl_workflows.local.network`).
+They are for clients that read them. The cluster itself does not route by them: it rewrites addresses
+(`edl_workflows.local.network`).
 """
 
 import asyncio
@@ -21,10 +22,10 @@ _log = structlog.get_logger(__name__)
 
 
 def subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
-    """The ``subsets`` of a Service's Endpoints; pods with the same ports share one, as in Kubernetes.
+    """The ``subsets`` of a Service's Endpoints. As in Kubernetes, pods with the same ports are in one subset.
 
     Args:
-        service: with a selector.
+        service: a Service with a selector.
         pods: all pods of its namespace.
     """
     groups: dict[tuple[tuple[str, int, str], ...], dict[str, list[Object]]] = defaultdict(dict)
@@ -59,7 +60,7 @@ def _address(pod: Pod) -> Object:
 
 
 class EndpointsWriter:
-    """Keeps the Endpoints of all Services that have a selector.
+    """Maintains the Endpoints of all Services that have a selector.
 
     Args:
         client: the API.
@@ -86,7 +87,7 @@ class EndpointsWriter:
         self._changed.set()
 
     def _touch_pod(self, key: str) -> None:
-        """Queue the Services that select the pod, and those that did before."""
+        """Queue the Services that select the pod, and those that selected it before the change."""
         pod = self._pods.objects.get(key)
         services = self._selection.selecting(pod) if pod else []
         keys = {f"{one.metadata.namespace}/{one.metadata.name}" for one in services}
@@ -103,8 +104,8 @@ class EndpointsWriter:
             due, self._due = self._due, set()
             for key in due:
                 self._write_one(key)
-                await asyncio.sleep(0)  # requests between two Services
-            await asyncio.sleep(_BATCH_SECONDS)  # many changes, one write
+                await asyncio.sleep(0)  # lets requests run between two Services
+            await asyncio.sleep(_BATCH_SECONDS)  # gathers changes into one write
 
     def _write_one(self, key: str) -> None:
         service = self._services.objects.get(key)
@@ -112,16 +113,16 @@ class EndpointsWriter:
             return
         try:
             self._write(service, subsets(service, self._selection.behind(service)))
-        except ApiError as error:  # the Service or its namespace is going
+        except ApiError as error:  # the Service or its namespace is being deleted
             _log.info("endpoints not written", service=key, reason=error.message)
-        except Exception:  # noqa: BLE001 - one Service must not end the cluster
+        except Exception:  # noqa: BLE001 - an error of one Service must not end the cluster
             _log.exception("endpoints not written", service=key)
 
     def _write(self, service: Service, wanted: list[Object]) -> None:
         meta = service.metadata
         found = self._client.find("endpoints", meta.name, meta.namespace)
         if found is None:
-            # They go with their Service, by garbage collection.
+            # The garbage collector deletes them with their Service.
             owner = {"apiVersion": "v1", "kind": "Service", "name": meta.name, "uid": meta.uid}
             place = {"name": meta.name, "namespace": meta.namespace, "ownerReferences": [owner]}
             self._client.create("endpoints", {"metadata": place, "subsets": wanted})

@@ -1,4 +1,5 @@
-"""Events for ``kubectl describe``: one object per event, with a count of its repetitions."""
+"""Records Events, which ``kubectl describe`` shows: one object for each event, with a count of
+repetitions."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.pods import Pod
 
 KEPT_FOR = timedelta(hours=1)
-"""The default of Kubernetes' API server."""
+"""How long an event is kept after its last repetition: the default of Kubernetes' API server."""
 _log = structlog.get_logger(__name__)
 
 
@@ -21,7 +22,7 @@ class EventRecorder:
 
     Args:
         client: the API.
-        component: the reporter, such as ``kubelet``.
+        component: the reporting component, such as ``kubelet``.
         node: the node's name.
     """
 
@@ -71,7 +72,8 @@ class EventRecorder:
             }
             self._client.create("events", event)
         except ApiError as error:
-            # A namespace that is ending takes no events; the pod's own fate does not depend on them.
+            # A namespace that is being deleted accepts no events. They are not essential, so the pod
+            # continues.
             _log.info("event not recorded", pod=pod.key, reason=reason, error=str(error))
 
 

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: a reader sees the old or the new content, never a part of it."""
+"""Replaces files atomically: a reader sees either the old or the new content."""
 
 import json
 import os
@@ -10,9 +10,10 @@ def write(path: Path, content: str, mode: int = 0o600) -> None:
     """Replace a file's content.
 
     Args:
-        path: of the file, in an existing folder.
-        content: new text.
-        mode: permission bits; most files here hold tokens or environments.
+        path: path of the file, in an existing folder.
+        content: the new text.
+        mode: permission bits. The default is private, since most of these files contain tokens or
+            environments.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -1,5 +1,5 @@
-"""The definitions of our job kinds, which the embedded cluster has from the start; elsewhere ``edl crds
-install`` creates them."""
+"""Installs the CustomResourceDefinitions of the job kinds, which the embedded cluster has from the start. On
+other clusters ``edl crds install`` does this."""
 
 from importlib import resources
 
@@ -11,7 +11,7 @@ _DEFINITIONS = "customresourcedefinitions.apiextensions.k8s.io"
 
 
 def install(client: LocalClient) -> None:
-    """Create the definitions, or update those of an older version."""
+    """Create the definitions, or update them if they come from an older version."""
     folder = resources.files("edl_workflows.jobs") / "crds"
     for file in folder.iterdir():
         definition = yaml.safe_load(file.read_text(encoding="utf-8"))

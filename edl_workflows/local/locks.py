@@ -1,4 +1,4 @@
-"""A lock that ends with its process, however that ends, and names its holder."""
+"""A file lock that is released when its process ends, for whatever reason, and that names its holder."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ from edl_workflows.local.runner.processes import is_alive
 from edl_workflows.local.runner.shim import start_ticks
 
 LOCK_FILE = "cluster.lock"
-"""Held by the process that serves a folder."""
+"""Lock of the process that serves a folder."""
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def hold(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConflictError(f"{path.parent}: a cluster runs on this folder already") from error
+            raise ConflictError(f"{path.parent}: a cluster already runs in this folder") from error
         os.truncate(descriptor, 0)
         os.write(descriptor, f"{os.getpid()} {start_ticks('self')}".encode())
         yield

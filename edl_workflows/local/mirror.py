@@ -16,12 +16,12 @@ _log = structlog.get_logger(__name__)
 
 
 class Mirror(Generic[T]):
-    """Objects of a resource by ``namespace/name``.
+    """The objects of a resource by ``namespace/name``.
 
     Args:
         client: the API.
-        resource: such as ``pods``.
-        parse: converts the API's object.
+        resource: name of the resource, such as ``pods``.
+        parse: converts an API object.
     """
 
     def __init__(self, client: LocalClient, resource: str, parse: Callable[[Object], T]) -> None:
@@ -60,13 +60,13 @@ class Mirror(Generic[T]):
                     raise
 
     def take(self, obj: Object) -> None:
-        """Store the result of the caller's own write, ahead of the watch."""
+        """Store the result of a write by the caller, before the watch reports it."""
         self._take("", obj)
 
     def _take(self, kind: str, obj: Object) -> None:
         key = _key(obj)
         if _version(obj) <= self._versions.get(key, 0):
-            return  # the watch brings what `take` has overtaken
+            return  # an older event of the watch; `take` has stored a newer version
         if kind == DELETED:
             self.objects.pop(key, None)
             self._versions.pop(key, None)
@@ -79,19 +79,19 @@ class Mirror(Generic[T]):
         try:
             self.objects[key] = self._parse(obj)
         except ValidationError:
-            # The API server checks what comes in; should it let something pass, one object must not end the
+            # The API server validates objects. Should an invalid one get through, it must not end the
             # cluster.
             self.objects.pop(key, None)
             _log.exception(
-                "object ignored: it does not have the fields that it should", resource=self._resource, key=key
+                "object ignored: required fields are missing or invalid", resource=self._resource, key=key
             )
 
     def _tell(self, key: str) -> None:
         for listener in self._listeners:
             try:
                 listener(key)
-            except Exception:  # noqa: BLE001 - one object must not end the cluster
-                _log.exception("change not carried out", resource=self._resource, key=key)
+            except Exception:  # noqa: BLE001 - an error of one object must not end the cluster
+                _log.exception("change of an object not handled", resource=self._resource, key=key)
 
 
 def _key(obj: Object) -> str:

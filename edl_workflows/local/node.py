@@ -1,4 +1,4 @@
-"""The Node object of the one node, and what users may have changed in it."""
+"""The Node object of the cluster's only node."""
 
 import platform
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
-    """Create or update the Node object; users' labels and a cordon are kept."""
+    """Create or update the Node object. Labels and a cordon set by users are kept."""
     if client.find("nodes", NODE_NAME) is None:
         labels = {
             "kubernetes.io/hostname": NODE_NAME,
@@ -51,7 +51,7 @@ def _status(capacity: Mapping[str, str]) -> Object:
 
 
 def observe(client: LocalClient) -> SchedulerNode | None:
-    """The node as the scheduler sees it, with users' changes; None if it was deleted."""
+    """The node as the scheduler sees it, including changes by users; None if it was deleted."""
     obj = client.find("nodes", NODE_NAME)
     if obj is None:
         return None
@@ -64,7 +64,7 @@ def observe(client: LocalClient) -> SchedulerNode | None:
 
 
 def _readable(quantities: Mapping[str, str]) -> Amounts:
-    """The valid quantities; an invalid one, stored by a version that did not check it, is not offered."""
+    """The valid quantities. An older version may have stored invalid ones, which are left out."""
     found: dict[str, int] = {}
     for name, text in quantities.items():
         try:

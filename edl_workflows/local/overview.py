@@ -29,8 +29,8 @@ class Overview(BaseModel):
 
     Attributes:
         daemon: its process.
-        capacity: of the node, as quantities.
-        requested: by unfinished pods, in millicores, bytes and items.
+        capacity: resources of the node, as quantities.
+        requested: requests of unfinished pods, in millicores, bytes and items.
         pods: all pods.
     """
 
@@ -53,7 +53,7 @@ class Overview(BaseModel):
 
 
 def read(daemon: Daemon) -> Overview:
-    """Read it from the cluster.
+    """Read the overview from the cluster.
 
     Raises:
         UnavailableError: the cluster does not answer.

@@ -1,7 +1,7 @@
-"""The fields of core/v1 Pods and Services that the scheduler, the network and the runner use, typed.
+"""Typed models of the fields of core/v1 Pods and Services that the scheduler, the network and the runner use.
 
 The API server has validated the objects and set their defaults. Fields that the runner does not support are
-modelled only as far as it must refuse them (`edl_workflows.local.runner.support`).
+modelled only as far as needed to reject them (`edl_workflows.local.runner.support`).
 """
 
 import re
@@ -18,9 +18,9 @@ _NUMBER = re.compile(r"[0-9]{1,5}\Z")
 
 
 class PodPart(BaseModel):
-    """Base class: camelCase outside, immutable inside; other fields are dropped.
+    """Base class: immutable, with aliases in camelCase. Unknown fields are ignored.
 
-    Quantities may be written as numbers; they become text.
+    Quantities may be written as numbers, which are converted to strings.
     """
 
     model_config = ConfigDict(
@@ -59,7 +59,7 @@ class ContainerResources(PodPart):
     limits: dict[str, str] = Field(default_factory=dict)
 
     def request(self, resource: str) -> float:
-        """The request; the limit in place of a missing one, as in Kubernetes."""
+        """The request, or if it is missing the limit, as in Kubernetes."""
         return parse_quantity(self.requests.get(resource) or self.limits.get(resource) or "0")
 
     def limit(self, resource: str) -> float | None:
@@ -131,7 +131,7 @@ class HttpHeader(PodPart):
 
 
 class HttpGetAction(PodPart):
-    """A request that succeeds with 200..399."""
+    """An HTTP request that succeeds with a status of 200 to 399."""
 
     port: int | str
     path: str = "/"
@@ -140,7 +140,7 @@ class HttpGetAction(PodPart):
 
 
 class TcpSocketAction(PodPart):
-    """A connection that succeeds by being accepted."""
+    """A connection that succeeds if it is accepted."""
 
     port: int | str
 
@@ -150,7 +150,7 @@ class SleepAction(PodPart):
 
 
 class Handler(PodPart):
-    """What a probe or hook does: exactly one of the actions."""
+    """The action of a probe or hook; exactly one is set."""
 
     exec: ExecAction | None = None
     http_get: HttpGetAction | None = None
@@ -160,7 +160,7 @@ class Handler(PodPart):
 
 
 class Probe(Handler):
-    """A handler that is repeated; times in seconds."""
+    """A handler that is repeated. Times are in seconds."""
 
     initial_delay_seconds: int = 0
     period_seconds: int = 10
@@ -189,7 +189,7 @@ class SecurityContext(PodPart):
 
 
 class Container(PodPart):
-    """One container; its programs are those that the machine has installed."""
+    """A container. It runs programs that are installed on the machine."""
 
     name: str
     image: str = ""
@@ -211,7 +211,7 @@ class Container(PodPart):
 
 
 class ReadinessGate(PodPart):
-    """A condition set by others that Ready requires."""
+    """A condition that other components set and that the pod's Ready condition requires."""
 
     condition_type: str
 
@@ -244,7 +244,7 @@ class PodSpec(PodPart):
 
 
 class Pod(PodPart):
-    """A pod as read from the API; its status is not parsed."""
+    """A pod as read from the API. Its status is not parsed."""
 
     metadata: ObjectMetadata
     spec: PodSpec
@@ -314,14 +314,14 @@ class Service(PodPart):
 
 
 def target_port(pod: Pod, port: ServicePort) -> int | None:
-    """The container port of this pod that a Service's port leads to; None if the pod has no port of that
+    """The container port of this pod that a Service's port targets; None if the pod has no port of that
     name."""
     target = port.port if port.target_port is None else port.target_port
     return named_port(pod.spec.containers, target)
 
 
 def named_port(containers: list[Container], port: int | str) -> int | None:
-    """A port by number or by the name that a container declares."""
+    """The number of a port that is given by number or by the name that a container declares."""
     if isinstance(port, int) or _NUMBER.match(port):
         return int(port)
     named: Mapping[str, int] = {

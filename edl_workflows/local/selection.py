@@ -1,12 +1,12 @@
-"""An index of which Services select which pods, updated object by object, so that thousands of both need no
-scan."""
+"""An index of the pods that each Service selects. It is updated for each changed object, so that thousands of
+Services and pods need no scan."""
 
 from collections.abc import Iterable
 
 from edl_workflows.local.pods import ObjectMetadata, Pod, Service
 
 Item = tuple[str, str, str]
-"""Namespace, and one label with its value."""
+"""Namespace, label and value."""
 
 
 class ServiceSelection:
@@ -20,7 +20,7 @@ class ServiceSelection:
 
     @classmethod
     def of(cls, services: Iterable[Service], pods: Iterable[Pod] = ()) -> "ServiceSelection":
-        """The selection among these."""
+        """An index of these Services and pods."""
         made = cls()
         for service in services:
             made.put_service(f"{service.metadata.namespace}/{service.metadata.name}", service)
@@ -29,16 +29,16 @@ class ServiceSelection:
         return made
 
     def put_service(self, key: str, service: Service | None) -> None:
-        """Update a Service; None: it is gone."""
+        """Update a Service, or remove it if it is None."""
         _remove(key, self._services, self._places_of_services)
         if service is not None and service.spec.selector:
-            # One item of the selector is enough to find it: the rest is compared.
+            # One label of the selector is enough to find candidates; the others are compared.
             place = (service.metadata.namespace, *min(service.spec.selector.items()))
             self._services.setdefault(place, {})[key] = service
             self._places_of_services[key] = [place]
 
     def put_pod(self, key: str, pod: Pod | None) -> None:
-        """Update a pod; None: it is gone."""
+        """Update a pod, or remove it if it is None."""
         _remove(key, self._pods, self._places_of_pods)
         if pod is not None:
             places = self._places_of_pods[key] = _items(pod.metadata)

@@ -1,4 +1,5 @@
-"""The cluster's process: serves until a signal, with the controller and the DI server as children."""
+"""The cluster's process. It serves until it gets a signal, with the controller and the DI server as
+children."""
 
 import asyncio
 import os
@@ -26,8 +27,8 @@ async def serve(options: ClusterOptions, *, controller: bool, di_server: bool) -
 
     Args:
         options: see `ClusterOptions`.
-        controller: whether to run the controller, too.
-        di_server: whether to run the DI server, too.
+        controller: whether to run the controller.
+        di_server: whether to run the DI server.
 
     Raises:
         ConflictError: another process serves this folder.
@@ -64,7 +65,7 @@ def _di_server_url(folder: Path) -> str:
 
 
 def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator[Coroutine[Any, Any, None]]:
-    """The processes besides the cluster."""
+    """Coroutines that run the controller and the DI server, if requested."""
     if controller:
         told = ["--di-server-url", di_server_url] if di_server_url else []
         yield _keep(folder, "controller", ["--no-leader-elect", *told])
@@ -73,7 +74,7 @@ def _children(folder: Path, di_server_url: str, *, controller: bool) -> Iterator
 
 
 async def _keep(folder: Path, name: str, arguments: list[str]) -> None:
-    """Run ``edl NAME run`` as a child, again whenever it ends."""
+    """Run ``edl NAME run`` as a child, and restart it whenever it ends."""
     command = [sys.executable, "-m", "edl_workflows.cli", name, "run", "--all-namespaces", *arguments]
     command += ["--metrics-port", "0", "--kubeconfig", str(folder / "kubeconfig")]
     log_file = folder / f"{name}.log"
@@ -89,7 +90,7 @@ async def _keep(folder: Path, name: str, arguments: list[str]) -> None:
             if child.returncode is None:
                 child.terminate()
                 await _end(child)
-        _log.warning("a child ended and is started again", name=name, code=code, log=str(log_file))
+        _log.warning("child process ended and is restarted", name=name, code=code, log=str(log_file))
         await asyncio.sleep(_RESTART_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""A running embedded cluster for tests: a process of its own with its state in a given folder."""
+"""Runs embedded clusters for tests, each in a process of its own with its state in a given folder."""
 
 import contextlib
 import ipaddress
@@ -24,11 +24,12 @@ class Settings:
     """How the cluster runs.
 
     Attributes:
-        cpu, memory, pods_per_core: capacity of the node; generous, so that tests of many pods fit anywhere.
+        cpu, memory, pods_per_core: capacity of the node. The defaults are generous, so that tests with many
+            pods fit on any machine.
         back_off: first pause before a restart, in seconds.
-        grace: seconds that pods get when the cluster goes down.
-        controller: whether it runs the controller, too.
-        di_server: whether it runs the DI server, too.
+        grace: seconds that pods get to end when the cluster stops.
+        controller: whether it runs the controller.
+        di_server: whether it runs the DI server.
     """
 
     cpu: str = "16"
@@ -49,10 +50,10 @@ class Settings:
 
 @dataclass
 class LocalCluster:
-    """The embedded cluster of a folder.
+    """An embedded cluster with its state in a folder.
 
     Attributes:
-        folder: its state, which survives `kill` and `down`.
+        folder: folder with its state, which `kill` and `down` keep.
         settings: how it runs.
     """
 
@@ -61,11 +62,11 @@ class LocalCluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """Path of the administrator's kubeconfig."""
         return self.folder / "kubeconfig"
 
     def up(self) -> None:
-        """Start it, or find it running.
+        """Start the cluster unless it already runs.
 
         Raises:
             UnavailableError: it did not start.
@@ -73,28 +74,28 @@ class LocalCluster:
         daemon.up(daemon.DaemonStart(self.folder, self.settings.arguments()))
 
     def kill(self) -> None:
-        """SIGKILL its process, as a crash would; pods' processes go on."""
+        """Kill the cluster's process with SIGKILL, like a crash. Processes of pods continue."""
         found = daemon.find(self.folder)
         if found is None:
-            raise UnavailableError(f"no cluster runs on {self.folder}")
+            raise UnavailableError(f"no cluster runs in {self.folder}")
         os.kill(found.pid, signal.SIGKILL)
         _await_end(found.pid)
 
     def down(self) -> None:
-        """Stop it and everything that runs in it."""
+        """Stop the cluster and all its pods."""
         daemon.down(self.folder, seconds=STOP_SECONDS)
 
     def client(self, namespace: str = "default") -> Cluster:
-        """A handle with the administrator's rights."""
+        """A client with the administrator's permissions."""
         return Cluster.from_kubeconfig(self.kubeconfig).in_namespace(namespace)
 
 
 def servers(folder: Path) -> dict[str, bool]:
-    """The TCP servers in the pods of a cluster: who listens where, and whether only processes of this machine
-    can connect.
+    """The TCP servers in the pods of a cluster: each command and address, and whether only processes of this
+    machine can connect.
 
     Args:
-        folder: the cluster's.
+        folder: folder of the cluster's state.
     """
     found: dict[str, bool] = {}
     for uid in daemon.pod_uids(folder):
@@ -120,16 +121,17 @@ def _await_end(pid: int) -> None:
     while psutil.pid_exists(pid) and time.monotonic() < deadline:
         with contextlib.suppress(psutil.NoSuchProcess):
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return  # a child of ours that subprocess reaps later
+                return  # our own child, which subprocess reaps later
         time.sleep(0.01)
 
 
 @contextlib.contextmanager
 def cluster(folder: Path, settings: Settings | None = None) -> Iterator[LocalCluster]:
-    """A running cluster; at the end it and all its pods' processes are gone, its state stays.
+    """Run a cluster while the context lasts. At the end it and all processes of its pods are stopped; its
+    state stays.
 
     Args:
-        folder: of its state; made if absent.
+        folder: folder of its state; created if absent.
         settings: how it runs.
     """
     found = LocalCluster(folder, settings or Settings())

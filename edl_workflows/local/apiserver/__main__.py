@@ -1,6 +1,6 @@
-"""Serves the API server alone: ``python -m edl_workflows.local.apiserver --dir D --port P``.
+"""Runs the API server alone: ``python -m edl_workflows.local.apiserver --dir D --port P``.
 
-Writes ``D/kubeconfig``, then listens. Pods stay pending: nothing schedules or runs them.
+It writes ``D/kubeconfig``, then listens. Pods stay Pending, because no component schedules or runs them.
 """
 
 import argparse

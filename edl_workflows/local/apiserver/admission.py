@@ -46,7 +46,8 @@ def check_schema(resource: ServedResource, obj: Object, old: Object | None) -> l
 
 
 def admit(objects: ObjectStore, resource: ServedResource, obj: Object) -> None:
-    """Check and complete a new object by other objects: its namespace, a pod's account and priority class.
+    """Check a new object against the objects that it refers to (namespace, a pod's service account and
+    priority class), and complete it from them.
 
     Raises:
         ApiError: 404, no such namespace; 403, it is terminating, or a pod names an absent account or priority

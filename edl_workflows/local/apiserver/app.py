@@ -27,11 +27,10 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build_app(server: ApiServer) -> Starlette:
-    """Build the application; while it runs (ASGI lifespan), garbage collection and the expiry of events run,
-    too.
+    """Build the application. Garbage collection and the expiry of events run during its ASGI lifespan.
 
     Args:
-        server: its parts; the caller closes its store.
+        server: the parts of the API server; the caller closes its store.
     """
 
     async def health(_request: Request) -> Response:
@@ -45,7 +44,7 @@ def build_app(server: ApiServer) -> Starlette:
         if request.url.path == "/openapi/v2":
             views.negotiate(
                 request.headers.get("accept", "")
-            )  # many clients ask for protobuf, which can't be had
+            )  # many clients prefer protobuf, which is not served
         return await _document(server, request.url.path)
 
     async def resource(request: Request) -> Response:
@@ -88,7 +87,7 @@ def _json(obj: Mapping[str, object]) -> Response:
 
 async def _document(server: ApiServer, path: str) -> Response:
     if path.startswith("/openapi/"):
-        # Of every field of every definition.
+        # Slow to build: it contains every field of every definition.
         return await off_loop.off_loop(lambda: _describe(server, path))
     return _describe(server, path)
 
@@ -145,6 +144,6 @@ async def _absent(_request: Request, _error: Exception) -> Response:
 
 
 async def _fail(_request: Request, error: Exception) -> Response:
-    # Starlette raises it again after the answer, so that it is logged with its traceback.
+    # Starlette raises the error again after this response, so it is logged with its traceback.
     message = f"Internal error occurred: {type(error).__name__}: {error}"
     return views.refusal(errors.ApiError(500, "InternalError", message))

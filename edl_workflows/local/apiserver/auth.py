@@ -30,13 +30,13 @@ SELF_REVIEWS = frozenset(
         "selfsubjectrulesreviews.authorization.k8s.io",
     }
 )
-"""Questions about oneself, which everybody may ask."""
+"""Reviews about the sender itself; every identity may create them."""
 ADMINISTRATORS = "system:masters"
 _PREFIX = "edl-sa"
 DEFAULT_TOKEN_SECONDS = 3600
 MIN_TOKEN_SECONDS = 600
 MAX_TOKEN_SECONDS = 2**32
-"""The shortest and the longest life that may be requested, as upstream."""
+"""Shortest and longest lifetime that may be requested for a token, in seconds, as in Kubernetes."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Identity:
     """The sender of a request.
 
     Attributes:
-        name: as in messages, ``admin`` or ``system:serviceaccount:NAMESPACE:NAME``.
-        namespace: the only one it may access; empty for administrators.
+        name: user name, ``admin`` or ``system:serviceaccount:NAMESPACE:NAME``.
+        namespace: the only namespace that it may access; empty for administrators.
     """
 
     name: str
@@ -62,10 +62,10 @@ class Authenticator:
     """Maps tokens to identities.
 
     Args:
-        admins: administrators' names by token.
+        admins: names of the administrators by token.
         key: signs service-account tokens.
-        objects: to check that an account still exists.
-        now: seconds since the epoch.
+        objects: the store, to check that a service account still exists.
+        now: the clock, in seconds since the epoch.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Authenticator:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise errors.unauthorized()
-        # Looked up by digest, so that the time taken says nothing about a token.
+        # Tokens are looked up by digest, so that the duration of a lookup reveals nothing about them.
         admin = self._admins.get(hashlib.sha256(token.strip().encode()).digest())
         return Identity(admin) if admin else self._account(token.strip())
 
@@ -106,7 +106,7 @@ class Authenticator:
         return Identity(f"system:serviceaccount:{claims['namespace']}:{claims['name']}", claims["namespace"])
 
     def issue(self, namespace: str, name: str, seconds: int) -> tuple[str, float]:
-        """Issue a token of a service account. Returns it and its expiry (seconds since the epoch).
+        """Issue a token for a service account. Returns the token and its expiry (seconds since the epoch).
 
         Raises:
             ApiError: 404, no such account.
@@ -133,7 +133,7 @@ def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> b
 
 
 def authorize(identity: Identity, verb: str, resource: ServedResource, namespace: str, name: str) -> None:
-    """Refuse a request that `allows` does not allow.
+    """Reject a request that the identity may not make.
 
     Raises:
         ApiError: 403.

@@ -20,11 +20,11 @@ from edl_workflows.local.apiserver.store import Object
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 LOOPBACK = "127.0.0.1"
-"""Every service's cluster IP: there is one machine and no pod network."""
+"""Cluster IP of every Service: there is one machine and no pod network."""
 
 
 Types = dict[str, dict[str, Any]]
-"""Schemas by their names in Kubernetes' OpenAPI document."""
+"""Schemas by name in Kubernetes' OpenAPI document."""
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def _immutable(obj: Object, old: Object | None, fields: tuple[str, ...]) -> list
 
 
 MAX_DATA_BYTES = 2**20
-"""Of all values of a ConfigMap or a Secret together, as upstream."""
+"""Limit for all values of a ConfigMap or Secret together, as in Kubernetes."""
 
 
 def _check_data_size(obj: Object, *encoded: str) -> list[Cause]:
@@ -274,8 +274,8 @@ def _groups(types: Types) -> tuple[ServedResource, ...]:
             columns=(TableColumn("Holder", "string", ".spec.holderIdentity"),
             TableColumn("Age", "date", ".metadata.creationTimestamp")),
         ),
-        # Kept, so that the controller writes here what it writes anywhere; identities are told apart, rights
-        # are not.
+        # Stored but not evaluated (see `auth`), so that the controller can create the same objects as on any
+        # other cluster.
         ServedResource("rbac.authorization.k8s.io", "v1", "roles", "Role", singular="role",
         schema=types["V1Role"]),
         ServedResource(
@@ -319,8 +319,8 @@ def _reviews(types: Types) -> Iterator[ServedResource]:
 
 
 def zero_status(obj: Object, resource: ServedResource) -> None:
-    """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients refuse objects
-    without."""
+    """Fill in the required fields of ``status`` with zero values, as Kubernetes does: clients reject objects
+    without them."""
     schema = (resource.schema.get("properties") or {}).get("status")
     if schema and isinstance(obj.get("status"), dict):
         _zero(obj["status"], schema)

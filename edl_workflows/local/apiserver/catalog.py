@@ -58,16 +58,16 @@ class ServedResource:
     Attributes:
         group: API group; empty for the core group.
         version: the served version.
-        storage_version: the version in which objects are stored; conversion changes only ``apiVersion``.
-        plural: as in paths.
+        storage_version: the version in which objects are stored. Conversion changes only ``apiVersion``.
+        plural: the name in URL paths.
         singular: an alternative name for kubectl.
-        kind: as in manifests.
+        kind: the name in manifests.
         namespaced: whether objects belong to namespaces.
         short_names: kubectl's abbreviations.
         categories: groups of resources, such as ``all``.
-        custom: defined by a CRD.
-        has_status: there is a status subresource: writes of the main resource cannot change ``status``, and
-            vice versa.
+        custom: whether a CRD defines it.
+        has_status: whether there is a status subresource. If so, writes to the main resource cannot change
+            ``status``, and writes to the subresource change only that.
         scale: the scale subresource.
         subresources: other subresources, for discovery.
         schema: structural schema of the whole object.
@@ -75,11 +75,11 @@ class ServedResource:
         columns: what ``kubectl get`` prints besides the name.
         field_paths: field selectors besides metadata.name and metadata.namespace, with the JSON paths that
             they read.
-        label_name: names must be DNS labels, not subdomains.
+        label_name: whether names of objects must be DNS labels rather than subdomains.
         fill: sets defaults that the schema does not contain.
         check: makes checks that the schema does not contain.
-        graceful: deletion waits until a component has finished the object (pods).
-        verbs: the verbs of its objects; reviews can only be created, and are not stored.
+        graceful: whether a deletion waits until a component has ended the object (pods).
+        verbs: the verbs that its objects support; reviews can only be created, and are not stored.
     """
 
     group: str
@@ -112,7 +112,7 @@ class ServedResource:
 
     @property
     def api_version(self) -> str:
-        """As in manifests: ``v1``, ``elastic.iml.github.io/v1alpha1``."""
+        """The ``apiVersion`` in manifests: ``v1``, ``elastic.iml.github.io/v1alpha1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -123,7 +123,7 @@ class ServedResource:
 
     @property
     def counts_generation(self) -> bool:
-        """Whether ``metadata.generation`` counts changes of the spec, as upstream."""
+        """Whether ``metadata.generation`` counts changes of the spec; the same kinds as in Kubernetes."""
         return self.custom or self.graceful or self.plural == "customresourcedefinitions"
 
     @property
@@ -139,7 +139,7 @@ class Catalog:
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_id: dict[str, list[ServedResource]] = {}
         self.generation = 0
-        """Counts changes, for caches of what is derived from the catalog."""
+        """Increases with each change, so that caches derived from the catalog know when they are outdated."""
         for resource in builtin:
             self._add(resource)
 
@@ -151,7 +151,8 @@ class Catalog:
         return iter(list(self._by_path.values()))
 
     def replace(self, resource_id: str, resources: Iterable[ServedResource]) -> None:
-        """Serve these versions of a custom resource in place of the former ones; none: stop serving it."""
+        """Serve these versions of a custom resource instead of the former ones. With no versions, stop
+        serving it."""
         for old in self._by_id.pop(resource_id, []):
             del self._by_path[old.group, old.version, old.plural]
         for resource in resources:
@@ -163,20 +164,21 @@ class Catalog:
         return self._by_path.get((group, version, plural))
 
     def by_id(self, resource_id: str) -> ServedResource | None:
-        """A served version of the resource with this store name; the storage version if it is served."""
+        """A served version of the resource with this `ServedResource.id`; the storage version if it is
+        served."""
         versions = self._by_id.get(resource_id, [])
         stored = [resource for resource in versions if resource.api_version == resource.stored_as]
         return next(iter(stored or versions), None)
 
     def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
-        """The resource of an ``apiVersion`` and a ``kind``, as an owner reference names it."""
+        """The resource with this ``apiVersion`` and ``kind``, as an owner reference names it."""
         return next(
             (one for one in self._by_path.values() if one.kind == kind and one.api_version == api_version),
             None,
         )
 
     def index(self, resource_id: str, obj: Object) -> Mapping[str, str]:
-        """The values that field selectors see; the store's `FieldIndex`."""
+        """The values that field selectors can select by. This is the store's `FieldIndex`."""
         metadata = obj["metadata"]
         values = {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
         resource = self.by_id(resource_id)

@@ -13,7 +13,7 @@ def required(field: str) -> Cause:
 
 
 def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]:
-    """The cause of a value that is not allowed; empty if it is."""
+    """The problem of a value that is not allowed, in a list; an empty list if it is allowed."""
     if value in allowed:
         return []
     known = ", ".join(json.dumps(one) for one in allowed)
@@ -27,12 +27,12 @@ def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]
 
 
 MAX_DEPTH, MAX_VALUES, MAX_DEFINITION_VALUES = 100, 10_000, 200_000
-"""Of an object: levels, and fields and entries together. Checking larger ones would delay all other
-requests."""
+"""Limits of an object: nesting levels, and fields and list entries in total. Checking larger objects would
+delay all other requests."""
 
 
 def size_problem(obj: Any, most: int) -> str:
-    """Why an object is too large to be checked; empty if it is not."""
+    """Why an object is too large to be checked; empty if it is small enough."""
     count, level = 0, [obj]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
@@ -55,7 +55,7 @@ _PORT_NAME = re.compile(r"(?=[-0-9]*[a-z])(?!.*--)[a-z0-9](?:[-a-z0-9]{0,13}[a-z
 
 
 def out_of_range(value: int, least: int, most: int, field: str) -> list[Cause]:
-    """The cause of a number outside its bounds; empty if it is within."""
+    """The problem of a number outside its bounds, in a list; an empty list if it is within them."""
     if least <= value <= most:
         return []
     bound = f"greater than or equal to {least}" if value < least else f"less than or equal to {most}"
@@ -63,7 +63,7 @@ def out_of_range(value: int, least: int, most: int, field: str) -> list[Cause]:
 
 
 def check_port(value: Any, field: str, *, named: bool = True) -> Iterator[Cause]:
-    """Check a 16-bit port number or, if `named`, the name of a port."""
+    """Check a port number or, if `named`, a port name."""
     if isinstance(value, int) and not isinstance(value, bool):
         if not 1 <= value <= _MAX_PORT:
             message = f"Invalid value: {value}: must be between 1 and {_MAX_PORT}, inclusive"

@@ -24,7 +24,7 @@ class LocalClient:
 
     @property
     def revision(self) -> int:
-        """The resourceVersion of the last change; a watch that starts here misses nothing later."""
+        """The resourceVersion of the last change; a watch that starts here misses no later change."""
         return self._registry.store.revision
 
     def _resource(self, name: str) -> ServedResource:
@@ -42,14 +42,14 @@ class LocalClient:
         return self._registry.store.require(StoreKey(resource, namespace, name)).decode()
 
     def find(self, resource: str, name: str, namespace: str = "") -> Object | None:
-        """Read an object; None if there is none."""
+        """Read an object; None if it does not exist."""
         revision = self._registry.store.get(StoreKey(resource, namespace, name))
         return revision.decode() if revision else None
 
     def list_objects(
         self, resource: str, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> list[Object]:
-        """The objects that match the selectors, in one namespace or (empty) in all."""
+        """The objects that match the selectors, in one namespace or, if `namespace` is empty, in all."""
         match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
         return [
             revision.decode()
@@ -114,18 +114,19 @@ class LocalClient:
         uid: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Delete an object; a running pod is marked, and removed when the runner deletes it with ``grace=0``.
+        """Delete an object. A running pod is only marked; it is removed when the runner deletes it with
+        ``grace=0``.
 
         Args:
             resource: its resource.
             name: its name.
             namespace: its namespace.
-            grace: seconds; None: the pod's own.
+            grace: grace period in seconds; None: that of the pod.
             uid: delete only the object with this uid.
             propagation: ``Background``, ``Foreground`` or ``Orphan``.
 
         Raises:
-            ApiError: 404; 409 Conflict, another object has that name now.
+            ApiError: 404; 409 Conflict, the object of that name now has another uid.
         """
         options = DeletionOptions(grace=grace, uid=uid, propagation=propagation)
         self._registry.delete(self._resource(resource), namespace, name, options)
@@ -139,10 +140,10 @@ class LocalClient:
         label_selector: str = "",
         field_selector: str = "",
     ) -> AsyncIterator[tuple[str, Object]]:
-        """(type, object) of each change after version `since`, for ever.
+        """Yield (type, object) for each change after version `since`, without end.
 
         Raises:
-            ApiError: 410 Expired: list again and continue from there.
+            ApiError: 410 Expired: the caller must list again and watch from there.
         """
         match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
         with self._registry.store.watch(resource, namespace, since=since, match=match) as watch:

@@ -1,6 +1,4 @@
-"""CustomResourceDefinitions: their defaults and checks, the form of their schemas, and the resources that
-they define.
-"""
+"""CustomResourceDefinitions: their defaults, their validation, and the resources that they define."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +12,7 @@ from edl_workflows.local.apiserver.schemas import SchemaDict
 from edl_workflows.local.apiserver.store import Object
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-"""Keeps a definition until its objects are gone."""
+"""Finalizer that keeps a definition until its objects are gone."""
 _AGE = TableColumn("Age", "date", ".metadata.creationTimestamp")
 
 
@@ -92,7 +90,7 @@ def _check_version(version: Mapping[str, Any], path: str) -> list[Cause]:
 
 
 def established(crd: Object, now: datetime) -> None:
-    """Set the status of a definition that is served."""
+    """Set the status of a definition whose resources are served."""
     status = crd.setdefault("status", {})
     stored = next(version["name"] for version in crd["spec"]["versions"] if version.get("storage"))
     versions = status.get("storedVersions") or []
@@ -217,13 +215,14 @@ _SHAPES: Mapping[str, Shape] = {
     "x-kubernetes-list-map-keys": (_is_texts, "must be a list of names"),
     "x-kubernetes-validations": (
         lambda value: isinstance(value, list) and all(map(_is_rule, value)),
-        "must be a list of rules, each with a rule's text",
+        "must be a list of rules, each with a CEL expression in `rule`",
     ),
 }  # fmt: skip
 
 
 def check_definition_schema(schema: Any, path: str) -> list[Cause]:
-    """The problems of a definition's `schema`; those of its form first, which all other checks rely on."""
+    """The problems of a definition's `schema`. If its form is wrong, only that is reported: all other checks
+    rely on it."""
     return list(_shape_problems(schema, path)) or list(_structural_problems(schema, path))
 
 

@@ -1,5 +1,5 @@
-"""The conditions of a deletion: preconditions, grace period, finalizers. Pure; `registry` carries it out,
-`garbage` deletes what depended on the object."""
+"""The conditions of a deletion: preconditions, grace period, finalizers. This module is pure: `registry`
+deletes the object, and `garbage` its dependents."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.store import Object, Revision
 
 _MAX_GRACE_SECONDS = 2**31 - 1
-"""68 years: a longer grace period would end after the last date that a clock can show."""
+"""68 years. A longer grace period could end after the last date that Python can represent."""
 
 BACKGROUND, FOREGROUND, ORPHAN = "Background", "Foreground", "Orphan"
 FOREGROUND_FINALIZER, ORPHAN_FINALIZER = "foregroundDeletion", "orphan"
@@ -23,7 +23,7 @@ class DeletionOptions:
         propagation: ``Background`` deletes dependents afterwards, ``Foreground`` before, ``Orphan`` keeps
             them.
         uid: delete only the object with this uid.
-        rv: delete only this version of it.
+        rv: delete only this version of the object.
         dry_run: do everything except storing.
     """
 
@@ -37,7 +37,7 @@ class DeletionOptions:
 def check_preconditions(
     resource: ServedResource, current: Revision, obj: Object, options: DeletionOptions
 ) -> None:
-    """Refuse to delete an object or a version that the caller does not mean.
+    """Reject the deletion of another object or version than the one in the preconditions.
 
     Raises:
         ApiError: 409 Conflict.
@@ -55,8 +55,9 @@ def check_preconditions(
 
 
 def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOptions) -> int:
-    """The grace period of an object; 0: it is removed at once."""
-    # Nobody runs a pod without a node or one that has ended, so nobody would finish its deletion.
+    """The grace period of an object in seconds; 0: the object is removed at once."""
+    # The runner handles neither pods without a node nor pods that have ended, so it would not complete their
+    # deletion.
     if not resource.graceful or not obj["spec"].get("nodeName"):
         return 0
     if obj.get("status", {}).get("phase") in ("Succeeded", "Failed"):
@@ -66,7 +67,7 @@ def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOption
 
 
 def finalizers(resource: ServedResource, meta: Object, options: DeletionOptions) -> list[str]:
-    """The object's own finalizers and those of the propagation."""
+    """The object's own finalizers and the one that the propagation policy adds."""
     own = [one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
     if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:
         own.append(crds.CLEANUP_FINALIZER)
@@ -75,7 +76,7 @@ def finalizers(resource: ServedResource, meta: Object, options: DeletionOptions)
 
 
 def released(resource: ServedResource, obj: Object) -> bool:
-    """Whether nothing holds an object that is being deleted: its finalizers are gone and its grace period is
+    """Whether an object that is being deleted can be removed: its finalizers are gone and its grace period is
     over."""
     meta = obj["metadata"]
     if not meta.get("deletionTimestamp") or meta.get("finalizers") or resource.id in admission.EMPTIED_FIRST:

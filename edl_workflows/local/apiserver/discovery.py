@@ -1,4 +1,4 @@
-"""Discovery, and the OpenAPI documents that ``kubectl`` needs to validate, to apply and to explain.
+"""API discovery, and the OpenAPI documents that ``kubectl`` needs for validation, ``apply`` and ``explain``.
 
 ``/openapi/v3`` describes each group and version with the schemas that the server checks against, without
 descriptions of built-in fields. ``/openapi/v2`` describes all kinds in one document.
@@ -30,7 +30,7 @@ _SUBRESOURCES = {
     "token": ("TokenRequest", ("create",)),
     "scale": ("Scale", ("get", "patch", "update")),
 }
-"""By subresource, its kind (empty: that of the resource) and its verbs."""
+"""The kind (empty: that of the resource) and the verbs of each subresource."""
 _FOREIGN_GROUPS = {
     "Scale": ("autoscaling", "v1"),
     "Eviction": ("policy", "v1"),

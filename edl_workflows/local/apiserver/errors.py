@@ -1,7 +1,8 @@
 """API errors, shaped as a Kubernetes API server shapes them (``Status`` objects).
 
-Every refusal of the API server is an `ApiError`, which HTTP answers as a ``Status``. In-process callers catch
-it and look at `ApiError.reason`, as remote ones look at the ``Status``.
+Every request that the API server rejects raises an `ApiError`. Over HTTP it becomes a ``Status`` object.
+In-process callers catch the error and read `ApiError.reason`, as remote clients read the ``reason`` of the
+``Status``.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Cause:
 
 
 class ApiError(EdlError):
-    """A request that the API server refuses.
+    """A request that the API server rejects.
 
     Attributes:
         code: HTTP status.
@@ -93,7 +94,7 @@ MODIFIED = "the object has been modified; please apply your changes to the lates
 
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """422: the object's fields break rules; every broken rule is a cause."""
+    """422: fields of the object are invalid; each problem is a `Cause`."""
     qualified = f"{kind}.{group}" if group else kind
     text = ", ".join(str(cause) for cause in causes)
     body = f"[{text}]" if len(causes) > 1 else text
@@ -104,7 +105,7 @@ def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiErr
 
 
 def too_large(resource: str, name: str, size: int, most: int) -> ApiError:
-    """413: more than the store accepts for one object."""
+    """413: the object is larger than the store accepts."""
     message = f"etcdserver: request is too large: {resource} {name!r} has {size} bytes, of at most {most}"
     return ApiError(413, "RequestEntityTooLarge", message)
 
@@ -120,19 +121,19 @@ def forbidden(resource: str, name: str, why: str) -> ApiError:
 
 
 def unauthorized() -> ApiError:
-    """401: no bearer token, or an unknown one."""
+    """401: the request has no bearer token, or an unknown one."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def expired(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
-    """410: the history no longer reaches back that far; list again."""
+    """410: the history no longer reaches back that far; the client must list again."""
     return ApiError(410, "Expired", message)
 
 
 def method_not_allowed(
     message: str = "the server does not allow this method on the requested resource",
 ) -> ApiError:
-    """405: the resource has no such verb."""
+    """405: the resource does not support the verb."""
     return ApiError(405, "MethodNotAllowed", message)
 
 

@@ -1,11 +1,12 @@
-"""The consequences of deletions: dependents of owners, content of namespaces, objects of definitions.
+"""Deletes what a deletion leaves behind: dependents of owners, contents of namespaces, objects of
+definitions.
 
-Level-triggered: every change, and at the start everything that is being deleted or has an owner, puts keys
-into a queue; processing a key twice does no harm. It corresponds to upstream's garbage collector, namespace
-and CRD-finalizer controllers.
+It does what the garbage collector, the namespace controller and the CRD-finalizer controller of Kubernetes
+do, and is level-triggered: every change puts keys into a queue, and so does, at the start, every object that
+is being deleted or has an owner. Processing a key twice does no harm.
 
-Events expire an hour after their last occurrence, as upstream: nobody deletes them, and they would fill the
-disk.
+Events expire an hour after their last occurrence, as in Kubernetes: no component deletes them, so they would
+fill the disk.
 """
 
 import asyncio
@@ -29,7 +30,8 @@ _log = structlog.get_logger(__name__)
 
 
 class GarbageCollector:
-    """Deletes objects whose owners are gone, and the content of what is being deleted."""
+    """Deletes objects whose owners are gone, and the contents of namespaces and definitions that are being
+    deleted."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -53,7 +55,7 @@ class GarbageCollector:
                 await asyncio.sleep(0)  # requests between two objects
 
     def step(self) -> bool:
-        """Process one key; False if the queue is empty."""
+        """Process one key of the queue. Returns False if the queue is empty."""
         if not self._queue:
             return False
         key = next(iter(self._queue))
@@ -61,7 +63,7 @@ class GarbageCollector:
         try:
             self._look(key)
         except Exception:  # noqa: BLE001 - one broken object must not stop the collection of others
-            # Its next change, or the next start, queues it again.
+            # The object's next change, or the next start, queues the key again.
             _log.exception("garbage collection failed", object="/".join(key))
         return True
 
@@ -106,8 +108,8 @@ class GarbageCollector:
             self._deleting(revision)
 
     def _without_owners(self, revision: Revision) -> bool:
-        """Delete an object whose owners are all gone, or remove references to absent owners. True if it was
-        deleted."""
+        """Delete an object whose owners are all gone, or remove its references to absent owners. Returns
+        whether it was deleted."""
         present = [uid for uid in revision.owners if self._owns(uid, revision)]
         if len(present) == len(revision.owners):
             return False
@@ -193,7 +195,7 @@ def _keep_owners(meta: Object, uids: list[str]) -> None:
 
 EVENT_LIFE = timedelta(hours=1)
 EVENT_SWEEP_SECONDS = 60.0
-"""Between two scans of all events."""
+"""Interval between two scans of all events."""
 
 
 async def expire_events(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""What all objects have: apiVersion, kind and ``metadata``, with its names, times and light validation."""
+"""The fields that all objects have: ``metadata`` with names, times and their validation."""
 
 import random
 import re
@@ -18,7 +18,7 @@ _QUALIFIED = re.compile(r"^(?:([^/]+)/)?([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9
 _LABEL_VALUE = re.compile(r"^(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?\Z")
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _MAX_GENERATED = 58
-"""Longest base of a generated name: 63 minus the suffix of 5, as upstream."""
+"""Longest base of a generated name: 63 minus the suffix of 5 characters, as in Kubernetes."""
 _MAX_ANNOTATIONS = 256 * 1024
 
 _SUBDOMAIN_RULE = (
@@ -140,7 +140,7 @@ _SHAPE: Mapping[str, type] = {
 
 
 def shape_problem(metadata: Any) -> str:
-    """Why ``metadata`` has unusable types; empty if it has not."""
+    """The first field of ``metadata`` that has a wrong type, as a message; empty if there is none."""
     if not isinstance(metadata, dict):
         return "metadata: must be an object"
     for field, kind in _SHAPE.items():

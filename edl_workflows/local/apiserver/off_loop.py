@@ -1,8 +1,8 @@
-"""Long computations in worker threads, beside the event loop.
+"""Runs long computations in worker threads, so that they don't block the event loop.
 
-A write is a generator that yields each potentially long computation; such a computation depends only on its
-arguments. The code between two computations runs on the event loop, in one step, and sees the store as it is
-at that time.
+A write is a generator that yields each potentially long computation and receives its result. A computation
+depends only on its arguments. The code between two computations runs on the event loop without interruption
+and sees the current store.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ Computations = Generator[Callable[[], Any], Any, T]
 """A generator that yields computations, receives their results, and returns a T."""
 
 LONG_BYTES = 8 * 1024
-"""Size of a body or an object from which processing may take more than a few milliseconds."""
+"""Size in bytes of a body or object from which processing may take more than a few milliseconds."""
 _AT_ONCE = 2
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
-"""Per event loop; the other threads of its pool remain free for file access."""
+"""Concurrent computations per event loop; the other threads of its pool remain free for file access."""
 
 
 async def off_loop(compute: Callable[[], T]) -> T:
-    """Compute in a worker thread; the interpreter lets the event loop continue meanwhile."""
+    """Run a computation in a worker thread while the event loop continues."""
     async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
         return await asyncio.to_thread(compute)
 
@@ -45,7 +45,7 @@ async def run_off_loop(computations: Computations[T]) -> T:
         try:
             compute = computations.send(result)
         except StopIteration as stop:
-            await asyncio.sleep(0)  # others, before the answer is made
+            await asyncio.sleep(0)  # lets other requests run before the response is built
             value: T = stop.value
             return value
         result = await off_loop(compute)

@@ -1,6 +1,6 @@
 """The three kinds of patches: JSON patch (RFC 6902), merge patch (RFC 7386) and strategic merge patch.
 
-Pure functions of (object, patch) that return a new object. Server-side apply is refused with 415.
+The functions are pure: they return a new object. Server-side apply is rejected with 415.
 """
 
 import copy
@@ -15,10 +15,10 @@ from edl_workflows.local.apiserver.schemas import SchemaDict
 from edl_workflows.local.apiserver.store import Object
 
 MAX_OPERATIONS = 10_000
-"""Operations in one JSON patch, as upstream."""
+"""Limit of operations in one JSON patch, as in Kubernetes."""
 MAX_COPIED_BYTES = 3 * 1024 * 1024
-"""What the copy operations of one JSON patch may copy, as upstream: thirty of them could turn a byte into a
-gigabyte."""
+"""Limit of bytes that the copy operations of one JSON patch may copy, as in Kubernetes: thirty of them could
+turn a byte into a gigabyte."""
 
 
 def json_patch(obj: Object, operations: Any) -> Object:
@@ -86,8 +86,8 @@ _STRATEGY = "x-kubernetes-patch-strategy"
 
 
 def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object:
-    """Apply a strategic merge patch: a merge patch, except that the lists which `schema` marks are merged by
-    key or as sets.
+    """Apply a strategic merge patch: a merge patch in which the lists that `schema` marks are merged by key
+    or as sets.
 
     ``$patch: delete|replace|merge``, ``$deleteFromPrimitiveList/…``, ``$setElementOrder/…`` and
     ``$retainKeys`` are supported, as ``kubectl apply`` writes them.
@@ -97,7 +97,7 @@ def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object
     """
     try:
         return _object(_strategic(obj, _object(patch), schema))
-    except (AttributeError, TypeError) as error:  # a list where a map belongs, and so on
+    except (AttributeError, TypeError) as error:  # for example a list in place of a map
         raise errors.bad_request(f"the strategic merge patch is malformed: {error}") from error
 
 

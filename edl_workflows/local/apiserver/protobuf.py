@@ -1,8 +1,8 @@
-"""Protobuf request bodies of built-in kinds, as Go clients send them; answers are always JSON.
+"""Decodes protobuf request bodies of built-in kinds, as Go clients send them. Responses are always JSON.
 
-The field numbers never change. They are those of k8s.io/api and k8s.io/apimachinery
+The field numbers are those of k8s.io/api and k8s.io/apimachinery, which never change
 (``protobuf_fields.json``, written by ``tests/clients/go/protobuf_fields``). Kinds that are not in the table
-are refused with 415.
+are rejected with 415.
 """
 
 import base64
@@ -22,8 +22,8 @@ MAGIC = b"k8s\x00"
 
 
 Message = Mapping[str, Sequence[Any]]
-"""By field number: the JSON name, the kind, and whether JSON also contains zero values; see the program that
-writes the table."""
+"""For each field number: the JSON name, the type, and whether JSON also contains zero values. The program
+that writes the table explains the types."""
 _ENVELOPE: Message = {"1": ("typeMeta", "TypeMeta"), "2": ("raw", "raw")}
 _TYPE_META: Message = {"1": ("apiVersion", "string"), "2": ("kind", "string")}
 
@@ -52,7 +52,7 @@ class _Reader:
                 return value
             shift += 7
             if shift > 63:
-                raise ValueError("a varint of more than 64 bits")
+                raise ValueError("a varint has more than 64 bits")
 
     def fields(self) -> Iterator[tuple[int, Any]]:
         """(number, value) of each field: an integer or bytes."""
@@ -67,7 +67,7 @@ class _Reader:
                 raise ValueError(f"wire type {wire}")
             length = self.varint() if length is None else length
             if self.at + length > len(self.data):
-                raise ValueError("a field ends beyond the message")
+                raise ValueError("a field ends after the end of the message")
             self.at += length
             yield number, self.data[self.at - length : self.at]
 
@@ -82,7 +82,7 @@ def decode(body: bytes) -> Object:
         return _decode(body)
     except (ValueError, IndexError, TypeError, AttributeError, OverflowError) as error:
         raise errors.bad_request(
-            f"the object provided is unrecognized: no Kubernetes protobuf: {error}"
+            f"the object provided is unrecognized: not a Kubernetes protobuf: {error}"
         ) from error
 
 
@@ -94,7 +94,7 @@ def _decode(body: bytes) -> Object:
     fields = message_fields().get(meta.get("kind", ""))
     if fields is None:
         kind = meta.get("kind", "an object")
-        raise errors.unsupported_media_type(f"{kind} is not read as protobuf here; send application/json")
+        raise errors.unsupported_media_type(f"{kind} is not accepted as protobuf here; send application/json")
     return {**meta, **_message(envelope.get("raw", b""), fields)}
 
 

@@ -1,6 +1,6 @@
 """Checks of the quantities in built-in objects.
 
-Kubernetes refuses text that is not a quantity before any other check (400); here the answer is 422 with the
+Kubernetes rejects text that is not a quantity before any other check (400). This server answers 422 with the
 field's path, as for other fields.
 """
 
@@ -13,7 +13,7 @@ from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.schemas import SchemaDict, join
 
 QUANTITY = "x-edl-quantity"
-"""Keyword of a schema whose value is a quantity."""
+"""Schema keyword that marks a quantity."""
 _SHOWN = 60
 _FORM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 _CPU_DIVISORS = {"1m": 1e-3, "1": 1.0}
@@ -27,11 +27,11 @@ def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -
     """The problems of a value's quantities.
 
     Args:
-        value: has the types that the schema requires.
+        value: the value, which has the types that the schema requires.
         old: the value before the change. Unchanged values are not checked again, so that the status of an
             object stored by an earlier version can still be written.
-        schema: of the value.
-        path: of the value.
+        schema: the schema of the value.
+        path: the field path of the value.
     """
     if value == old:
         return
@@ -76,7 +76,7 @@ def _check_quantity(value: Any, path: str) -> Iterator[Cause]:
 
 
 def _counted(resource: str) -> bool:
-    """Whether a resource comes in whole pieces: pods, and the resources of device plugins
+    """Whether amounts of a resource must be integers: pods, and the resources of device plugins
     (``nvidia.com/gpu``)."""
     domain, slash, _ = resource.partition("/")
     return resource == "pods" or (bool(slash) and not domain.endswith("kubernetes.io"))
@@ -88,10 +88,10 @@ def _check_whole(value: Any, path: str) -> Iterator[Cause]:
 
 
 def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """The problems of a ``resourceFieldRef``'s divisor; absent and zero mean one."""
+    """The problems of the divisor of a ``resourceFieldRef``. An absent divisor and zero mean one."""
     divisor, resource = reference.get("divisor"), str(reference.get("resource") or "")
     if divisor is None or problem_of(divisor):
-        return  # absent, or told by `check_quantities`
+        return  # absent, or `check_quantities` reports it
     cpu = resource.endswith(".cpu")
     known = _CPU_DIVISORS if cpu else _OTHER_DIVISORS
     if parse_quantity(str(divisor)) not in (0.0, *known.values()):
@@ -101,7 +101,7 @@ def check_divisor(reference: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def check_requests(resources: Mapping[str, Any], path: str) -> Iterator[Cause]:
-    """The requests of a container that exceed its limits."""
+    """A problem for each request of a container that exceeds its limit."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for name, amount in requests.items():
         limit = limits.get(name, amount)
@@ -113,7 +113,7 @@ def check_requests(resources: Mapping[str, Any], path: str) -> Iterator[Cause]:
 
 
 def invalid_value(value: Any, problem: str, path: str) -> Cause:
-    """The cause of an invalid value; a long value is cut."""
+    """The cause for an invalid value; long values are truncated in the message."""
     shown = json.dumps(value, ensure_ascii=False)
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return Cause("FieldValueInvalid", f"Invalid value: {shown}: {problem}", path)

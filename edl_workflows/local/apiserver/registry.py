@@ -1,7 +1,7 @@
 """The verbs create, update, patch and delete, with the semantics that controllers rely on.
 
-It lies between HTTP (`app`) or the in-process `client` and the `store`. `garbage` handles the consequences of
-deletions.
+The HTTP server (`app`) and the in-process `client` call it; it reads and writes the `store`. `garbage`
+deletes what a deletion leaves behind.
 """
 
 import functools
@@ -45,9 +45,9 @@ class WriteOptions:
 
     Attributes:
         dry_run: do everything except storing.
-        validation: treatment of fields that the schema does not have: ``Strict`` refuses, ``Warn`` removes
-            and warns, ``Ignore`` removes.
-        subresource: ``status`` changes only the status; empty changes everything else.
+        validation: treatment of fields that are not in the schema: ``Strict`` rejects the object, ``Warn``
+            removes them with a warning, ``Ignore`` removes them.
+        subresource: ``status`` to change only the status; empty to change everything else.
     """
 
     dry_run: bool = False
@@ -60,9 +60,9 @@ class WriteResult:
     """The result of a write.
 
     Attributes:
-        obj: the object, as stored or as it would be.
-        warnings: for the user, one per line.
-        gone: the object no longer exists.
+        obj: the object as it is stored, or would be without `dry_run`.
+        warnings: messages for the user.
+        gone: whether the object no longer exists.
     """
 
     obj: Object
@@ -102,7 +102,7 @@ class Registry:
     def creation(
         self, resource: ServedResource, namespace: str, manifest: Object, options: WriteOptions
     ) -> Computations[WriteResult]:
-        """`create`, with its long computations apart."""
+        """`create` as a generator that yields its long computations."""
         obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
         meta = obj["metadata"]
         if meta.pop("resourceVersion", ""):
@@ -118,7 +118,7 @@ class Registry:
         self._name(resource, meta)
         admission.admit(self.store, resource, obj)
         served: Sequence[ServedResource] = yield lambda: self._validate(resource, obj, None)
-        admission.admit(self.store, resource, obj)  # again: the namespace may have gone meanwhile
+        admission.admit(self.store, resource, obj)  # again: the namespace may have been deleted meanwhile
         key = StoreKey(resource.id, meta.get("namespace", ""), meta["name"])
         if options.dry_run:
             if self.store.get(key) is not None:
@@ -145,7 +145,7 @@ class Registry:
     def replacement(
         self, resource: ServedResource, namespace: str, name: str, manifest: Object, options: WriteOptions
     ) -> Computations[WriteResult]:
-        """`update`, with its long computations apart."""
+        """`update` as a generator that yields its long computations."""
         key = StoreKey(resource.id, namespace, name)
         self.store.require(key)
         obj, warnings = yield lambda: self._read(resource, namespace, manifest, options)
@@ -171,7 +171,7 @@ class Registry:
         change: Callable[[Object], Object],
         options: WriteOptions = WriteOptions(),
     ) -> WriteResult:
-        """Change an object, or its status, by a function of its current state.
+        """Change an object, or its status, by applying a function to its current state.
 
         Raises:
             ApiError: as `update`; 409 Conflict only if `change` sets another resourceVersion or uid.
@@ -186,7 +186,7 @@ class Registry:
         change: Callable[[Object], Object],
         options: WriteOptions,
     ) -> Computations[WriteResult]:
-        """`patch`, with its long computations apart."""
+        """`patch` as a generator that yields its long computations."""
         outcome = None
         while outcome is None:
             current = self.store.require(StoreKey(resource.id, namespace, name))
@@ -212,7 +212,8 @@ class Registry:
     def delete(
         self, resource: ServedResource, namespace: str, name: str, options: DeletionOptions = _DELETE
     ) -> WriteResult:
-        """Delete an object, or mark it for deletion while finalizers, dependents or its grace period hold it.
+        """Delete an object, or mark it as being deleted while finalizers, dependents or its grace period
+        delay its removal.
 
         Raises:
             ApiError: 404; 409 Conflict, a precondition does not hold.
@@ -270,14 +271,14 @@ class Registry:
         self.store.update(key, pod)
 
     def finish(self, key: StoreKey) -> None:
-        """Remove an object that only waited for the removal of its content (namespaces), unless finalizers
-        hold it."""
+        """Remove a namespace whose contents are gone, unless it has finalizers."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current and resource and not current.decode()["metadata"].get("finalizers"):
             self._remove(resource, current, current.decode())
 
     def amend(self, key: StoreKey, change: Callable[[Object], None]) -> None:
-        """Change an object's metadata on behalf of the system; remove the object if nothing else held it."""
+        """Change an object's metadata on behalf of the system. If the object is being deleted and the change
+        released it, remove it."""
         current, resource = self.store.get(key), self.catalog.by_id(key.resource)
         if current is None or resource is None:
             return
@@ -295,7 +296,7 @@ class Registry:
     def _read(
         self, resource: ServedResource, namespace: str, obj: Object, options: WriteOptions
     ) -> tuple[Object, tuple[str, ...]]:
-        """The manifest with checked types, without unknown fields, with defaults; and the warnings."""
+        """The manifest after type checks, pruning and defaulting, and the warnings."""
         most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
         if problem := checks.size_problem(obj, most):
             raise errors.ApiError(
@@ -353,7 +354,7 @@ class Registry:
     def _validate(
         self, resource: ServedResource, obj: Object, old: Object | None
     ) -> Sequence[ServedResource]:
-        """What a definition defines, compiled; empty for other objects.
+        """Validate an object. Returns the resources that it defines if it is a definition; otherwise nothing.
 
         Raises:
             ApiError: 422.
@@ -379,7 +380,8 @@ class Registry:
         options: WriteOptions,
         warnings: tuple[str, ...],
     ) -> Computations[WriteResult | None]:
-        """None: another write has replaced `current` while this one was checked."""
+        """Store `obj` in place of `current`. The result is None if another write replaced `current`
+        meanwhile."""
         old = current.decode()
         meta, before = obj["metadata"], old["metadata"]
         if meta.get("uid", before["uid"]) != before["uid"]:
@@ -453,11 +455,11 @@ _KEPT = (
     "generateName",
     "namespace",
 )
-"""Metadata that only the server writes."""
+"""Metadata fields that only the server writes."""
 
 
 def _combine(resource: ServedResource, old: Object, new: Object, subresource: str) -> Object:
-    """`old` changed by the part of `new` that the (sub)resource may write."""
+    """`old` with the part of `new` that the resource or subresource may write."""
     if subresource == "status":
         combined = (
             {**old, "status": new.get("status")}

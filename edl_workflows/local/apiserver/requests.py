@@ -26,12 +26,12 @@ from edl_workflows.local.apiserver.registry import WriteOptions
 from edl_workflows.local.apiserver.store import Object
 
 MAX_DIGITS = 18
-"""Of a number in the query: enough for 64-bit integers. Python refuses more than 4,300 digits with another
-error."""
+"""Most digits of a number in the query: enough for 64-bit integers. Python raises a different error for more
+than 4,300 digits."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""Largest request body, as upstream."""
+"""Largest request body in bytes, as in Kubernetes."""
 _STRUCTURE = (b",", b"[", b"{")
-"""There is at least one of them for each value of a JSON text but the first of each list."""
+"""A JSON text has at most one value more than it has of these characters."""
 _TOO_MANY = f"it has more than {MAX_DEFINITION_VALUES} values"
 
 
@@ -47,7 +47,7 @@ _STREAMS = {
         ("ephemeralcontainers", "debug", f"{_HERE}; debug it here"),
     )
 }
-"""Subresources that would open a stream into a container, with the alternative to each."""
+"""Subresources that would open a stream into a container. The messages say what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def locate(catalog: Catalog, path: str) -> RequestTarget:
         namespace, rest = rest[1], rest[2:]
     resource = catalog.at(group, version, rest[0])
     if len(rest) > 3 and rest[2] == "proxy":
-        rest = rest[:3]  # the path behind the proxy
+        rest = rest[:3]  # without the path that the proxy would forward
     if resource is None or len(rest) > 3 or (namespace and not resource.namespaced):
         raise errors.no_such_path()
     name, subresource = ([*rest[1:], "", ""])[:2]
@@ -165,7 +165,7 @@ def media_type(request: Request) -> str:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without aliases: a few nested ones turn a small body into a huge object."""
+    """Safe YAML loader that rejects aliases: a few nested aliases turn a small body into a huge object."""
 
     _nodes = 0
 
@@ -205,11 +205,11 @@ def _from_json_body(body: bytes) -> Any:
 
 
 def _few_values(body: bytes) -> bool:
-    """Whether a JSON text can be parsed without a stall, which no thread prevents: the parser does not let
-    others run."""
+    """Whether a JSON text has few enough values to be parsed without blocking the event loop. A worker thread
+    would not help: the parser holds the interpreter lock."""
     if sum(map(body.count, _STRUCTURE)) <= MAX_DEFINITION_VALUES:
         return True
-    # Text counts as one value, whatever stands in it.
+    # A string counts as one value, whatever characters it contains.
     parts = body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 4 * MAX_DEFINITION_VALUES)
     if len(parts) > 4 * MAX_DEFINITION_VALUES:
         return False
@@ -217,24 +217,25 @@ def _few_values(body: bytes) -> bool:
 
 
 def _from_yaml(body: bytes) -> Any:
-    # Through JSON: YAML has values that no API object can hold, as dates and keys that are no text.
+    # Converted through JSON, because YAML has values that API objects cannot hold, such as dates and keys
+    # that are not strings.
     return _from_json(json.dumps(yaml.load(body, _PlainLoader), default=_no_json))  # noqa: S506 - it is safe
 
 
 def _no_json(value: object) -> Any:
-    raise ValueError(f"{value} ({type(value).__name__}) is no JSON value; put text between quotes")
+    raise ValueError(f"{value} ({type(value).__name__}) is not a JSON value; put text in quotes")
 
 
 def _from_json(text: str) -> Any:
     value = json.loads(text, parse_constant=_no_number, parse_float=_finite)
     if "\\u" in text:
-        # Half a surrogate pair is no text, and can't be stored.
+        # Half a surrogate pair is not valid text and can't be stored.
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -243,7 +244,7 @@ def _finite(text: str) -> float:
 
 
 async def _parse(request: Request, absent: Any = None) -> Any:
-    """The body's value; `absent` for no body, if that is given."""
+    """Parse the body; an empty body gives `absent`, if that is set."""
     body, kind = await read_body(request), media_type(request)
     if not body and absent is not None:
         return absent
@@ -265,7 +266,7 @@ async def read_object(request: Request) -> Object:
 
 
 async def read_patch(request: Request, resource: ServedResource) -> Callable[[Object], Object]:
-    """Parse the body as a change of an object.
+    """Parse the body as a patch. Returns the function that applies it.
 
     Raises:
         ApiError: 415, the kind of patch is not supported; 400 or 413.
@@ -340,7 +341,7 @@ def grace_seconds(value: Any) -> int | None:
 
 
 async def delete_options(request: Request) -> DeletionOptions:
-    """Options of delete, from the body, then the query.
+    """Options of a deletion, from the query and the body; the query takes precedence.
 
     Raises:
         ApiError: 400 or 413.
@@ -373,7 +374,7 @@ async def delete_options(request: Request) -> DeletionOptions:
 
 
 def encode_continue(rv: int, namespace: str, name: str) -> str:
-    """The token with which the next page continues after an object, at the same version."""
+    """The ``continue`` token for the page after an object, at the same version."""
     return (
         base64.urlsafe_b64encode(json.dumps({"rv": rv, "after": [namespace, name]}).encode())
         .decode()

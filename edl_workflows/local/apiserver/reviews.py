@@ -1,6 +1,6 @@
-"""Reviews: questions that are posted as objects, answered in their status and not stored.
+"""Answers reviews: objects that are posted with a question, answered in their status, and not stored.
 
-They ask for the sender's identity, a token's owner, and permissions (authentication.k8s.io,
+They ask for the sender's identity, a token's owner, or permissions (authentication.k8s.io,
 authorization.k8s.io).
 """
 
@@ -13,7 +13,7 @@ from edl_workflows.local.apiserver.store import Object
 
 _ALL = ["*"]
 _REASON = (
-    "the embedded cluster allows a service account everything in its own namespace, and to read nodes, "
+    "in the embedded cluster a service account may do everything in its own namespace, and read nodes, "
     "priority classes and definitions; Roles are not evaluated"
 )
 
@@ -34,7 +34,7 @@ class Reviewer:
         """The review with its status.
 
         Raises:
-            ApiError: 400 or 422, the question is not valid.
+            ApiError: 400 or 422, the review is not valid.
         """
         review = admission.without_nulls({name: value for name, value in body.items() if name != "status"})
         causes = admission.check_schema(resource, review, None)
@@ -60,7 +60,7 @@ class Reviewer:
         try:
             return {"authenticated": True, "user": _user(self._authenticator.identify(f"Bearer {token}"))}
         except errors.ApiError:
-            return {"authenticated": False, "error": "the token is unknown or has ended"}
+            return {"authenticated": False, "error": "the token is unknown or has expired"}
 
     def _access(self, subject: Identity | None, spec: Object) -> Object:
         if subject is not None and self._allows(subject, spec):
@@ -80,7 +80,7 @@ class Reviewer:
 
 
 def _subject(spec: Object) -> Identity | None:
-    """The subject of a SubjectAccessReview; None if this cluster does not know it."""
+    """The subject of a SubjectAccessReview; None if it does not exist in this cluster."""
     user = str(spec.get("user") or "")
     if auth.ADMINISTRATORS in (spec.get("groups") or ()):
         return Identity(user)

@@ -1,7 +1,7 @@
 """Label and field selectors: parsing and matching.
 
-The grammar is upstream's: ``a=b,a==b,a!=b,a in (x,y),a notin (x),a,!a`` for labels; ``a=b,a==b,a!=b`` for
-fields.
+The grammar is that of Kubernetes: ``a=b,a==b,a!=b,a in (x,y),a notin (x),a,!a`` for labels; ``a=b,a==b,a!=b``
+for fields.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from edl_workflows.local.apiserver import errors, store
 
 MAX_LENGTH, MAX_REQUIREMENTS = 8192, 64
-"""Of a selector."""
+"""Limits of a selector: characters, and requirements."""
 Requirement = Callable[[Mapping[str, str]], bool]
 
 _KEY = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]*[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?"
@@ -61,10 +61,10 @@ def labels(text: str) -> list[Requirement]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas outside of brackets.
+    """The requirements of a selector: its parts between commas, except those in parentheses.
 
     Raises:
-        ApiError: 400, they are too many or too long, since each is compared with every object.
+        ApiError: 400, there are too many, or they are too long; each is compared with every object.
     """
     _check_length(text)
     parts, begin, inside = [], 0, False

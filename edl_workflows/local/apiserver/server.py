@@ -1,4 +1,4 @@
-"""The API server's parts, wired together for the process that serves them and for components in it."""
+"""Creates the parts of the API server and connects them."""
 
 import secrets
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ class ApiServer:
 
     Attributes:
         registry: the verbs.
-        collector: deletes dependents; `app.build_app` runs it.
+        collector: the garbage collector; `app.build_app` runs it.
         authenticator: maps tokens to identities.
-        client: the API for components in the process.
+        client: the API for components in the same process.
         reviewer: answers reviews.
         logs: serves ``pods/log``; the pod runner sets it.
     """
@@ -52,9 +52,9 @@ def open_server(directory: Path, admins: Mapping[str, str], *, history: int = 10
     """Open an API server on the state in `directory`, which is created if absent.
 
     Args:
-        directory: of ``state.db``.
-        admins: administrators' names by token.
-        history: changes kept per resource for watches.
+        directory: folder of ``state.db``.
+        admins: names of the administrators by token.
+        history: number of changes that are kept per resource for watches.
     """
     directory.mkdir(parents=True, exist_ok=True)
     catalog = Catalog(builtin.resources())

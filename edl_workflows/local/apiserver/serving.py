@@ -1,6 +1,6 @@
 """The API server's TLS certificates, token and kubeconfig on disk, and its HTTP server.
 
-A certificate authority signs one server certificate; its key is then thrown away.
+A certificate authority signs one server certificate; the authority's key is then discarded.
 """
 
 import base64
@@ -27,8 +27,8 @@ _RENEW_BEFORE = dt.timedelta(days=30)
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of the PEM files: the authority's certificate (public), the server's certificate and its key
-    (0600)."""
+    """Paths of the PEM files: the authority's certificate (readable by everyone), and the server's
+    certificate and key (mode 0600)."""
 
     authority: Path
     certificate: Path
@@ -49,7 +49,8 @@ def ensure_certificates(directory: Path) -> Certificates:
     )
     authority = _authority(authority_key)
     pem = serialization.Encoding.PEM
-    # The server's certificate goes first and comes last, whole: while it stands, the three fit together.
+    # The server's certificate is removed first and written last, atomically: while it exists, the three files
+    # match.
     files.certificate.unlink(missing_ok=True)
     files.key.touch(0o600)
     files.key.write_bytes(
@@ -123,7 +124,7 @@ def _server(
 
 HOST = "127.0.0.1"
 SHUTDOWN_SECONDS = 1
-"""How long open requests, such as followed logs, may continue after a stop was requested."""
+"""How long open requests, such as ``kubectl logs -f``, may continue after the server was told to stop."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,9 @@ class ServerAccess:
 
     Attributes:
         url: ``https://127.0.0.1:PORT``.
-        token: of the administrator.
+        token: the administrator's bearer token.
         files: certificates and key.
-        kubeconfig: the file with all of these (0600).
+        kubeconfig: path of the kubeconfig with all of these (mode 0600).
     """
 
     url: str
@@ -144,7 +145,7 @@ class ServerAccess:
 
 
 def prepare(directory: Path, port: int) -> ServerAccess:
-    """Write what clients need into `directory`; existing tokens and certificates are kept.
+    """Write kubeconfig, token and certificates into `directory`. Existing tokens and certificates are kept.
 
     Args:
         directory: created if absent.
@@ -161,7 +162,7 @@ def prepare(directory: Path, port: int) -> ServerAccess:
 
 
 def _write_private(path: Path, text: str) -> None:
-    # Whole or not at all: others read the file while the server starts again.
+    # Replaced atomically: clients may read the file while the server restarts.
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     draft.touch(0o600)
@@ -173,10 +174,10 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
     """A kubeconfig with one cluster, user and context, all named ``edl-local``.
 
     Args:
-        url: of the API server.
-        token: the bearer token.
-        authority: PEM of the certificate authority.
-        namespace: of the context.
+        url: URL of the API server.
+        token: bearer token of the user.
+        authority: certificate of the authority as PEM.
+        namespace: default namespace of the context.
     """
     name = "edl-local"
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()}
@@ -193,13 +194,13 @@ def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default
 
 class ApiHttpServer(HttpServer):
     """Serves the API over TLS on the loopback interface. When it stops, it ends the open watches, which would
-    not end by themselves.
+    otherwise last.
 
     Args:
-        app: of `edl_workflows.local.apiserver.app.build_app`.
+        app: the application from `edl_workflows.local.apiserver.app.build_app`.
         access: certificate and key.
         port: where to listen.
-        store: with the watches.
+        store: the store whose watches are ended.
     """
 
     def __init__(self, app: Starlette, access: ServerAccess, port: int, store: ObjectStore) -> None:

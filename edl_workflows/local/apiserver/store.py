@@ -1,12 +1,12 @@
 """Versioned object store: current objects, bounded history and watches on one SQLite log.
 
-The log is append-only, one row per change, and the only thing on disk; the current objects are the newest
-rows by key (as kine stores etcd's data in SQL). A change is a SQLite commit, then an update of memory and
-watchers, without a suspension point in between: what a reader or watcher has seen is on disk. WAL with
-``synchronous=NORMAL`` loses nothing when the process is killed; a power cut may lose the last changes, but
-does not corrupt the file.
+The log is append-only with one row per change, and nothing else is on disk. The current objects are the
+newest rows of each key, as in kine, which stores etcd's data in SQL. A change is first committed to SQLite,
+then applied in memory and sent to watchers, without a suspension point in between. So everything that a
+reader or watcher has seen is on disk. WAL with ``synchronous=NORMAL`` loses nothing if the process is killed.
+A power failure may lose the last changes, but does not corrupt the file.
 
-The store knows keys, revisions and bytes; `edl_workflows.local.apiserver.registry` knows the meaning of
+The store handles keys, revisions and bytes; `edl_workflows.local.apiserver.registry` knows the meaning of
 fields. All calls must be made in the thread of one event loop.
 """
 
@@ -27,20 +27,20 @@ from edl_workflows.local.apiserver import errors
 Object = dict[str, Any]
 
 FieldIndex = Callable[[str, Object], Mapping[str, str]]
-"""Called with a resource and an object; returns the values that field selectors can see."""
+"""Called with a resource and an object; returns the fields by which selectors can select it."""
 
 ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
 
 MAX_OBJECT_BYTES = 3 * 2**19
-"""Of an object as a client writes it: etcd's default limit of a request."""
+"""Largest object that a client may write: etcd's default limit of a request."""
 MAX_STORED_BYTES = 2**21
-"""Including what is written later: the status, and the deletion timestamp."""
+"""Largest object including what is added later: the status and the deletion timestamp."""
 MAX_HISTORY_BYTES = 128 * 2**20
-"""Of the changes of all resources that are kept for watches and consistent pages."""
+"""Total size of the changes that are kept for watches and consistent pages, over all resources."""
 MAX_PENDING_BYTES = 16 * 2**20
-"""That a watch may lag behind, besides its initial events."""
+"""Total size of the events that a watch may lag behind, without its initial events."""
 BATCH_BYTES = 2**20
-"""Of the events that a reader gets at once, or one larger event."""
+"""Total size of the events that a reader receives at once; a larger event comes alone."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -52,8 +52,8 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 
 
 class StoreKey(NamedTuple):
-    """The identity of an object. `resource` is ``pods`` or ``elasticjobs.elastic.iml.github.io``;
-    cluster-scoped objects have no namespace."""
+    """The identity of an object. `resource` is a name such as ``pods`` or
+    ``elasticjobs.elastic.iml.github.io``; `namespace` is empty for cluster-scoped objects."""
 
     resource: str
     namespace: str
@@ -64,7 +64,7 @@ class StoreKey(NamedTuple):
 class Revision:
     """One version of one object, encoded once.
 
-    The selectors use `labels` and `fields`, the garbage collector `uid`, `owners` (uids) and `deleting`:
+    Selectors use `labels` and `fields`; the garbage collector uses `uid`, `owners` (uids) and `deleting`. So
     neither has to decode the object.
     """
 
@@ -112,7 +112,7 @@ def encode(obj: Object) -> bytes:
 
 
 def metadata_fields(resource: str, obj: Object) -> Mapping[str, str]:
-    """The two fields by which every resource can be selected."""
+    """The two fields by which objects of every resource can be selected."""
     del resource
     metadata = obj["metadata"]
     return {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
@@ -138,10 +138,10 @@ class StoreWatch:
         self._wake = asyncio.Event()
         self._lost = False
         self.ended = False
-        """The store ends its watches: nothing more will come."""
+        """Set when the store ends its watches: no more events will come."""
 
     def replay(self, changes: Iterable[StoredChange]) -> None:
-        """Queue the changes of the history, however many; called by the store."""
+        """Queue changes of the history, regardless of the limit; called by the store."""
         for event in filter(None, map(self._view, changes)):
             self._queue(event)
         self._replayed = len(self._pending), self._pending_bytes
@@ -154,7 +154,7 @@ class StoreWatch:
         self._queue(event)
         count, size = self._replayed
         if len(self._pending) > count + self._store.history or self._pending_bytes > size + MAX_PENDING_BYTES:
-            self._lost = True  # too slow a reader: it must list again, as with a history that is too short
+            self._lost = True  # the reader is too slow and must list again
             self._pending.clear()
             self._pending_bytes = 0
 
@@ -175,14 +175,15 @@ class StoreWatch:
             return None
         if change.type == DELETED:
             return StoreEvent(DELETED, revision.rv, revision.body)
-        # It left the selection: the last selected state, at the revision in which it left.
+        # The object no longer matches the selectors. As in Kubernetes, its last matching state is sent, with
+        # the revision of this change.
         gone = previous.decode()
         gone["metadata"]["resourceVersion"] = str(revision.rv)
         return StoreEvent(DELETED, revision.rv, encode(gone))
 
     async def batch(self, wait: float | None = None) -> list[StoreEvent]:
-        """The events since the last call, after waiting at most `wait` seconds for the first; empty after
-        that. If there are many, the next call returns more.
+        """The events since the last call. Waits at most `wait` seconds for the first; empty if none came. If
+        there are many, the next call returns more.
 
         Raises:
             ApiError: 410 Expired, this reader was too slow; list again.
@@ -223,9 +224,9 @@ class ObjectStore:
 
     Args:
         path: the SQLite file; created if absent.
-        history: changes kept per resource for watches and consistent pages, as far as `MAX_HISTORY_BYTES`
-            allows; requests for older ones are answered with 410.
-        index: computes what field selectors can see.
+        history: number of changes that are kept per resource for watches and consistent pages, within
+            `MAX_HISTORY_BYTES`. Requests for older versions get 410.
+        index: computes the fields by which selectors can select an object.
     """
 
     def __init__(self, path: Path, *, history: int = 10_000, index: FieldIndex = metadata_fields) -> None:
@@ -239,7 +240,7 @@ class ObjectStore:
         self._observers: list[Callable[[StoredChange], None]] = []
         self._rv = 1
         self._db = sqlite3.connect(path, isolation_level=None)
-        path.chmod(0o600)  # it holds secrets
+        path.chmod(0o600)  # it contains Secrets
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(_SCHEMA)
@@ -261,11 +262,11 @@ class ObjectStore:
         return self._rv
 
     def close(self) -> None:
-        """Close the file; a killed process that does not reach this loses nothing."""
+        """Close the file. A process that is killed before this loses nothing."""
         self._db.close()
 
     def setting(self, name: str, default: str) -> str:
-        """A value kept besides the objects, such as a signing key; the first call stores `default`."""
+        """A stored value that is not an object, such as a signing key. The first call stores `default`."""
         self._db.execute("INSERT OR IGNORE INTO setting VALUES (?, ?)", (name, default))
         row = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
         return str(row[0])
@@ -286,7 +287,7 @@ class ObjectStore:
         return revision
 
     def create(self, key: StoreKey, obj: Object) -> Revision:
-        """Add an object; its ``metadata.resourceVersion`` is set.
+        """Add an object and set its ``metadata.resourceVersion``.
 
         Raises:
             ApiError: 409 AlreadyExists; 413, it is larger than `MAX_OBJECT_BYTES`.
@@ -311,7 +312,7 @@ class ObjectStore:
         return self._write(MODIFIED, key, obj, current, most)
 
     def delete(self, key: StoreKey, expect: int | None = None, last: Object | None = None) -> Revision:
-        """Remove an object; watchers see it as `last`, or in its last version.
+        """Remove an object. Watchers receive `last`, or else its last version.
 
         Raises:
             ApiError: 404 NotFound; 409 Conflict, its version is not `expect`.
@@ -322,8 +323,8 @@ class ObjectStore:
     def list_objects(
         self, resource: str, namespace: str = "", *, match: Match = everything, at: int | None = None
     ) -> list[Revision]:
-        """The objects of a resource (namespace empty: all), ordered by namespace and name, now or `at` a
-        version.
+        """The objects of a resource, ordered by namespace and name, now or `at` an earlier version. An empty
+        namespace means all.
 
         Raises:
             ApiError: 410 Expired, the history does not reach back to `at`.
@@ -339,7 +340,7 @@ class ObjectStore:
         return found if match is everything else [revision for revision in found if match(revision)]
 
     def _past(self, resource: str, at: int) -> dict[str, dict[str, Revision]]:
-        # Undo, newest first, what happened after that version.
+        # Undo the changes after that version, newest first.
         spaces = {space: dict(objects) for space, objects in self._objects.get(resource, {}).items()}
         for change in reversed(list(self._since(resource, at))):
             key = change.revision.key
@@ -351,7 +352,8 @@ class ObjectStore:
         return spaces
 
     def reindex(self, resource: str) -> None:
-        """Recompute what field selectors see of a resource whose definition was read or changed."""
+        """Recompute the selectable fields of all objects of a resource, after its definition was loaded or
+        changed."""
         known: dict[int, Revision] = {}
 
         def indexed(revision: Revision) -> Revision:
@@ -389,18 +391,18 @@ class ObjectStore:
         return watch
 
     def observe(self, observer: Callable[[StoredChange], None]) -> None:
-        """Call `observer` with every change of every resource, within the write; it must neither write nor
-        raise."""
+        """Call `observer` with every change of every resource, as part of the write. The observer must
+        neither write nor raise."""
         self._observers.append(observer)
 
     def end_watches(self) -> None:
-        """End all watches when the server stops; their readers resume later."""
+        """End all watches because the server stops. Their readers can resume later."""
         for watches in self._watches.values():
             for watch in watches:
                 watch.end()
 
     def forget(self, resource: str, watch: StoreWatch) -> None:
-        """Drop a closed watch."""
+        """Remove a closed watch."""
         self._watches.get(resource, set()).discard(watch)
 
     def _since(self, resource: str, rv: int) -> Iterator[StoredChange]:
@@ -465,7 +467,7 @@ class ObjectStore:
             self._change_bytes[key.resource] = self._change_bytes.get(key.resource, 0) + size
 
     def _compact(self, resource: str) -> None:
-        # In slices, so that one in many changes pays for it.
+        # Done once for many changes, so that most writes are not slowed down.
         changes = self._changes[resource]
         if len(changes) > self.history * 5 // 4:
             self._drop(resource, changes[len(changes) - self.history - 1].revision.rv)
@@ -474,7 +476,7 @@ class ObjectStore:
             self._drop(largest, self._half(largest))
 
     def _half(self, resource: str) -> int:
-        """The version up to which the older half of the history's bytes reaches."""
+        """The version at which the older half of the history, in bytes, ends."""
         left = self._change_bytes[resource] // 2
         for change in self._changes[resource]:
             left -= len(change.revision.body)
@@ -483,7 +485,7 @@ class ObjectStore:
         return self._rv
 
     def _drop(self, resource: str, floor: int) -> None:
-        """Drop the changes up to a version."""
+        """Remove the changes up to a version from the history."""
         changes, rows = self._changes[resource], []
         while changes and changes[0].revision.rv <= floor:
             change = changes.popleft()

@@ -23,15 +23,15 @@ class LogRequest:
     Attributes:
         namespace: of the pod.
         pod: its name.
-        uid: its uid, so that the output of a former pod of the same name is never shown.
+        uid: its uid, so that the output of an earlier pod of the same name is never shown.
         container: name of the container or init container.
         follow: continue as the output grows, until the container ends.
-        previous: the run before the last restart.
+        previous: show the run before the last restart.
         tail_lines: only the last lines; None: all.
-        since: only lines written then or later; None: all.
+        since: only lines that were written at this time or later; None: all.
         limit_bytes: the most bytes to return; None: all.
-        timestamps: begin each line with its time.
-        not_started: the message for a container that has not started, from the pod's status.
+        timestamps: prefix each line with its time.
+        not_started: the error message for a container that has not started, from the pod's status.
     """
 
     namespace: str
@@ -48,9 +48,8 @@ class LogRequest:
 
 
 LogProvider = Callable[[LogRequest], AsyncIterator[bytes]]
-"""An asynchronous generator of output. It may raise `ApiError` before its first piece, such as 400 for a
-container that has not started (upstream: ``container "x" in pod "y" is waiting to start:
-ContainerCreating``)."""
+"""Returns an asynchronous generator of output. It may raise `ApiError` before its first piece, such as 400
+for a container that has not started (``container "x" in pod "y" is waiting to start: ContainerCreating``)."""
 
 
 def _container(pod: Object, wanted: str) -> str:
@@ -70,8 +69,8 @@ def _container(pod: Object, wanted: str) -> str:
 
 
 def _not_started(pod: Object, container: str) -> str:
-    """The message for a container that has not started, with the reason from the pod's status: the
-    container's, the pod's, or the scheduler's."""
+    """The message for a container that has not started. It contains the reason from the pod's status: that of
+    the container, the pod or the scheduler."""
     status = pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
     states = (one.get("state") or {} for one in every if one["name"] == container)
@@ -115,8 +114,8 @@ async def logs(
     """Answer ``pods/NAME/log``.
 
     Raises:
-        ApiError: 404, no such pod; 400, no such container, or it has not started; 422, both or neither of two
-            start times; 503, no runner serves this cluster.
+        ApiError: 404, no such pod; 400, no such container, or it has not started; 422, the start time is
+            given twice or is not positive; 503, no runner serves this cluster.
     """
     pod = objects.require(StoreKey("pods", target.namespace, target.name)).decode()
     container = _container(pod, query.get("container", ""))
@@ -138,7 +137,7 @@ async def logs(
             503, "ServiceUnavailable", f"no pod runner serves the logs of pod {target.name}"
         )
     pieces = provider(request)
-    first = await anext(pieces, b"")  # a refusal comes before the answer's head is sent
+    first = await anext(pieces, b"")  # raises an `ApiError` before the response's head is sent
 
     async def stream() -> AsyncIterator[bytes]:
         yield first
@@ -162,7 +161,7 @@ def bind(registry: Registry, target: requests.RequestTarget, body: Object) -> Re
 
 
 def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
-    """Answer ``pods/NAME/eviction``: a deletion, as there are no disruption budgets.
+    """Answer ``pods/NAME/eviction``: delete the pod, as there are no disruption budgets.
 
     Raises:
         ApiError: 404.
@@ -176,7 +175,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
     """Answer ``serviceaccounts/NAME/token``.
 
     Raises:
-        ApiError: 404; 422, the requested life is too short or too long.
+        ApiError: 404; 422, the requested lifetime is too short or too long.
     """
     seconds = requests.part(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
     if not isinstance(seconds, int) or not auth.MIN_TOKEN_SECONDS <= seconds <= auth.MAX_TOKEN_SECONDS:
@@ -205,7 +204,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
 
 
 def success(details: Object) -> Object:
-    """The ``Status`` of a request that has no object to return."""
+    """The ``Status`` for a successful request that has no object to return."""
     status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return {**status, "details": details} if details else status
 
@@ -246,7 +245,7 @@ def scale_change(resource: ServedResource, change: Callable[[Object], Object]) -
             cause = errors.Cause("FieldValueInvalid", message, "spec.replicas")
             raise errors.invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
         schemas.assign(obj, paths.spec_path, replicas)
-        for field in ("resourceVersion", "uid"):  # preconditions, if the caller sent them
+        for field in ("resourceVersion", "uid"):  # preconditions, if the client sent them
             if value := (wanted.get("metadata") or {}).get(field):
                 obj["metadata"][field] = value
         return obj

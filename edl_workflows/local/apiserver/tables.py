@@ -54,8 +54,8 @@ _STEP = re.compile(
 
 
 def json_path(obj: Any, path: str) -> Any:
-    """The first value at a CRD's JSON path; None if there is none. Fields, indices and ``[?(@.a=="b")]`` are
-    supported."""
+    """The first value at a JSON path of a CRD; None if there is none. Fields, indices and ``[?(@.a=="b")]``
+    are supported."""
     value = obj
     for match in _STEP.finditer(path):
         name, quoted, index, field, wanted = match.groups()
@@ -181,7 +181,7 @@ _SPECIAL: Mapping[str, tuple[tuple[str, ...], Cells]] = {
     "serviceaccounts": (("Secrets", "Age"), _counted("secrets")),
     "secrets": (("Type", "Data", "Age"), _secret),
 }
-"""By resource: its columns (with a star: only for ``-o wide``) and the function that fills them."""
+"""For each resource, its columns (with a star: only for ``-o wide``) and the function that fills them."""
 
 
 def _definition(
@@ -211,9 +211,9 @@ def table(
     """A ``Table`` of objects.
 
     Args:
-        resource: of the objects.
+        resource: the resource of the objects.
         objects: the rows.
-        now: for ages.
+        now: the time from which ages are computed.
         include: ``None``, ``Metadata`` or ``Object``: the part of the object that each row carries.
         list_metadata: the ``metadata`` of the list.
     """

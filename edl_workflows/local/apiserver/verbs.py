@@ -16,12 +16,11 @@ from edl_workflows.local.apiserver.server import ApiServer
 from edl_workflows.local.apiserver.store import Object, StoreKey
 
 BOOKMARK_SECONDS = 30.0
-"""Longest silence of a watch that allows bookmarks."""
+"""Interval of bookmarks in a watch without changes."""
 _SHOWN_WHEN_DELETED = frozenset({"pods", "services", "serviceaccounts"})
-"""Resources whose deletion is answered with the object, as upstream; other deletions are answered with a
-``Status``."""
+"""Resources whose deletion returns the object, as in Kubernetes. Other deletions return a ``Status``."""
 DEFAULT_WATCH_SECONDS = 3600
-"""Duration of a watch that requests none."""
+"""Duration of a watch for which the client sets none."""
 
 
 def _view(request: Request, target: RequestTarget) -> views.View:
@@ -49,7 +48,7 @@ async def get(server: ApiServer, request: Request, target: RequestTarget) -> Res
 
 
 async def list_objects(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """A collection or a page of it; all pages have one version."""
+    """A collection or one page of it. All pages show the same version."""
     query, objects = request.query_params, server.registry.store
     view, match = _view(request, target), _match(request, target)
     limit, after, at = requests.number(query, "limit") or 0, ("", ""), None
@@ -79,12 +78,11 @@ class _Terms:
     """Options of a watch.
 
     Attributes:
-        since: the version to continue from; 0: from now.
-        initial: begin with the current objects.
-        marked: end these with a marked bookmark (``sendInitialEvents``, the streaming lists of newer
-            clients).
+        since: the version after which changes are sent; 0: the current one.
+        initial: send the current objects first.
+        marked: send a marked bookmark after them (``sendInitialEvents``, streaming lists).
         bookmarks: send bookmarks.
-        deadline: when it ends, on the monotonic clock.
+        deadline: when the watch ends, on the monotonic clock.
     """
 
     since: int
@@ -95,7 +93,7 @@ class _Terms:
 
 
 async def watch(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """A stream of changes; without a resourceVersion (or with 0) it begins with the current objects."""
+    """A stream of changes. Without a resourceVersion (or with 0) it begins with the current objects."""
     query = request.query_params
     view, match = _view(request, target), _match(request, target)
     seconds = requests.number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
@@ -136,7 +134,7 @@ async def _lines(
 
 
 def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in blocks, so that a long list is not held in memory a second time for each reader."""
+    """Join lines into blocks, so that a long list is not copied in memory for each reader."""
     block = bytearray()
     for line in lines:
         block += line
@@ -155,7 +153,7 @@ async def _changes(
         if events:
             yield b"".join(view.event(event.type, event.body) for event in events)
         elif terms.bookmarks:
-            # Nothing is pending, so the watch has come as far as the store.
+            # Nothing is pending, so the watch is up to date with the store.
             yield view.bookmark(objects.revision)
 
 
@@ -177,7 +175,7 @@ def _written(
 async def _write(
     request: Request, server: ApiServer, target: RequestTarget, computations: Computations[WriteResult]
 ) -> WriteResult:
-    """Carry out a write; what may take long in a worker thread."""
+    """Carry out a write. If the body is large, its computations run in a worker thread."""
     present = server.registry.store.get(StoreKey(target.resource.id, target.namespace, target.name))
     size = int(request.headers.get("content-length", LONG_BYTES)) + (len(present.body) if present else 0)
     if size < LONG_BYTES and not target.resource.rules.iterate:
@@ -186,7 +184,7 @@ async def _write(
 
 
 async def create(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """Create an object or a review, or post to a subresource."""
+    """Create an object, answer a review, or post to a subresource."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
         return subresources.bind(server.registry, target, body)
@@ -242,7 +240,7 @@ def _refuse_other_subresources(target: RequestTarget) -> None:
 
 
 async def delete(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """Delete one object; answers with what remains of it, or a success."""
+    """Delete one object. Returns the object if it still exists, or else a ``Status``."""
     if target.subresource:
         raise errors.method_not_allowed()
     options = await requests.delete_options(request)
@@ -261,13 +259,13 @@ async def delete(server: ApiServer, request: Request, target: RequestTarget) -> 
 
 
 async def delete_collection(server: ApiServer, request: Request, target: RequestTarget) -> Response:
-    """Delete the selected objects of a namespace."""
+    """Delete the objects of a namespace that match the selectors."""
     match = _match(request, target)
     options = await requests.delete_options(request)
     deleted: list[bytes] = []
     for revision in server.registry.store.list_objects(target.resource.id, target.namespace, match=match):
         if server.registry.store.get(revision.key) is None:
-            continue  # went with another one of them
+            continue  # deleted together with its owner
         outcome = server.registry.delete(target.resource, revision.key.namespace, revision.key.name, options)
         deleted.append(store.encode(outcome.obj))
         await asyncio.sleep(0)  # other requests between two deletions
@@ -285,4 +283,4 @@ BY_NAME = {
     "delete": delete,
     "deletecollection": delete_collection,
 }
-"""The functions by Kubernetes verb."""
+"""The handler for each Kubernetes verb."""

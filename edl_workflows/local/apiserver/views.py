@@ -1,4 +1,4 @@
-"""Objects in the form that the client accepts: whole, as table rows, or their metadata alone."""
+"""Responses with objects in the form that the client accepts: whole, as table rows, or metadata only."""
 
 import asyncio
 import itertools
@@ -16,12 +16,12 @@ from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.store import Object
 
 MAX_WARNINGS = 50
-"""Per answer: Python's clients read at most 100 headers."""
+"""Most warnings of a response: Python's HTTP clients read at most 100 headers."""
 MAX_WARNING = 256
-"""Characters, the limit of Kubernetes."""
+"""Longest warning in characters, as in Kubernetes."""
 WHOLE, TABLE, PARTIAL = "whole", "table", "partial"
 PORTION = 100
-"""Objects of a list that are shown without a pause: some 10 ms as a table."""
+"""Number of list items that are formatted without a pause: about 10 ms as a table."""
 _FORMS = {"Table": TABLE, "PartialObjectMetadata": PARTIAL, "PartialObjectMetadataList": PARTIAL}
 
 
@@ -47,7 +47,7 @@ def negotiate(accept: str) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """The form of a resource's objects in an answer.
+    """The form of a resource's objects in a response.
 
     Attributes:
         resource: the resource, in the version that the client requested.
@@ -61,7 +61,7 @@ class View:
 
     def one(self, body: bytes) -> bytes:
         """One stored object."""
-        # Stored objects begin with the version that they were written in; most are sent as they lie there.
+        # Most objects were stored in the requested version and are sent as they are.
         if self.form == WHOLE and body.startswith(
             b'{"apiVersion":"%b",' % self.resource.api_version.encode()
         ):
@@ -72,7 +72,7 @@ class View:
         return store.encode(tables.partial(obj) if self.form == PARTIAL else obj)
 
     async def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
-        """A list of stored objects, made in portions: other requests go on in between."""
+        """A list of stored objects. It is formatted in portions, between which other requests run."""
         if self.form == TABLE:
             table = self._table([], list_metadata)
             for portion in _portions(bodies):
@@ -94,7 +94,8 @@ class View:
         return b'{"type":"' + kind.encode() + b'","object":' + self.one(body) + b"}\n"
 
     def bookmark(self, rv: int, *, ends_initial_events: bool = False) -> bytes:
-        """A watch line that says how far the watch has come, and whether the initial objects are complete."""
+        """A bookmark: a watch line with the version that the watch has reached, optionally marked as the end
+        of the initial objects."""
         meta: Object = {"resourceVersion": str(rv), "creationTimestamp": None}
         if ends_initial_events:
             meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -116,16 +117,16 @@ def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
-    """A JSON answer, with warnings that kubectl shows."""
+    """A JSON response, with warnings that kubectl shows."""
     response = Response(body, code, media_type="application/json")
     for warning in islice(warnings, MAX_WARNINGS):
         line = escape_controls(warning[:MAX_WARNING], keep="")
         quoted = line.replace("\\", "\\\\").replace('"', '\\"')
-        # As Kubernetes sends them: in UTF-8, which is more than the encoding of Starlette's headers has.
+        # In UTF-8, as Kubernetes sends them; Starlette's own encoding of headers is Latin-1.
         response.raw_headers.append((b"warning", f'299 - "{quoted}"'.encode()))
     return response
 
 
 def refusal(error: errors.ApiError) -> Response:
-    """The ``Status`` of a refused request."""
+    """The response to a rejected request: a ``Status``."""
     return answer(store.encode(error.to_status()), error.code)

@@ -1,2 +1,2 @@
-"""The substitute for a pod network: each port of a pod is a port of the machine, and addresses are rewritten
-to it."""
+"""Replaces a pod network: each port of a pod is a port of the machine, and addresses are rewritten
+accordingly."""

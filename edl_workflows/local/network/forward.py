@@ -1,8 +1,8 @@
-"""Forwards connections where a published address is not the port on which the pod listens.
+"""Forwards connections from a published port to the port on which the pod listens, where these differ.
 
-Normally a pod listens on its Service's own host port, with nothing in between. That is impossible where two
-Services lead to one port of a pod, where a name was used before a Service of another pod got it, or while a
-Service's former pod still holds its port. Then the cluster process forwards the bytes.
+Normally a pod listens directly on its Service's host port. That is impossible if two Services select one port
+of a pod, if a name was used before a Service that selects another pod got it, or while the Service's previous
+pod still listens on the port. In these cases the cluster process forwards the bytes.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class Forwarders:
     def __init__(self) -> None:
         self._servers: dict[int, asyncio.Server] = {}
         self._targets: dict[int, int] = {}
-        self._connections = Connections(connection_limit() // 4)  # each takes two descriptors
+        self._connections = Connections(connection_limit() // 4)  # each uses two file descriptors
 
     async def update(self, wanted: Mapping[int, int]) -> None:
         """Listen on exactly these ports.
 
         Args:
-            wanted: host ports, with the host ports of the pods.
+            wanted: the host port of the pod for each host port to listen on.
         """
         for port in self._servers.keys() - wanted.keys():
             self.release(port)
@@ -48,11 +48,12 @@ class Forwarders:
                     functools.partial(self._serve, port), sock=listener, backlog=ACCEPTED_IN_A_TURN
                 )
             except OSError as error:
-                # Its former pod may not be quite gone; the next change of the cluster tries again.
+                # The previous pod may still be ending; the next change of the cluster triggers another
+                # attempt.
                 _log.warning("port not forwarded", port=port, target=wanted[port], error=str(error))
 
     def release(self, port: int) -> None:
-        """Stop listening on a port at once, because a pod gets it."""
+        """Stop listening on a port at once, because a pod is about to listen on it."""
         self._targets.pop(port, None)
         if server := self._servers.pop(port, None):
             server.close()
@@ -65,7 +66,7 @@ class Forwarders:
         try:
             target_reader, target_writer = await asyncio.open_connection(LOOPBACK, self._targets.get(port, 0))
         except OSError:
-            writer.transport.abort()  # as if nobody listened
+            writer.transport.abort()  # as if no process listened
             return
         await asyncio.gather(_copy(reader, target_writer), _copy(target_reader, writer))
 

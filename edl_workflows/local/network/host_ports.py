@@ -1,5 +1,5 @@
-"""Ports of the machine, in blocks that a cluster reserves against other clusters by listening on the block's
-first port."""
+"""Allocates ports of the machine. A cluster reserves blocks of ports: it listens on the first port of a
+block, so that no other cluster can take it."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local.network.ports import LOOPBACK
 
 FIRST, LAST = 20_000, 32_767
-"""Below Linux's ephemeral range (32768-60999), so that no outgoing connection takes a port."""
+"""Below Linux's ephemeral range (32768-60999), so that no outgoing connection uses one of these ports."""
 BLOCK = 256
 
 
@@ -18,7 +18,7 @@ class HostPorts:
 
     Args:
         seed: clusters with different seeds try different blocks first.
-        keep: blocks (first ports) that an earlier process of this cluster had.
+        keep: first ports of the blocks that an earlier process of this cluster had reserved.
     """
 
     def __init__(self, seed: int, keep: Iterable[int] = ()) -> None:
@@ -46,7 +46,7 @@ class HostPorts:
             if self._claim(first) and (found := self._free_in(first, taken)):
                 return found
         raise UnavailableError(
-            f"no free port in {FIRST}-{LAST}; delete Services or pods, or stop other clusters"
+            f"no free port in {FIRST}-{LAST}: delete Services or pods, or stop other clusters"
         )
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class HostPorts:
         return firsts[start:] + firsts[:start]
 
     def _claim(self, first: int) -> bool:
-        # Without SO_REUSEADDR: two clusters that both only bind must not both succeed.
+        # Without SO_REUSEADDR, with which two clusters could both bind this port.
         guard = socket.socket()
         try:
             guard.bind((LOOPBACK, first))
@@ -78,14 +78,14 @@ class HostPorts:
 
 
 def _bindable(port: int) -> bool:
-    # A pod's server may ask for all interfaces: a listener on any of them is in its way. We listen on
-    # loopback alone.
+    # A pod's server may bind to all interfaces, so no process may listen on any of them. This process itself
+    # listens only on loopback.
     return _binds("", port) and _binds(LOOPBACK, port, listens=True)
 
 
 def _binds(address: str, port: int, *, listens: bool = False) -> bool:
     with contextlib.closing(socket.socket()) as probe:
-        # A connection in TIME_WAIT is no obstacle for a server, so it is none here.
+        # A connection in TIME_WAIT does not prevent a server from listening.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

@@ -1,5 +1,4 @@
-"""The network of the running cluster: stores the port assignments and publishes the service map to the
-pods."""
+"""Stores the port assignments of the running cluster and publishes the service map to the pods."""
 
 import asyncio
 import ipaddress
@@ -38,9 +37,9 @@ class Network:
     """Assigns addresses and ports to pods, rewrites addresses, and publishes the service map.
 
     Args:
-        folder: for ``network.json`` (assignments) and ``services.json`` (the map that pods read).
+        folder: folder of ``network.json`` (assignments) and ``services.json`` (the map that pods read).
         services: the cluster's Services by key, kept current by the caller.
-        pods: pods whose processes may live, by key, kept current by the caller.
+        pods: pods whose processes may be running, by key, kept current by the caller.
         selection: index of these Services, kept current by the caller.
     """
 
@@ -68,7 +67,7 @@ class Network:
         self._published: object = None
 
     def address(self, pod: Pod) -> str:
-        """A pod's address, the same at every call; stored when this returns."""
+        """A pod's address. It is stored, so every call returns the same one."""
         uid = pod.metadata.uid
         if uid not in self._ips:
             self._ips[uid] = self._next_ip()
@@ -76,7 +75,7 @@ class Network:
         return self._ips[uid]
 
     def attach(self, pod: Pod) -> Attachment:
-        """A pod's address and ports, the same at every call; stored when this returns.
+        """A pod's address and ports. They are stored, so every call returns the same ones.
 
         Raises:
             UnavailableError: the machine has no free port.
@@ -89,8 +88,8 @@ class Network:
         return Attachment(ip, ports)
 
     def rewriter(self, pod: Pod) -> Callable[[str], str]:
-        """A function that replaces the addresses in a container's texts with the current ones on this
-        machine."""
+        """A function that replaces cluster addresses in a container's variables and arguments with the
+        current ones on this machine."""
         namespace, uid = pod.metadata.namespace, pod.metadata.uid
         world = self._world()
         table = self._table(world)
@@ -106,9 +105,9 @@ class Network:
         return lambda text: rewrite(text, namespace, lookup)
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
-        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` of the namespace's Services, as kubelet sets them:
-        of those with a cluster IP, and only of the oldest `_LINKED_SERVICES`, since thousands would not fit
-        into an environment."""
+        """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` for the namespace's Services that have a cluster
+        IP, as kubelet sets them. Only for the oldest `_LINKED_SERVICES`, since thousands would not fit into
+        an environment."""
         world, uid = self._world(), pod.metadata.uid
         found: dict[str, str] = {}
         for service in itertools.islice(_linked(world, pod.metadata.namespace), _LINKED_SERVICES):
@@ -119,7 +118,7 @@ class Network:
         return found
 
     def touch(self) -> None:
-        """Something changed: publish the map soon."""
+        """Publish the map soon, because something has changed."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -129,9 +128,9 @@ class Network:
             self._changed.clear()
             try:
                 await self._follow()
-            except Exception:  # noqa: BLE001 - the cluster must not end; the next change tries again
-                _log.exception("network not brought up to date")
-            await asyncio.sleep(_PUBLISH_SECONDS)  # many changes, one file
+            except Exception:  # noqa: BLE001 - must not end the cluster; the next change triggers another attempt
+                _log.exception("network not updated")
+            await asyncio.sleep(_PUBLISH_SECONDS)  # gathers changes into one write
 
     async def _follow(self) -> None:
         world = self._world()
@@ -142,7 +141,7 @@ class Network:
         await self._forwarders.update(self._ports.forwards(world))
 
     def publish(self) -> None:
-        """Write the changes: the map, then the assignments."""
+        """Write what has changed: first the map, then the assignments."""
         table = self._table(self._world())
         if table != self._published:
             files.write_json(self.map_file, table)
@@ -171,7 +170,8 @@ class Network:
     def _next_ip(self) -> str:
         taken = set(self._ips.values())
         newest = max((int(ipaddress.IPv4Address(ip)) for ip in taken), default=_FIRST_IP - 1)
-        # Onwards rather than the lowest free one, so that an address isn't soon another pod's.
+        # Counts upwards instead of taking the lowest free address, so that another pod does not soon get the
+        # same one.
         span = _LAST_IP - _FIRST_IP + 1
         numbers = ((newest + 1 - _FIRST_IP + step) % span + _FIRST_IP for step in range(span))
         return next(
@@ -180,7 +180,7 @@ class Network:
 
 
 def _linked(world: NetworkObjects, namespace: str) -> Iterator[Service]:
-    """The Services of a namespace that pods get as variables, oldest first."""
+    """The Services of a namespace for which pods get variables, oldest first."""
     for service in world.services.values():
         spec = service.spec
         if service.metadata.namespace == namespace and spec.ports and spec.cluster_ip != "None":

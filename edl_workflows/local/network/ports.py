@@ -1,13 +1,13 @@
-"""Assignment of the machine's ports to ports of Services and pods. Bookkeeping only; no sockets, no files.
+"""Assigns ports of the machine to ports of Services and pods. This module has no I/O.
 
-A (Service, port) gets a host port when a pod behind it starts, or a pod that was given its address; the pod
-behind it listens there. The port stays assigned while any of these pods lives, so that a rewritten address
-remains correct while pods come and go, and afterwards while few other Services are idle (`IDLE_KEPT`). Of
-several pods behind one Service, the oldest has the Service's port; the others have ports of their own (there
-is no load balancing).
+A port of a Service gets a host port when a pod starts that the Service selects, or a pod that was given the
+Service's address. The selected pod listens on it. The host port stays assigned while any of these pods
+exists, so that a rewritten address remains correct while pods come and go, and afterwards for a limited
+number of Services without pods (`IDLE_KEPT`). If a Service selects several pods, the oldest gets the
+Service's port and the others get ports of their own: there is no load balancing.
 
-A name may be used before its Service exists (a controller creates pods and Services in any order); then the
-port is reserved for a pod of that name or a Service that is created later.
+A name may be used before its Service exists, since controllers create pods and Services in any order. In that
+case the port is reserved for a pod of that name or a Service that is created later.
 """
 
 import functools
@@ -21,18 +21,19 @@ from edl_workflows.local.selection import ServiceSelection
 
 LOOPBACK = "127.0.0.1"
 IDLE_KEPT = 256
-"""Ports that Services without living pods keep, so that a new pod listens where its predecessor did."""
+"""Number of ports that are kept for Services without pods, so that a new pod gets the port of its
+predecessor."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
 class NetworkObjects:
-    """The Services, and the pods that occupy ports: those on the node whose processes may still live.
+    """The Services, and the pods that occupy ports: those on the node whose processes may still be running.
 
     Attributes:
         services: by key.
         pods: by key.
-        selection: an index of these Services, if there is one; it may contain more pods.
+        selection: an index of these Services, if the caller has one; it may contain more pods.
     """
 
     services: Mapping[str, Service] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class NetworkObjects:
         return sorted((self.selection or self._own).selecting(pod), key=_age)
 
     def behind(self, service: Service) -> list[Pod]:
-        """The pods behind a Service, oldest first."""
+        """The pods that a Service selects, oldest first."""
         return sorted(self._own.behind(service), key=_age)
 
     def served(self) -> list[Service]:
@@ -66,12 +67,12 @@ def _age(obj: Pod | Service) -> tuple[datetime, str]:
 
 
 def service_key(namespace: str, service: str, port: int) -> str:
-    """Key of a Service port's assignment."""
+    """Key of the assignment of a Service's port."""
     return f"svc/{namespace}/{service}/{port}"
 
 
 def pod_key(uid: str, port: int) -> str:
-    """Key of a pod port's assignment."""
+    """Key of the assignment of a pod's port."""
     return f"pod/{uid}/{port}"
 
 
@@ -79,10 +80,10 @@ class PortAssignments:
     """The assignments.
 
     Args:
-        assigned: stored by an earlier process, by `service_key` and `pod_key`.
-        allocate: returns a free host port; gets the taken ones.
-        mentions: by pod uid, the keys of the Service ports that the pod was started with, stored by an
-            earlier process.
+        assigned: assignments that an earlier process stored, by `service_key` and `pod_key`.
+        allocate: returns a free host port, given those that are taken.
+        mentions: for each pod uid, the keys of the Service ports whose addresses the pod was started with, as
+            an earlier process stored them.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class PortAssignments:
         self._allocate = allocate
 
     def of_pod(self, pod: Pod, world: NetworkObjects) -> dict[int, int]:
-        """The host ports of a pod's declared container ports and of the ports that Services lead to.
-        Repeatable.
+        """The host ports of a pod's container ports: those that it declares and those that Services target.
+        Every call returns the same.
 
         Raises:
-            UnavailableError: there are too few; the pod then holds none.
+            UnavailableError: there are too few free ports; the pod then gets none.
         """
         before = dict(self.assigned)
         try:
@@ -122,7 +123,8 @@ class PortAssignments:
         return self.assigned[key]
 
     def _offers(self, pod: Pod, port: int, world: NetworkObjects) -> Iterator[int]:
-        """Reserved ports that fit, best first: those of its Services, then one reserved for its own name."""
+        """Reserved host ports that the pod may take, best first: those of its Services, then one reserved for
+        its own name."""
         namespace, name = pod.metadata.namespace, pod.metadata.name
         keys = [
             service_key(namespace, one.metadata.name, number) for one, number in _leading_to(pod, port, world)
@@ -136,7 +138,8 @@ class PortAssignments:
         return any(one.metadata.uid in holders for one in world.pods.values())
 
     def of_service(self, namespace: str, service: str, port: int, world: NetworkObjects) -> int:
-        """The host port of a Service's port, reserved if nothing has that name yet. Repeatable."""
+        """The host port of a Service's port. The first call assigns it: the port of the Service's pod, if
+        there is one, or else a free one. Later calls return the same."""
         key = service_key(namespace, service, port)
         if key not in self.assigned:
             found = next(self._backing(namespace, service, port, world), None)
@@ -158,7 +161,7 @@ class PortAssignments:
 
     def mention(self, uid: str, namespace: str, service: str, port: int, world: NetworkObjects) -> int:
         """Like `of_service`, for a pod that is started with this address: the port stays reserved while the
-        pod lives."""
+        pod exists."""
         self.mentions.setdefault(uid, set()).add(service_key(namespace, service, port))
         return self.of_service(namespace, service, port, world)
 
@@ -182,7 +185,8 @@ class PortAssignments:
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
 
     def forwards(self, world: NetworkObjects) -> dict[int, int]:
-        """Host ports of Services on which their pod does not listen, with the ports on which it does."""
+        """Host ports of Services on which their pod does not listen, each with the host port on which it
+        does."""
         found: dict[int, int] = {}
         for service in world.served():
             for port in service.spec.ports:
@@ -210,13 +214,13 @@ class PortAssignments:
         for port in service.spec.ports:
             reserved = self.assigned.get(service_key(namespace, name, port.port))
             backing = list(self._backing(namespace, name, port.port, world))
-            # Another Service may lead to the same pod port, which is only one host port.
+            # Another Service may target the same port of the pod, which can listen on only one host port.
             if backing:
                 yield f"{name}.{namespace}.svc:{port.port}", reserved if reserved in backing else backing[0]
 
     def release(self, world: NetworkObjects) -> None:
-        """Drop assignments of Services and pods that are gone and that no living pod was given, and the
-        surplus of idle Services."""
+        """Remove the assignments of Services and pods that are gone, unless an existing pod was started with
+        the address, and those of Services without pods beyond `IDLE_KEPT`."""
         uids = {pod.metadata.uid for pod in world.pods.values()}
         self.mentions = {uid: keys for uid, keys in self.mentions.items() if uid in uids}
         wanted = {key for keys in self.mentions.values() for key in keys}
@@ -233,7 +237,7 @@ class PortAssignments:
             del self.assigned[key]
 
     def _in_use(self, world: NetworkObjects) -> set[str]:
-        """The keys of the Services with a living pod."""
+        """The keys of the Services that have a pod."""
         return {
             service_key(service.metadata.namespace, service.metadata.name, one.port)
             for service in world.served()

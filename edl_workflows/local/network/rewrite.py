@@ -1,4 +1,4 @@
-"""Replacement of cluster addresses in text: environment values and arguments of a container."""
+"""Replaces cluster addresses in text: environment variables and arguments of a container."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,17 +12,17 @@ _ADDRESS = re.compile(
 )
 
 Lookup = Callable[[str, int, bool], str | None]
-"""Called with the canonical host, the port, and whether the text spelled the host as a Service with ``.svc``;
-returns the replacement or None."""
+"""Called with the canonical host, the port, and whether the text contains the host with ``.svc``; returns the
+replacement or None."""
 
 
 def rewrite(text: str, namespace: str, lookup: Lookup) -> str:
-    """Replace every address that `lookup` knows; the rest of the text, including other colons, stays.
+    """Replace every address that `lookup` knows. The rest of the text stays as it is.
 
     Args:
-        text: ``ps-0.default.svc:2222,ps-1:2222``, a URL, a JSON document.
-        namespace: of the pod, for short names.
-        lookup: the replacement of an address.
+        text: for example ``ps-0.default.svc:2222,ps-1:2222``, a URL or a JSON document.
+        namespace: the pod's namespace, for short names.
+        lookup: returns the replacement of an address.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -47,12 +47,12 @@ def rewrite_apart(
     that end in ``_ADDR``, ``_ADDRESS``, ``_HOST``, ``_HOSTNAME`` or ``_IP``, and in ``_PORT``.
 
     Args:
-        env: variables that the user has set.
+        env: the variables that the user has set.
         rewritten: applies `rewrite` to a text.
-        own_ports: by port of the pod, the port on which it must listen, for a host that is the pod itself.
+        own_ports: the host port for each port of the pod, used if the host is the pod itself.
 
     Returns:
-        The variables that change.
+        The variables that change, with their new values.
     """
     found: dict[str, str] = {}
     for name, host in env.items():

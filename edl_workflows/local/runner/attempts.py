@@ -1,7 +1,8 @@
-"""One start of a container: its folder on disk and its shim. Independent of pods.
+"""One start (attempt) of a container: its folder on disk and its shim.
 
-The folder is the durable truth: the running process is in ``shim.json``, its end in ``exit.json``, the reason
-of our kill in ``killed``. So a cluster process can be killed at any instant, and its successor continues.
+The folder is the durable record: ``shim.json`` contains the running process, ``exit.json`` how it ended, and
+``killed`` why the runner killed it. So the cluster process can be killed at any time, and its successor
+continues.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ KILLED_CODE = 137
 _SHIM = Path(shim.__file__)
 _SHIM_END_SECONDS = 10.0
 _KEPT = 2
-"""Attempts of a container that are kept on disk: the current one and the one of ``kubectl logs
+"""Number of attempts of a container that are kept on disk: the current one, and the one for ``kubectl logs
 --previous``."""
 
 
@@ -40,8 +41,9 @@ class Mount:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run: arguments, whole environment, working folder, mounts, whether setuid programs gain no
-    privileges, and whether its servers are kept on the loopback interface."""
+    """How to start a container: arguments, complete environment, working folder, mounts, whether setuid
+    programs are kept from gaining privileges, and whether its servers are restricted to the loopback
+    interface."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -53,7 +55,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How a container ended: exit code (128+n for a signal), kubelet's reason, and when."""
+    """How a container ended: exit code (128+n for a signal), reason and message as kubelet writes them, and
+    time."""
 
     code: int
     reason: str
@@ -66,7 +69,7 @@ class Attempt:
     """One start of a container.
 
     Args:
-        folder: of the container; the attempt's own is the number below it.
+        folder: folder of the container; the attempt's own folder in it is named by its number.
         number: 0 for the first start.
         mark: the container's mark, ``<pod uid>/<container>``.
     """
@@ -82,16 +85,16 @@ class Attempt:
 
     @classmethod
     def latest(cls, folder: Path, mark: str) -> "Attempt | None":
-        """The newest attempt in a container's folder."""
+        """The newest attempt in a container's folder; None if there is none."""
         numbers = [int(one.name) for one in folder.iterdir() if one.name.isdigit()] if folder.is_dir() else []
         return cls(folder, max(numbers), mark) if numbers else None
 
     def start(self, launch: Launch, *, crashes: int) -> None:
-        """Start it.
+        """Start the container.
 
         Args:
-            launch: what to run.
-            crashes: how often the container ended quickly before; stored for the back-off.
+            launch: how to start it.
+            crashes: number of consecutive short runs before this one; stored for the back-off.
         """
         (self.folder / "scratch").mkdir(parents=True, mode=0o700)
         self.log.touch(0o600)
@@ -122,7 +125,7 @@ class Attempt:
 
     def _prune(self) -> None:
         old = self.folder.parent / str(self.number - _KEPT)
-        shutil.rmtree(old, ignore_errors=True)  # a leftover is removed with the pod
+        shutil.rmtree(old, ignore_errors=True)  # what remains is removed with the pod
 
     @property
     def crashes(self) -> int:
@@ -131,22 +134,22 @@ class Attempt:
 
     @property
     def shim_pid(self) -> int | None:
-        """The living shim's process id."""
+        """The process id of the shim; None if it does not run."""
         if self._child is not None:
             return self._child.pid if self._child.poll() is None else None
         found = files.read_json(self.folder / "shim.json")
         return int(found["pid"]) if found and processes.is_alive(found["pid"], found["start"]) else None
 
     def started_at(self) -> datetime | None:
-        """When its process started; None if it has none yet."""
+        """When the container's process started; None if it has not started yet."""
         record = files.read_json(self.folder / "shim.json")
         return datetime.fromtimestamp(record["startedAt"], UTC) if record else None
 
     async def wait(self, reason_if_lost: str) -> AttemptEnd:
-        """Wait for its end. If its shim ended without a record, its remaining processes are killed.
+        """Wait until the container ends. If its shim ends without a record, kill its remaining processes.
 
         Args:
-            reason_if_lost: reason of an end without a record.
+            reason_if_lost: the reason to report if there is no record.
         """
         pid = self.shim_pid
         if pid is not None:
@@ -161,7 +164,7 @@ class Attempt:
         return ended
 
     def ended(self) -> AttemptEnd | None:
-        """How it ended, if recorded."""
+        """How the container ended; None if there is no record."""
         record = files.read_json(self.folder / "exit.json")
         if record is None:
             return None
@@ -176,7 +179,7 @@ class Attempt:
 
     def _record_loss(self, reason: str) -> AttemptEnd:
         now = datetime.now(UTC)
-        message = "The container's processes were lost; how they ended is not known."
+        message = "The container's processes are gone; how they ended is unknown."
         begun = files.read_json(self.folder / "shim.json") or {"startedAt": now.timestamp()}
         record = {"code": KILLED_CODE, "reason": reason, "message": message}
         record |= {"startedAt": begun["startedAt"], "finishedAt": now.timestamp()}
@@ -184,15 +187,15 @@ class Attempt:
         return AttemptEnd(KILLED_CODE, reason, message, datetime.fromtimestamp(begun["startedAt"], UTC), now)
 
     def terminate(self) -> None:
-        """Send SIGTERM to its main process."""
+        """Send SIGTERM to the container's main process."""
         self._signal(signal.SIGTERM)
 
     async def kill(self, reason: str = "", message: str = "") -> None:
-        """Send SIGKILL to all of its processes. Returns when they are gone.
+        """Send SIGKILL to all processes of the container, and wait until they have ended.
 
         Args:
-            reason: for the status, such as ``OOMKilled``; empty: an ordinary kill.
-            message: for the status.
+            reason: reason for the status, such as ``OOMKilled``; empty for an ordinary kill.
+            message: message for the status.
         """
         if reason and self.ended() is None:
             files.write_json(self.folder / "killed", {"reason": reason, "message": message})
@@ -215,13 +218,14 @@ class Attempt:
                 os.kill(pid, number)
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs `argv` in this attempt's environment."""
+        """The command line that runs `argv` in this attempt's environment."""
         return [sys.executable, "-I", "-S", str(_SHIM), str(self.folder), "--exec", json.dumps(list(argv))]
 
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Block the shim's signals in a process that is started now until it is ready: the mask is inherited."""
+    """Block the shim's signals while it is started. It inherits the mask and unblocks them when it is
+    ready."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
     try:
         yield

@@ -1,4 +1,4 @@
-"""One container over all its starts: its processes, probes and hooks, and the state on which decisions are
+"""One container with all its starts: its processes, probes and hooks, and the state on which decisions are
 based."""
 
 import asyncio
@@ -19,10 +19,10 @@ from edl_workflows.local.runner.support import DEFAULT_TERMINATION_LOG
 NODE_RESTARTED = "NodeRestarted"
 _LOST = "ContainerStatusUnknown"
 _MESSAGE_BYTES, _LOG_BYTES, _LOG_LINES = 4096, 2048, 80
-"""Kubelet's limits of a termination message."""
+"""Kubelet's limits for a termination message."""
 _HOOK_SECONDS = 30.0
 _AFTER_HOOK_SECONDS = 2.0
-"""The least time after SIGTERM, however long a preStop hook took."""
+"""Shortest time between SIGTERM and SIGKILL, even if a preStop hook used up the grace period."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class ContainerCallbacks:
     """Callbacks of a container.
 
     Attributes:
-        changed: its state has changed.
-        event: (type, reason, message) for the user.
-        port: host port of a container's port by number or name.
+        changed: called when its state has changed.
+        event: records an event with a type, a reason and a message.
+        port: returns the host port of a container's port, given by number or name; None if there is none.
     """
 
     changed: Callable[[], None]
@@ -45,7 +45,7 @@ class ContainerRunner:
 
     Args:
         container: its spec.
-        folder: for its attempts.
+        folder: folder for its attempts.
         mark: ``<pod uid>/<container>``.
         surroundings: callbacks.
     """
@@ -65,7 +65,8 @@ class ContainerRunner:
         self._ended = asyncio.Event()
 
     def recover(self) -> None:
-        """Take over from an earlier cluster process: adopt a running process, report an ended one."""
+        """Take over from an earlier cluster process: adopt a running attempt, or read how the last one
+        ended."""
         attempt = Attempt.latest(self._folder, self._mark)
         if attempt is None:
             return
@@ -78,7 +79,7 @@ class ContainerRunner:
         return Attempt(self._folder, self.state.starts, self._mark)
 
     def start(self, launch: Launch) -> None:
-        """Start it; it must not be running."""
+        """Start the container, which must not be running."""
         crashes = crashes_after(self.state)
         attempt = self.next_attempt()
         attempt.start(launch, crashes=crashes)
@@ -87,17 +88,18 @@ class ContainerRunner:
         self._follow(attempt, _LOST)
 
     def cannot_start(self, reason: str, message: str) -> None:
-        """Record that it cannot be configured now."""
+        """Record that the container cannot be configured now."""
         self.state = replace(self.state, waiting=Waiting(reason, message, datetime.now(UTC)))
         self._around.event("Warning", "Failed", f"Error: {message}")
         self._around.changed()
 
     def stop(self, grace: float, reason: str = "") -> None:
-        """End it: preStop, SIGTERM, and after `grace` seconds SIGKILL. Returns at once.
+        """Begin to end the container: preStop hook, SIGTERM, and after `grace` seconds SIGKILL. Returns at
+        once.
 
         Args:
-            grace: seconds; 0 kills at once.
-            reason: for the status; empty: by its exit code.
+            grace: grace period in seconds; 0 kills at once.
+            reason: reason for the status; empty: it follows from the exit code.
         """
         if self._stopper is not None:
             self._stopper.cancel()
@@ -106,7 +108,7 @@ class ContainerRunner:
         self._stopper = self._spawn(self._stop(grace, reason))
 
     def check_memory(self, snapshot: Callable[[], ProcessSnapshot]) -> None:
-        """Kill it if it exceeds its memory limit; `snapshot` is only called if it has one."""
+        """Kill the container if it exceeds its memory limit. `snapshot` is called only if it has one."""
         attempt = self._attempt
         if attempt is None or not self.state.running or (pid := attempt.shim_pid) is None:
             return
@@ -121,12 +123,12 @@ class ContainerRunner:
         return Attempt(self._folder, number, self._mark) if number >= 0 else None
 
     async def ended(self) -> None:
-        """Wait until it does not run."""
+        """Wait until the container does not run."""
         if self.state.running:
             await self._ended.wait()
 
     async def close(self) -> None:
-        """Stop watching; the processes continue."""
+        """Stop watching the container. Its processes continue."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -171,7 +173,7 @@ class ContainerRunner:
         )
 
     def custom_termination_log(self) -> str:
-        """The path of its termination message, if it is not the default one."""
+        """The path of its termination message; empty if it is the default one."""
         path = self.container.termination_message_path
         return "" if path == DEFAULT_TERMINATION_LOG else path
 

@@ -1,4 +1,4 @@
-"""A container's variables and arguments, as kubelet computes them. Pure."""
+"""Computes a container's variables and arguments, as kubelet does. This module is pure."""
 
 import base64
 import math
@@ -25,21 +25,22 @@ Data = Mapping[str, str]
 
 
 class ContainerConfigError(InvalidError):
-    """A container cannot be configured now, because something that it refers to is absent or invalid."""
+    """A container cannot be configured now, because an object or field that it refers to is missing or
+    invalid."""
 
 
 @dataclass(frozen=True)
 class ValueSources:
-    """Sources of values.
+    """The sources of a container's variables and arguments.
 
     Attributes:
         pod: the pod.
-        ip: its address.
-        node_ip: the node's.
-        config_map: data of a ConfigMap by name, None if absent.
-        secret: decoded data of a Secret by name, None if absent.
-        allocatable: the node's, in `units`; in place of limits that are not set.
-        base: variables that every container has.
+        ip: IP address of the pod.
+        node_ip: IP address of the node.
+        config_map: returns the data of a ConfigMap by name, None if it does not exist.
+        secret: returns the decoded data of a Secret by name, None if it does not exist.
+        allocatable: resources of the node in `units`, used where a container has no limit.
+        base: variables that every container gets.
     """
 
     pod: Pod
@@ -52,10 +53,10 @@ class ValueSources:
 
 
 def variables(container: Container, sources: ValueSources) -> dict[str, str]:
-    """The container's environment: base, ``envFrom``, ``env``; later ones take precedence.
+    """The container's environment: base, ``envFrom`` and ``env``, of which later ones take precedence.
 
     Raises:
-        ContainerConfigError: a required object or key is absent, or a field is unknown.
+        ContainerConfigError: a required object or key does not exist, or a field is unknown.
     """
     found = dict(sources.base)
     for source in container.env_from:
@@ -71,7 +72,7 @@ def variables(container: Container, sources: ValueSources) -> dict[str, str]:
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` where the name is known; ``$$(NAME)`` is a literal ``$(NAME)``."""
+    """Replace ``$(NAME)`` if there is a variable of that name. ``$$(NAME)`` is a literal ``$(NAME)``."""
 
     def replace(match: re.Match[str]) -> str:
         return "$" if match[1] is None else values.get(match[1], match[0])
@@ -85,7 +86,7 @@ def decode_secret(data: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def field_value(path: str, sources: ValueSources) -> str:
-    """A pod's field for the downward API.
+    """The value of a pod's field for the downward API.
 
     Raises:
         ContainerConfigError: the downward API has no such field.
@@ -110,7 +111,7 @@ def field_value(path: str, sources: ValueSources) -> str:
     }
     if path not in known:
         raise ContainerConfigError(
-            f"fieldPath {path!r} is not supported; known are {', '.join(sorted(known))}"
+            f"fieldPath {path!r} is not supported; supported are {', '.join(sorted(known))}"
         )
     return known[path]
 

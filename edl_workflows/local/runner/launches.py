@@ -1,4 +1,4 @@
-"""The launch of a container: variables, arguments and mounts, with this machine's addresses."""
+"""Prepares the launch of a container: variables, arguments and mounts, with addresses of this machine."""
 
 import os
 import sys
@@ -22,10 +22,10 @@ MACHINE_VARIABLES = (
     "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER",
     "VIRTUAL_ENV",
 )  # fmt: skip
-"""What a container inherits from the cluster process: what programs need to run here, and nothing secret."""
+"""Variables that a container inherits from the cluster process: those that programs need on this machine, and
+no secrets."""
 LOOPBACK_VARIABLES = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
-"""Tell PyTorch's transports, which look for a network interface, to use the only one on which pods can
-listen."""
+"""Make PyTorch's transports, which select a network interface, use the only one on which pods can listen."""
 TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
 """Where a container writes its termination message, since ``/dev/termination-log`` is not mounted."""
 
@@ -35,11 +35,11 @@ class LaunchFactory:
     """What containers are launched with.
 
     Attributes:
-        network: addresses and ports.
-        lookups: contents of a namespace's ConfigMaps and Secrets.
-        allocatable: the node's resources in units.
-        kubeconfig: text of the kubeconfig of a pod's service account.
-        loopback_only: whether containers' servers are kept on the loopback interface.
+        network: assigns addresses and ports.
+        lookups: returns the contents of ConfigMaps and Secrets, given a namespace.
+        allocatable: resources of the node in units.
+        kubeconfig: returns the text of the kubeconfig of a service account.
+        loopback_only: whether containers' servers are restricted to the loopback interface.
     """
 
     network: Network
@@ -52,7 +52,7 @@ class LaunchFactory:
         """Create everything that the container needs.
 
         Raises:
-            ContainerConfigError: something that it refers to is absent.
+            ContainerConfigError: an object that it refers to is missing.
             UnavailableError: the machine has no free port.
         """
         spec = container.container
@@ -80,12 +80,13 @@ class LaunchFactory:
         """Update volumes of ConfigMaps and Secrets.
 
         Raises:
-            ContainerConfigError: something that they refer to is absent now.
+            ContainerConfigError: an object that they refer to is missing now.
         """
         self._volumes(pod, folder).prepare(self._sources(pod, folder, None))
 
     def excess(self, pod: Pod, folder: Path) -> str:
-        """The message about a volume that exceeds its limit; empty if there is none. Call it in a thread."""
+        """A message about a volume that exceeds its limit; empty if there is none. This reads many files:
+        call it in a thread."""
         return self._volumes(pod, folder).excess()
 
     def _volumes(self, pod: Pod, folder: Path) -> PodVolumes:
@@ -129,7 +130,7 @@ class LaunchFactory:
 
 
 def machine_variables() -> dict[str, str]:
-    """The `MACHINE_VARIABLES` that are set, and a PATH on which this installation's programs come first."""
+    """The `MACHINE_VARIABLES` that are set, and a PATH that begins with this installation's programs."""
     found = {name: os.environ[name] for name in MACHINE_VARIABLES if name in os.environ}
     path = os.environ.get("PATH", os.defpath)
     return {**found, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{path}"}

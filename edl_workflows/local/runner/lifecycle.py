@@ -1,8 +1,8 @@
-"""What to do with a pod now: a pure function of the pod, its containers' states and the time.
+"""Decides what to do with a pod: a pure function of the pod, its containers' states and the time.
 
-The rules are kubelet's: init containers one after the other, then all containers together; restarts by
-``restartPolicy`` with a back-off of 0, 10, 20, … 300 s that is reset after ten minutes of running; a pod is
-finished when nothing of it will run again.
+The rules are kubelet's. Init containers run one after the other, then all containers together. Containers
+restart according to ``restartPolicy`` with a back-off of 0, 10, 20, … 300 s, which is reset after a run of
+ten minutes. A pod is finished when none of its containers will run again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,16 +14,17 @@ from edl_workflows.local.runner.attempts import AttemptEnd
 
 BACK_OFF_CAP = timedelta(seconds=300)
 _MOST_DOUBLINGS = 20
-"""Beyond the cap for every sensible first pause; a container may crash for months."""
+"""Bounds the exponent, since a container may crash for months. For every sensible first pause the back-off
+has reached its cap by then."""
 FORGET_AFTER = timedelta(minutes=10)
-"""A container that ran this long has its back-off reset."""
+"""The back-off of a container that ran this long is reset."""
 RETRY_CONFIG = timedelta(seconds=2)
-"""When a container that could not be configured is tried again, since a missing object may appear."""
+"""When a container that could not be configured is started again: a missing object may have been created."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Why a container does not run."""
+    """Why a container waits to start."""
 
     reason: str
     message: str = ""
@@ -35,15 +36,15 @@ class ContainerState:
     """The state of one container.
 
     Attributes:
-        starts: how often it was started.
-        running_since: set while it runs.
-        ended: how the latest start ended, if it has.
-        previous: how the start before ended.
+        starts: number of starts.
+        running_since: when it started; None if it does not run.
+        ended: how the latest start ended; None if it has not.
+        previous: how the start before the latest ended.
         crashes: consecutive restarts after short runs.
         waiting: why the last attempt to start it failed before there was a process.
         started, ready: results of the startup and readiness probes.
-        unhealthy: why it must be killed (liveness or startup probe, postStart); empty if it need not.
-        stopping: it was told to end.
+        unhealthy: why it must be killed (liveness or startup probe, postStart hook); empty if it is healthy.
+        stopping: whether it was told to end.
     """
 
     starts: int = 0
@@ -72,7 +73,7 @@ States = Mapping[str, ContainerState]
 
 @dataclass(frozen=True)
 class PodFailure:
-    """Why a pod as a whole must fail, such as ``DeadlineExceeded``."""
+    """Why the whole pod fails, such as ``DeadlineExceeded``."""
 
     reason: str
     message: str
@@ -80,14 +81,14 @@ class PodFailure:
 
 @dataclass(frozen=True)
 class PodDecision:
-    """What to do.
+    """The actions to take now.
 
     Attributes:
         start: containers to start now.
         stop: containers to end now, with the grace in seconds.
         failure: the pod fails for this reason.
-        finished: nothing of the pod runs or will run again.
-        wake: when to decide again although nothing happens.
+        finished: whether no container of the pod runs or will run again.
+        wake: when to decide again even if nothing happens; None: not needed.
     """
 
     start: tuple[str, ...] = ()
@@ -102,13 +103,13 @@ class PodSituation:
     """The input of a decision.
 
     Attributes:
-        pod: the pod; of its status, only phase and start time are used.
-        states: its containers' states; a container without one was never started.
+        pod: the pod. Of its status, only phase and start time are used.
+        states: the states of its containers; a container without a state was never started.
         now: the time.
         started_at: when the node accepted the pod.
-        back_off: first pause before a restart; doubles up to `BACK_OFF_CAP`.
-        failure: decided earlier, or from outside.
-        gone: the API no longer has the pod, so there is no grace period.
+        back_off: pause before the first restart; it doubles up to `BACK_OFF_CAP`.
+        failure: a failure that was decided earlier or outside of this module.
+        gone: whether the pod no longer exists in the API, so that there is no grace period.
     """
 
     pod: Pod
@@ -124,7 +125,8 @@ class PodSituation:
 
 
 def decide(situation: PodSituation) -> PodDecision:
-    """The next steps; once they are taken and nothing else has happened, the same call returns none."""
+    """The next actions. When they have been taken and nothing else has happened, the same call returns no
+    actions."""
     pod = situation.pod
     if situation.gone:
         return _end(situation, 0.0)
@@ -157,7 +159,7 @@ def _run(situation: PodSituation) -> PodDecision:
 
 
 def _wanted(container: Container, situation: PodSituation) -> bool:
-    """Whether a container that does not run should run (again)."""
+    """Whether a container that does not run should be started."""
     ended = situation.state(container).ended
     policy = situation.pod.spec.restart_policy
     return ended is None or policy == "Always" or (policy == "OnFailure" and ended.code != 0)
@@ -171,7 +173,7 @@ def _start(containers: list[Container], situation: PodSituation, stop: Mapping[s
 
 
 def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
-    """When a container may be started (again); None: at once."""
+    """The earliest time at which a container may be started; None: at once."""
     if state.waiting is not None and state.waiting.since is not None:
         return state.waiting.since + RETRY_CONFIG
     if state.ended is None or state.crashes == 0:
@@ -182,7 +184,7 @@ def may_start_at(state: ContainerState, back_off: timedelta) -> datetime | None:
 
 
 def crashes_after(state: ContainerState) -> int:
-    """The value of `crashes` for the start that follows the current end."""
+    """The value of `crashes` for the next start of a container that has ended."""
     if state.ended is None:
         return 0
     ran = state.ended.finished_at - state.ended.started_at
@@ -204,7 +206,7 @@ def _end(situation: PodSituation, grace: float, failure: PodFailure | None = Non
 
 
 def _deletion_grace(situation: PodSituation) -> float:
-    """The rest of the grace period, which ends at the deletion timestamp."""
+    """The remaining seconds of the grace period, which ends at the deletion timestamp."""
     until = situation.pod.metadata.deletion_timestamp
     return 0.0 if until is None else max((until - situation.now).total_seconds(), 0.0)
 
@@ -230,7 +232,7 @@ def _with_deadline(situation: PodSituation, decision: PodDecision) -> PodDecisio
 
 
 def back_off_of(situation: PodSituation) -> Iterator[tuple[str, datetime]]:
-    """The containers in back-off, and until when."""
+    """The names of the containers in back-off, each with the end of its pause."""
     for container in situation.pod.spec.all_containers:
         state = situation.state(container)
         if (

@@ -1,20 +1,20 @@
-"""Keeps TCP servers of containers on the loopback interface, whatever address they ask for.
+"""Restricts TCP servers of containers to the loopback interface, regardless of the address that they bind to.
 
-Programs choose the address on which they listen; TensorFlow's server listens on every interface even if it is
-given 127.0.0.1. So a container runs under a seccomp filter that hands each ``listen`` call to the shim above
-it. The shim binds the socket to the interface ``lo`` and then listens in the caller's place: ``ss -tln``
-shows ``*%lo:2222``. Processes of this machine connect to it at every loopback address, including those of
-pods. A socket with another address of the machine could not be reached through ``lo``; its ``listen`` fails
-with EADDRNOTAVAIL.
+Programs choose the address on which they listen, and TensorFlow's server listens on every interface even if
+it is given 127.0.0.1. Therefore a container runs under a seccomp filter that passes each ``listen`` call to
+its shim. The shim binds the socket to the interface ``lo`` and then calls ``listen`` on behalf of the
+program: ``ss -tln`` shows ``*%lo:2222``. Processes of this machine can connect to it at every loopback
+address, including those of pods. A socket with another address of the machine could not be reached through
+``lo``, so its ``listen`` fails with EADDRNOTAVAIL.
 
-Neither root nor a user namespace is needed, and outgoing connections are not affected. The filter is no
-defence against a hostile container, which is a process of the same user.
+This needs neither root nor a user namespace, and does not affect outgoing connections. It does not protect
+against a hostile container, which is a process of the same user.
 
-Standard library only: `shim` loads this module. Run as a file, it checks whether this machine allows it to
-the current user.
+The module uses only the standard library, because `shim` loads it. Run as a file, it checks whether the
+current user may do all this on this machine.
 """
 
-from __future__ import annotations  # the types cost nothing at run time
+from __future__ import annotations  # so that annotations are not evaluated
 
 import _socket
 import contextlib
@@ -27,19 +27,19 @@ import struct
 import sys
 from _thread import start_new_thread
 
-TYPE_CHECKING = False  # `typing` itself costs as much as the rest
+TYPE_CHECKING = False  # importing `typing` would take as long as all other imports
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _INTERFACE = b"lo\0"
 _INTERNET = (_socket.AF_INET, _socket.AF_INET6)
-_SYSTEM_CALLS = {  # machine: its audit architecture, and its numbers of listen and seccomp
+_SYSTEM_CALLS = {  # for each machine type: the audit architecture, and the numbers of listen and seccomp
     "x86_64": (0xC000003E, 50, 317),
     "aarch64": (0xC00000B7, 201, 277),
     "riscv64": (0xC00000F3, 201, 277),
 }
-_IO_URING_SETUP, _PIDFD_GETFD = 425, 438  # the same on all of them
-_X32_CALLS = 0x40000000  # from here on, calls of x86's 32-bit ABI
+_IO_URING_SETUP, _PIDFD_GETFD = 425, 438  # the same on all machines
+_X32_CALLS = 0x40000000  # calls of the x32 ABI have this number or a higher one
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET = 0, 4
 _ALLOW, _NOTIFY, _FAIL = 0x7FFF0000, 0x7FC00000, 0x00050000
@@ -53,13 +53,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(supervisor: _socket.socket) -> None:
-    """Put this process, and all that it executes and starts, under the filter.
+    """Install the filter for this process, the program that it executes, and all their descendants.
 
     Args:
         supervisor: the channel to the process that runs `supervise`.
 
     Raises:
-        OSError: the machine does not allow it.
+        OSError: this machine does not allow it.
     """
     architecture, listen, seccomp = _system_calls()
     code = _filter(architecture, listen)
@@ -67,9 +67,8 @@ def confine(supervisor: _socket.socket) -> None:
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
     arguments = (seccomp, _SET_FILTER, _NEW_LISTENER | _ALLOW_SPECULATION, ctypes.c_char_p(program))
     listener = _libc.syscall(*arguments)
-    if (
-        listener < 0 and ctypes.get_errno() == errno.EACCES
-    ):  # who isn't root must first give up set-uid programs
+    # Users other than root must first give up privileges from set-uid programs.
+    if listener < 0 and ctypes.get_errno() == errno.EACCES:
         _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         listener = _libc.syscall(*arguments)
     if listener < 0:
@@ -87,20 +86,20 @@ def supervise(confined: _socket.socket) -> None:
     _, received, _, _ = confined.recvmsg(1, 64)
     confined.close()
     if not received:
-        return  # it ended before it came to `confine`
+        return  # the process ended before it called `confine`
     (listener,) = struct.unpack("=i", received[0][2])
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     while not any(event & select.POLLHUP for _, event in poll.poll()):
         request = bytearray(_REQUEST.size)
-        with contextlib.suppress(OSError):  # the caller was killed, before or after
+        with contextlib.suppress(OSError):  # the caller was killed
             fcntl.ioctl(listener, _RECEIVE, request)
             fcntl.ioctl(listener, _SEND, _answer(bytes(request)))
     os.close(listener)
 
 
 def channel() -> tuple[_socket.socket, _socket.socket]:
-    """The two ends for `supervise` and `confine`; they do not survive an exec."""
+    """The two ends of a channel, for `supervise` and `confine`. They are closed on exec."""
     return _socket.socketpair()
 
 
@@ -112,15 +111,15 @@ def supervise_in_thread(confined: _socket.socket) -> None:
 def _system_calls() -> tuple[int, int, int]:
     machine = os.uname().machine
     if machine not in _SYSTEM_CALLS:
-        raise OSError(errno.ENOSYS, f"not known how on {machine}")
+        raise OSError(errno.ENOSYS, f"not supported on {machine}")
     return _SYSTEM_CALLS[machine]
 
 
 def _filter(architecture: int, listen: int) -> bytes:
-    """The BPF program: each instruction says how many to skip if its comparison holds, and if it does not.
+    """The BPF program. Each comparison says how many instructions to skip if it holds and if it does not.
 
-    Calls of another ABI (32-bit programs) and io_uring, which could bypass the filter, do not exist in a
-    container.
+    System calls of other ABIs (32-bit programs) and io_uring could bypass the filter, so they fail as if the
+    kernel did not have them.
     """
     missing = _FAIL | errno.ENOSYS
     instructions = (
@@ -138,25 +137,26 @@ def _filter(architecture: int, listen: int) -> bytes:
 
 
 def _answer(request: bytes) -> bytes:
-    """The result of the caller's ``listen(descriptor, backlog)``."""
+    """Carry out ``listen(descriptor, backlog)`` for the caller. Returns the response to the kernel."""
     identity, thread, _, _, _, _, descriptor, backlog, *_ = _REQUEST.unpack(request)
     try:
         done = _listen(thread, descriptor & 0xFFFFFFFF, backlog & 0xFFFFFFFF)
     except OSError as error:
         return _ANSWER.pack(identity, 0, -(error.errno or errno.EACCES), 0)
-    except Exception:  # noqa: BLE001 - without an answer the caller would wait for ever
+    except Exception:  # noqa: BLE001 - without a response the caller would block forever
         return _ANSWER.pack(identity, 0, -errno.EACCES, 0)
     return _ANSWER.pack(identity, 0, 0, 0 if done else _CONTINUE)
 
 
 def _listen(thread: int, descriptor: int, backlog: int) -> bool:
-    """Listen on another process's socket, on loopback only; False if it is not an internet socket."""
+    """Listen on another process's socket, on loopback only. Returns False if it is not an internet socket."""
     with socket_of(_process_of(thread), descriptor) as copied:
         if copied is None or copied.family not in _INTERNET:
             return False
         if not _through_loopback(copied.getsockname()[0]):
             raise OSError(errno.EADDRNOTAVAIL, "not a loopback address")
-        if not on_loopback(copied):  # only root may tie a socket again; servers call listen more than once
+        # Servers may call listen twice, but only root may bind a socket to an interface twice.
+        if not on_loopback(copied):
             copied.setsockopt(_socket.SOL_SOCKET, _socket.SO_BINDTODEVICE, _INTERFACE)
         copied.listen(min(backlog, 0x7FFFFFFF))
         return True
@@ -169,10 +169,11 @@ def _through_loopback(address: str) -> bool:
 
 @contextlib.contextmanager
 def socket_of(process: int, descriptor: int) -> Iterator[_socket.socket | None]:
-    """Another process's socket while the context lasts; None if the descriptor is not a socket.
+    """A copy of another process's socket, open while the context lasts; None if the descriptor is not a
+    socket.
 
     Raises:
-        OSError: the process is gone, has no such descriptor, or may not be inspected.
+        OSError: the process has ended, has no such descriptor, or may not be inspected.
     """
     handle = os.pidfd_open(process)
     try:
@@ -209,8 +210,8 @@ def _failure(what: str) -> OSError:
 
 
 def _try() -> str:
-    """Let a child process listen on all interfaces. Returns why that did not end on loopback; empty if it
-    did."""
+    """Let a child process listen on all interfaces. Returns why its socket was not restricted to loopback;
+    empty if it was."""
     ours, theirs = channel()
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -220,7 +221,7 @@ def _try() -> str:
         os._exit(0)
     theirs.close()
     os.close(write_end)
-    supervise_in_thread(ours)  # before Linux 6.11 it ends only after the child was waited for
+    supervise_in_thread(ours)  # before Linux 6.11, `supervise` ends only after the child was waited for
     os.waitpid(child, 0)
     with os.fdopen(read_end, "rb") as said:
         return said.read().decode()
@@ -234,7 +235,7 @@ def _listen_confined(supervisor: _socket.socket) -> str:
         tied = on_loopback(server)
     except OSError as error:
         return error.strerror or str(error)
-    return "" if tied else "the kernel did not tie a socket to the loopback interface"
+    return "" if tied else "the kernel did not bind a socket to the loopback interface"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""A container's output on disk: files of bounded size, of which the oldest are removed, with kubelet's
+"""A container's output on disk, in files of bounded size. The oldest are removed. The limits are kubelet's
 defaults.
 
-The file ``log`` holds the beginning, ``log.<position>`` what follows from that position of the whole output.
-Names and contents never change, so a position stays valid for a reader while the shim starts the next file.
+The file ``log`` contains the beginning of the output; ``log.<position>`` continues at that position. Files
+are only appended to and never renamed, so a position stays valid for a reader while the shim starts the next
+file.
 
-Each file has a ``<file>.times`` with one record for each piece of output as the shim read it. A record is 16
-bytes: the position of the piece in the whole output, and when it was read, in nanoseconds since the epoch;
-both little-endian and never decreasing. It is written before its piece.
+Each file has a ``<file>.times`` with one record for each piece of output that the shim read. A record has 16
+bytes: the position of the piece in the whole output, and when it was read, in nanoseconds since the epoch.
+Both are little-endian and never decrease. A record is written before its piece.
 
-Standard library only: `shim` loads this module.
+The module uses only the standard library, because `shim` loads it.
 """
 
 from __future__ import annotations  # the types cost nothing at run time
@@ -19,17 +20,17 @@ import time
 from bisect import bisect_right
 
 MAX_BYTES = 10 * 1024 * 1024
-"""Size from which the next file is started: kubelet's ``containerLogMaxSize``."""
+"""Size at which the next file is started: the default of kubelet's ``containerLogMaxSize``."""
 MAX_FILES = 5
-"""Files kept: kubelet's ``containerLogMaxFiles``."""
+"""Number of files that are kept: the default of kubelet's ``containerLogMaxFiles``."""
 LINE_BYTES = 1024 * 1024
-"""How much larger a file may become in order to end with a whole line."""
+"""How much a file may exceed this size in order to end with a complete line."""
 RECORD_BYTES = 16
 _PIECE = 64 * 1024
 
 
 class LogFiles:
-    """The output of one start of a container, for readers.
+    """Reads the output of one start of a container.
 
     Args:
         log: path of the first file.
@@ -39,7 +40,7 @@ class LogFiles:
         self._folder, self._name = os.path.split(log)
 
     def begins(self) -> list[int]:
-        """The positions at which the existing files begin, ascending."""
+        """The positions at which the existing files begin, in ascending order."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -53,24 +54,24 @@ class LogFiles:
         return os.path.join(self._folder, f"{self._name}.{begin}" if begin else self._name)
 
     def times(self, begin: int) -> str:
-        """The times of the file that begins at a position."""
+        """The file with the times of the file that begins at a position."""
         return f"{self.path(begin)}.times"
 
     def end(self) -> int:
-        """Where the output ends now."""
+        """The position at which the output ends now."""
         begins = self.begins()
         return begins[-1] + os.path.getsize(self.path(begins[-1])) if begins else 0
 
     def read(self, position: int, size: int) -> tuple[int, bytes]:
-        """At most `size` bytes of one file, from a position, or from the oldest byte that is left; with their
-        position."""
+        """Read at most `size` bytes of one file, from a position or from the oldest byte that still exists.
+        Returns their position and the bytes."""
         while begins := self.begins():
             begin = begins[max(bisect_right(begins, position) - 1, 0)]
             position = max(position, begin)
             try:
                 descriptor = os.open(self.path(begin), os.O_RDONLY)
             except FileNotFoundError:
-                continue  # it has just been removed
+                continue  # the file has just been removed
             try:
                 return position, os.pread(descriptor, size, position - begin)
             finally:
@@ -86,22 +87,22 @@ class LogFiles:
 
 
 def log_output(output: int, log: str) -> None:
-    """Write what comes from a pipe until its other end is closed.
+    """Write the output from a pipe to log files until its other end is closed.
 
     Args:
-        output: the pipe.
+        output: file descriptor of the pipe.
         log: path of the first file.
     """
     keeper, last = _Keeper(LogFiles(log)), 0
     while piece := os.read(output, _PIECE):
         last = max(last, time.time_ns())
-        with contextlib.suppress(OSError):  # a full disk loses output; the container goes on
+        with contextlib.suppress(OSError):  # a full disk loses output, but the container continues
             keeper.keep(piece, last)
     keeper.close()
 
 
 class _Keeper:
-    """Appends to the newest file, and starts another when it is full."""
+    """Appends to the newest file and starts another one when it is full."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
@@ -111,7 +112,7 @@ class _Keeper:
         self._open: list[int] = []
 
     def keep(self, piece: bytes, nanoseconds: int) -> None:
-        """Append a piece of output that was read at a time."""
+        """Append a piece of output and the time at which it was read."""
         if not self._open or self._is_full():
             self._go_on()
         text, times = self._open
@@ -132,8 +133,8 @@ class _Keeper:
         return self._size >= enough or self._times_size >= MAX_BYTES
 
     def _go_on(self) -> None:
-        """Open the newest file, or a new one if that is open and full; first removes the oldest to make
-        room."""
+        """Open the newest file, or a new one if that is already open and full. First remove the oldest
+        files."""
         if self._open:
             for begin in self._files.begins()[: 1 - MAX_FILES]:
                 os.unlink(self._files.path(begin))

@@ -1,4 +1,4 @@
-"""Output of containers for ``pods/log``: read from the attempts' files, followed until the container ends."""
+"""Serves ``pods/log``: reads the output of containers from the files of their attempts."""
 
 import asyncio
 import bisect
@@ -22,7 +22,7 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
     """The requested part of a container's output.
 
     Raises:
-        ApiError: 400, it has not started.
+        ApiError: 400, the container has not started.
     """
     attempt = container.attempt_of(previous=request.previous) if container else None
     if container is None or attempt is None:
@@ -37,7 +37,7 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
     left = request.limit_bytes
     begins_line = True
     async for at, piece in _pieces(attempt, position, request):
-        begins_line = begins_line or at != position  # what was between them has been removed
+        begins_line = begins_line or at != position  # the output in between has been removed
         position = at + len(piece)
         answer = times.stamp(piece, at, begins_line=begins_line) if request.timestamps else piece
         begins_line = piece.endswith(b"\n")
@@ -49,7 +49,7 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
 async def _pieces(attempt: Attempt, position: int, request: LogRequest) -> AsyncIterator[tuple[int, bytes]]:
     """The output from `position` on, with the position of each piece."""
     while True:
-        # Asked before reading, so that what is written before the end is read after it.
+        # Checked before reading, so that everything that is written before the end is read.
         ended = attempt.ended() is not None
         position, piece = attempt.output.read(position, _PIECE)
         if piece:
@@ -62,10 +62,10 @@ async def _pieces(attempt: Attempt, position: int, request: LogRequest) -> Async
 
 
 class LineTimes:
-    """When the lines of an attempt's log were written, as its shim recorded it (`log_files`).
+    """When the lines of an attempt's log were written, from the shim's records (`log_files`).
 
     Args:
-        attempt: with the log; without records, its lines count as written at its start.
+        attempt: the attempt. If it has no records, all its lines get the time of its start.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -73,12 +73,12 @@ class LineTimes:
         self._started = attempt.started_at() or datetime.now(UTC)
 
     def stamp(self, piece: bytes, position: int, *, begins_line: bool) -> bytes:
-        """A piece of the log with the time before each line that begins in it.
+        """Prefix each line that begins in a piece of the log with its time.
 
         Args:
             piece: the piece.
-            position: of the piece in the output; all of it is in one file.
-            begins_line: whether it begins with a new line.
+            position: position of the piece in the output. The whole piece must be in one file.
+            begins_line: whether the piece begins at the start of a line.
         """
         stamped: list[bytes] = []
         with self._records(position) as records:
@@ -89,7 +89,7 @@ class LineTimes:
         return b"".join(stamped)
 
     def first_since(self, since: datetime) -> int | None:
-        """The position of the first piece written at a time or later; None if there is none."""
+        """The position of the first piece that was written at a time or later; None if there is none."""
         for begin in self._files.begins():
             with self._records(begin) as records:
                 if (found := records.first_since(int(since.timestamp() * 1e9))) is not None:
@@ -98,7 +98,7 @@ class LineTimes:
 
     @contextlib.contextmanager
     def _records(self, position: int) -> "Iterator[_Records]":
-        """The records of the file that contains a position."""
+        """Open the records of the file that contains a position."""
         begin = max((one for one in self._files.begins() if one <= position), default=0)
         try:
             descriptor = os.open(self._files.times(begin), os.O_RDONLY)
@@ -126,7 +126,7 @@ class _Records:
         return int.from_bytes(os.pread(self._descriptor, 8, number * RECORD_BYTES + 8), "little")
 
     def time_of(self, position: int) -> bytes:
-        """When a byte of the log was written; call it with ascending positions."""
+        """When a byte of the log was written, as text. Must be called with ascending positions."""
         after = bisect.bisect_right(self._numbers, position, lo=self._last, key=self._begin)
         self._last = max(after - 1, 0)
         seconds, nanoseconds = divmod(self._time(self._last) if after else self._started, 10**9)
@@ -141,17 +141,17 @@ class _Records:
 
 
 def _first_since(output: LogFiles, times: LineTimes, since: datetime) -> int:
-    """The position of the first line written at a time or later: at or after the first such piece."""
+    """The position of the first line that was written at a time or later."""
     begins, end = (
         output.begins(),
         output.end(),
-    )  # before the records are read: what is written meanwhile is newer
+    )  # read before the records, because everything that is written meanwhile is newer
     position = times.first_since(since) if begins else 0
     if position is None:
         return end
     if not begins or position <= begins[0]:
         return position
-    position -= 1  # a line begins here if the one before has just ended
+    position -= 1  # a line begins at the position if the previous byte is a line end
     while True:
         position, piece = output.read(position, _PIECE)
         if (at := piece.find(b"\n")) >= 0 or not piece:
@@ -169,10 +169,11 @@ def _start(output: LogFiles, lines: int | None) -> int:
     left = lines
     first = True
     while begins and position > begins[0]:
-        # A block lies in one file, so that one call reads all of it.
+        # A block does not cross a file boundary, so that one call reads all of it.
         begin = max(position - _PIECE, *(one for one in begins if one < position))
         _, block = output.read(begin, position - begin)
-        at = len(block) - 1 if first and block.endswith(b"\n") else len(block)  # the last line's own end
+        # The newline of the last line does not begin another line.
+        at = len(block) - 1 if first and block.endswith(b"\n") else len(block)
         position, first = begin, False
         while (at := block.rfind(b"\n", 0, at)) >= 0:
             left -= 1

@@ -1,4 +1,4 @@
-"""One pod's loop: observe its containers, decide, act, write its status; until nothing of it is left."""
+"""The loop of one pod: observe its containers, decide, act and write its status, until the pod is gone."""
 
 import asyncio
 import shutil
@@ -35,10 +35,10 @@ class WorkerContext:
 
     Attributes:
         client: the API.
-        events: recorder.
-        network: addresses and ports.
-        launches: what containers are launched with.
-        back_off: first pause before a restart.
+        events: records events.
+        network: assigns addresses and ports.
+        launches: prepares the launches of containers.
+        back_off: pause before the first restart of a container.
     """
 
     client: LocalClient
@@ -53,7 +53,7 @@ class PodWorker:
 
     Args:
         pod: as read from the API.
-        folder: the pod's own.
+        folder: folder of the pod.
         services: what all pods share.
     """
 
@@ -87,27 +87,27 @@ class PodWorker:
 
     def _host_port(self, port: int | str) -> int | None:
         number = named_port(self.pod.spec.all_containers, port)
-        # A port that the pod never declared is one that its process opened by itself, on this very machine.
+        # A port that the pod does not declare is one that its process has opened on this machine.
         return None if number is None else self._services.network.attach(self.pod).ports.get(number, number)
 
     def update(self, pod: Pod | None) -> None:
-        """The API's current version of the pod; None if it is gone."""
+        """Take the current version of the pod from the API; None if it no longer exists."""
         self.gone = self.gone or pod is None
         self.pod = pod or self.pod
         self._wake.set()
 
     @property
     def occupies(self) -> bool:
-        """Whether processes of the pod live or may be started."""
+        """Whether processes of the pod run or may be started."""
         if self.done.is_set():
             return False
         if not self._recovered:
-            return True  # an earlier cluster process may have left something that runs
+            return True  # an earlier cluster process may have left running processes
         return not self.pod.finished or any(one.state.running for one in self._containers.values())
 
     def refresh(self) -> None:
-        """A ConfigMap or Secret of its namespace changed: update volumes, and start containers that waited
-        for it."""
+        """Update volumes, and start containers that waited for a missing object, after a ConfigMap or Secret
+        of the namespace changed."""
         try:
             if self.occupies and self.pod.spec.volumes and self._folder.is_dir():
                 self._services.launches.refresh(self.pod, self._folder)
@@ -119,7 +119,7 @@ class PodWorker:
         return self._containers.get(name)
 
     def check_memory(self, snapshot: Callable[[], ProcessSnapshot]) -> None:
-        """Enforce the memory limits of its containers."""
+        """Enforce the memory limits of the pod's containers."""
         for container in self._containers.values():
             container.check_memory(snapshot)
 
@@ -135,7 +135,7 @@ class PodWorker:
             self._wake.set()
 
     async def run(self) -> None:
-        """Work until nothing of the pod is left."""
+        """Run the loop until the pod is gone."""
         try:
             while not self._try(self._recover):
                 await self._sleep()
@@ -146,18 +146,18 @@ class PodWorker:
             self.done.set()
 
     def _try(self, step: Callable[[], bool]) -> bool:
-        """Run a step; as in kubelet, an error of one pod is reported and retried, and does not affect other
-        pods."""
+        """Run a step. As in kubelet, an error of one pod is reported, retried later, and does not affect
+        other pods."""
         try:
             return step()
-        except Exception as error:  # noqa: BLE001 - told in the log, in an event, and tried again
+        except Exception as error:  # noqa: BLE001 - reported in the log and an event, and retried
             _log.exception("pod not synced", pod=self.pod.key)
             self.complain(error)
             self._wake_at = datetime.now(UTC) + lifecycle.RETRY_CONFIG
             return False
 
     def complain(self, error: Exception) -> None:
-        """Report an error to the pod's user."""
+        """Report an error in an event of the pod."""
         self._services.events.warning(self.pod, "FailedSync", f"error syncing pod: {error}")
 
     def _recover(self) -> bool:
@@ -193,7 +193,7 @@ class PodWorker:
         )
 
     def _step(self) -> bool:
-        """One round. Returns whether the pod is finished."""
+        """Run one iteration of the loop. Returns whether the pod is finished."""
         self._wake.clear()
         decision = lifecycle.decide(self._situation())
         self._doom = decision.failure or self._doom
@@ -205,7 +205,7 @@ class PodWorker:
         over = decision.finished and not decision.start
         self._write_status(finished=over)
         if over:
-            remove_memory(self.pod.metadata.uid)  # the volumes on disk stay until the pod is deleted
+            remove_memory(self.pod.metadata.uid)  # volumes on disk stay until the pod is deleted
         return over and self._finalise()
 
     def _start(self, container: ContainerRunner) -> None:
@@ -249,19 +249,19 @@ class PodWorker:
             self.pod = Pod.model_validate(updated)
 
     def _finalise(self) -> bool:
-        """Complete a deletion that waited for this pod's end. Returns whether the pod needs no more
-        watching."""
+        """Complete a deletion that waited for the end of this pod. Returns whether the loop is done with the
+        pod."""
         if self.gone:
             return True
         meta = self.pod.metadata
         if meta.deletion_timestamp is None:
-            return False  # finished, but its logs are still read
+            return False  # finished, but its logs can still be read
         try:
             self._services.client.delete("pods", meta.name, meta.namespace, grace=0, uid=meta.uid)
         except ApiError as error:
             if error.code != _NOT_FOUND:
                 raise
-        # With finalizers of others it stays until they are gone; nothing of it runs.
+        # If it has finalizers, it stays until they are removed. None of its processes runs.
         self.gone = self._services.client.find("pods", meta.name, meta.namespace) is None
         return self.gone
 
@@ -270,12 +270,12 @@ class PodWorker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def shut_down(self, grace: float) -> None:
-        """The node shuts down: end the processes, and record why for the cluster's next start."""
+        """End the processes because the node shuts down, and record that for the cluster's next start."""
         running = [one for one in self._containers.values() if one.state.running]
         for container in running:
             container.stop(min(grace, float(self.pod.spec.termination_grace_period_seconds)), NODE_RESTARTED)
         await asyncio.gather(*(one.ended() for one in running))
 
     async def close(self) -> None:
-        """Stop watching; processes continue."""
+        """Stop the loop. Processes continue."""
         await asyncio.gather(*(one.close() for one in self._containers.values()))

@@ -1,4 +1,5 @@
-"""Probes and hooks: their actions, and the thresholds that turn results into readiness, start and death."""
+"""Probes and hooks: their actions, and the thresholds that decide whether a container has started, is ready
+or must be killed."""
 
 import asyncio
 import contextlib
@@ -17,7 +18,7 @@ _OUTPUT_BYTES = 1024
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of one check, with the observation if it failed."""
+    """The result of one check. If it failed, `message` says what was observed."""
 
     ok: bool
     message: str = ""
@@ -28,9 +29,9 @@ class ProbeState:
     """The state of a probe.
 
     Attributes:
-        passing: the current verdict.
-        successes: consecutive, up to the last check.
-        failures: likewise.
+        passing: whether the probe currently counts as successful.
+        successes: number of consecutive successes up to the last check.
+        failures: number of consecutive failures up to the last check.
     """
 
     passing: bool
@@ -38,7 +39,7 @@ class ProbeState:
     failures: int = 0
 
     def after(self, result: ProbeResult, probe: Probe) -> "ProbeState":
-        """The state after one more check; the verdict changes only after as many equal results as the probe's
+        """The state after one more check. `passing` changes only after as many equal results as the probe's
         threshold."""
         if result.ok:
             successes = self.successes + 1
@@ -52,8 +53,8 @@ class ProbeTarget:
     """How to reach a container.
 
     Attributes:
-        command: wraps a command so that it runs in the container's environment.
-        port: the host port of a container's port by number or name, None if it has none.
+        command: returns the command line that runs a command in the container's environment.
+        port: returns the host port of a container's port, given by number or name; None if there is none.
     """
 
     command: Callable[[Sequence[str]], list[str]]
@@ -66,7 +67,7 @@ async def check(handler: Handler, target: ProbeTarget, seconds: float) -> ProbeR
     Args:
         handler: the action.
         target: the container.
-        seconds: the time-out.
+        seconds: timeout.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -105,7 +106,7 @@ async def _get(action: HttpGetAction, port: int) -> ProbeResult:
     url = f"{action.scheme.lower()}://{LOOPBACK}:{port}/{action.path.lstrip('/')}"
     headers = [(header.name, header.value) for header in action.http_headers]
     try:
-        # As kubelet: the certificate is not verified, and redirects count as success.
+        # As in kubelet, the certificate is not verified and redirects count as success.
         async with httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
             answer = await client.get(url, headers=headers)
     except httpx.HTTPError as error:
@@ -134,12 +135,12 @@ async def _execute(command: Sequence[str]) -> ProbeResult:
 async def watch(
     probe: Probe, target: ProbeTarget, *, passing: bool
 ) -> AsyncIterator[tuple[ProbeState, ProbeResult]]:
-    """Repeat a probe for ever; yields the verdict and the result after each check.
+    """Repeat a probe without end. Yields the state and the result after each check.
 
     Args:
-        probe: with its times and thresholds.
+        probe: the probe with its times and thresholds.
         target: the container.
-        passing: the verdict before the first check.
+        passing: whether the probe counts as successful before the first check.
     """
     await asyncio.sleep(probe.initial_delay_seconds)
     health = ProbeState(passing)

@@ -1,5 +1,5 @@
-"""Processes of containers: found by ancestry and by mark, which each has in its environment; and their
-memory, with each page counted once where it matters.
+"""Finds processes of containers, by ancestry and by the mark in their environment, and measures their
+memory.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ _KILL_SECONDS = 5.0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process with this id and start time (clock ticks) lives; the id alone may belong to another
-    one by now."""
+    """Whether the process with this id and start time (clock ticks) exists. The id alone is not enough: it
+    may have been reused."""
     try:
         process = psutil.Process(pid)
         return shim.start_ticks(pid) == start and process.status() != psutil.STATUS_ZOMBIE
@@ -29,7 +29,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def marked(prefix: str) -> Iterator[psutil.Process]:
-    """The living processes whose mark begins with `prefix` (a pod's uid, or a whole mark)."""
+    """The running processes whose mark begins with `prefix` (a pod's uid, or a whole mark)."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             value = process.environ().get(MARK, "")
@@ -38,9 +38,9 @@ def marked(prefix: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(prefix: str) -> int:
-    """SIGKILL every process with that mark until none is left. Returns how many there were.
+    """Send SIGKILL to all processes with that mark until none is left. Returns how many there were.
 
-    Blocks as long as the kernel needs, at most a few seconds (a process in uninterruptible sleep remains).
+    Blocks until they have ended, but at most a few seconds: a process in uninterruptible sleep remains.
     """
     deadline = time.monotonic() + _KILL_SECONDS
     seen: set[int] = set()
@@ -57,7 +57,7 @@ def kill_marked(prefix: str) -> int:
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _PARENT_FIELD, _RESIDENT_FIELD = 1, 21
-"""Positions in ``/proc/<pid>/stat`` after the command's name."""
+"""Indices of fields in ``/proc/<pid>/stat``, counted after the command's name."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class ProcessSnapshot:
     """All processes at one moment, read once for all containers.
 
     Attributes:
-        children: by process id.
-        resident: resident bytes by process id, including shared pages.
+        children: ids of the child processes, by process id.
+        resident: resident memory in bytes, including shared pages, by process id.
     """
 
     children: dict[int, list[int]]
@@ -77,9 +77,9 @@ class ProcessSnapshot:
         """Read ``/proc``."""
         children: dict[int, list[int]] = {}
         resident: dict[int, int] = {}
-        for name in os.listdir("/proc"):  # noqa: PTH208 - twice a second: no Path for each process
+        for name in os.listdir("/proc"):  # noqa: PTH208 - twice a second; a Path for each process is too slow
             if name.isdigit():
-                with contextlib.suppress(OSError):  # it has just ended
+                with contextlib.suppress(OSError):  # the process has just ended
                     fields = (
                         Path("/proc", name, "stat").read_text(errors="replace").rpartition(")")[2].split()
                     )
@@ -88,9 +88,9 @@ class ProcessSnapshot:
         return cls(children, resident)
 
     def over_limit(self, shim_pid: int, limit: float) -> bool:
-        """Whether the processes below a shim use more than `limit` bytes.
+        """Whether the descendants of a shim use more than `limit` bytes.
 
-        The sum of resident sizes is known and counts shared pages several times; only if it exceeds the
+        The sum of the resident sizes is cheap but counts shared pages several times. Only if it exceeds the
         limit, the proportional sizes are read, which count each page once.
         """
         tree = list(self.below(shim_pid))

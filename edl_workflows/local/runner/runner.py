@@ -1,5 +1,5 @@
-"""All pods of the node: one worker for each, memory limits, logs, and recovery after an earlier cluster
-process."""
+"""Runs all pods of the node, each with its own worker. Enforces memory limits, serves logs, and takes over
+from an earlier cluster process."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ class Runner:
 
     Args:
         node: the node's name.
-        folder: for the pods' folders, one per uid.
+        folder: folder that contains a folder for each pod, named by its uid.
         pods: all pods, kept current.
         services: what all pods share.
     """
@@ -41,24 +41,24 @@ class Runner:
         self._pods = pods
         self._services = services
         self._workers: dict[str, PodWorker] = {}
-        # Of thousands of pods few run: what is done often looks at these alone.
+        # Of thousands of pods few run. Frequent checks look only at these.
         self._active: dict[str, PodWorker] = {}
         self._uids: dict[str, set[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         pods.listen(self._changed)
 
     def occupying(self) -> dict[str, Pod]:
-        """The pods whose processes live or may be started, by key."""
+        """The pods whose processes run or may be started, by key."""
         return {worker.pod.key: worker.pod for worker in self._occupying()}
 
     def _occupying(self) -> list[PodWorker]:
-        # What has ended does not run again.
+        # A pod that has ended does not run again.
         self._active = {uid: worker for uid, worker in self._active.items() if worker.occupies}
         return list(self._active.values())
 
     async def clean_up(self) -> None:
-        """End what belongs to pods that were deleted while the cluster was down. Call it once, with current
-        `pods`."""
+        """Kill processes and delete folders of pods that were deleted while the cluster was down. Call it
+        once, when `pods` is current."""
         await asyncio.to_thread(remove_orphaned_memory)
         known = {pod.metadata.uid for pod in self._pods.objects.values()}
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,8 +84,8 @@ class Runner:
 
     def _adopt(self, pod: Pod) -> None:
         uid = pod.metadata.uid
-        # Pods deleted by force are being killed right now: whoever comes after them gets their name and
-        # ports.
+        # The processes of pods that were deleted by force are still being killed. The worker waits for them,
+        # since its pod may get their name and ports.
         namesakes = [self._workers[one] for one in self._uids.get(pod.key, ())]
         leaving = [*namesakes, *(one for one in self._occupying() if one.gone)]
         worker = PodWorker(pod, self._folder / uid, self._services)
@@ -107,7 +107,7 @@ class Runner:
         self._services.network.touch()
 
     async def run(self) -> None:
-        """Enforce limits of memory and volumes until cancelled."""
+        """Enforce the limits of memory and volumes until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch_memory())
             group.create_task(self._watch_volumes())
@@ -122,25 +122,25 @@ class Runner:
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_POLL_SECONDS)
-            snapshot = functools.cache(ProcessSnapshot.take)  # read only if some container has a limit
+            snapshot = functools.cache(ProcessSnapshot.take)  # taken only if a container has a limit
             for worker in self._occupying():
                 with _alone(worker):
                     worker.check_memory(snapshot)
 
     def refresh(self, key: str) -> None:
-        """A ConfigMap or Secret (``namespace/name``) changed."""
+        """Update the pods of a namespace after a ConfigMap or Secret (``namespace/name``) changed."""
         namespace, _, name = key.partition("/")
         for worker in self._occupying():
             if worker.pod.metadata.namespace == namespace and name in references(worker.pod):
                 worker.refresh()
 
     def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
-        """A container's output; the API server's `LogProvider`."""
+        """A container's output. This is the API server's `LogProvider`."""
         worker = self._workers.get(request.uid)
         return logs.read(request, worker.container(request.container) if worker else None)
 
     async def shut_down(self, grace: float) -> None:
-        """End all processes; their pods are updated at the next start."""
+        """End all processes. The status of their pods is updated at the next start."""
         workers = list(self._workers.values())
         for task in list(self._tasks.values()):
             task.cancel()
@@ -151,10 +151,10 @@ class Runner:
 
 @contextlib.contextmanager
 def _alone(worker: PodWorker) -> Iterator[None]:
-    """Report an error of one pod for that pod, and continue with the others."""
+    """Report an error of one pod, and continue with the others."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - told in the log and in an event of the pod
+    except Exception as error:  # noqa: BLE001 - reported in the log and in an event of the pod
         _log.exception("limits of a pod not enforced", pod=worker.pod.key)
         worker.complain(error)
 
@@ -166,7 +166,7 @@ async def _run(worker: PodWorker, after: list[PodWorker]) -> None:
 
 
 def lookups(config_maps: Mapping[str, Object], secrets: Mapping[str, Object], namespace: str) -> Lookups:
-    """Contents of a namespace's ConfigMaps and Secrets."""
+    """Functions that look up the contents of a namespace's ConfigMaps and Secrets."""
 
     def config_map(name: str) -> Mapping[str, bytes] | None:
         obj = config_maps.get(f"{namespace}/{name}")

@@ -1,23 +1,24 @@
-"""The process above a container: starts it, forwards signals, ends everything that it started, records how it
-ended.
+"""The parent process of a container: starts it, forwards signals, kills its remaining processes when it ends,
+and records how it ended.
 
-Run as a file (``python -I -S shim.py FOLDER``), one for each start of a container; it uses only the standard
-library (as do `listening` and `log_files`), since it must start fast and stay small. It outlives the cluster
-process, which finds it again by what it writes:
+It runs as a file (``python -I -S shim.py FOLDER``), one for each start of a container. It uses only the
+standard library, as do `listening` and `log_files`, because it must start fast and stay small. It outlives
+the cluster process, whose successor finds it by the files that it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
 - ``log…``: the container's output, and when each piece of it was written (`log_files`);
-- ``exit.json``: how it ended, as the shim's last act.
+- ``exit.json``: how the container ended; the shim writes it last.
 
-SIGTERM is forwarded to the container's main process; SIGUSR1 means SIGKILL to all of its processes. When the
-main process ends, its remaining descendants are killed, as with the first process of a container elsewhere.
-If the spec says so, the shim keeps the container's servers on the loopback interface (`listening`).
+SIGTERM is forwarded to the container's main process; on SIGUSR1 the shim sends SIGKILL to all processes of
+the container. When the main process ends, its remaining descendants are killed, as in a container with a PID
+namespace. If the spec says so, the shim restricts the container's servers to the loopback interface
+(`listening`).
 
-``python -I -S shim.py FOLDER --exec JSON`` runs one command in the container's environment (probes, hooks) in
-its own place.
+``python -I -S shim.py FOLDER --exec JSON`` turns into a command in the container's environment, for probes
+and hooks.
 """
 
-from __future__ import annotations  # the types cost nothing at run time
+from __future__ import annotations  # so that annotations are not evaluated
 
 import contextlib
 import ctypes
@@ -29,12 +30,12 @@ import sys
 import time
 from _thread import allocate_lock, start_new_thread
 
-if __name__ == "__main__":  # run as a file: `edl_workflows` must be found, after all else
+if __name__ == "__main__":  # run as a file: `edl_workflows` must be importable; last in the path
     sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), *3 * [os.pardir])))
 
 from edl_workflows.local.runner import listening, log_files
 
-TYPE_CHECKING = False  # `typing` itself costs as much as the rest
+TYPE_CHECKING = False  # importing `typing` would take as long as all other imports
 if TYPE_CHECKING:
     import _socket
     from _thread import LockType
@@ -48,7 +49,8 @@ _NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
 _READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _LOCKED = {os.ST_NOSUID: 2, os.ST_NODEV: 4, os.ST_NOEXEC: 8}
 _DRAIN_SECONDS = 5.0
-"""How long output is awaited after the container's end: a process outside may hold its pipe open."""
+"""How long to wait for output after the container's end: a process outside the container may keep its pipe
+open."""
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -69,7 +71,7 @@ def main(arguments: list[str]) -> None:
 
 def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:
     """Run one more command in a container's environment and exit with its result."""
-    if not spec.get("loopbackOnly"):  # nor in the spec of a container that an older version started
+    if not spec.get("loopbackOnly"):  # absent if an older version started the container
         _become(spec, argv)
     ours, theirs = listening.channel()
     child = os.fork()
@@ -83,7 +85,7 @@ def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:
 
 
 def supervise(folder: str, spec: dict[str, Any]) -> None:
-    """Start the container, wait for its end, leave nothing behind."""
+    """Start the container, wait for its end, and kill its remaining processes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     read_end, write_end = os.pipe()
@@ -111,7 +113,7 @@ def supervise(folder: str, spec: dict[str, Any]) -> None:
 
 
 def _start_logging(output: int, log: str) -> LockType:
-    """Log `output` in a thread. The returned lock is released when all of it is logged."""
+    """Log `output` in a thread. The returned lock is released when all output is logged."""
     done = allocate_lock()
     done.acquire()
 
@@ -126,17 +128,17 @@ def _start_logging(output: int, log: str) -> LockType:
 
 
 def start_ticks(pid: int | str) -> int:
-    """When a process started, in clock ticks since boot; with its id this identifies a process for ever."""
+    """When a process started, in clock ticks since boot. Together with its id this identifies a process."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         return int(file.read().rpartition(")")[2].split()[19])
 
 
 def _wait(main_pid: int) -> int:
-    """The wait status of the main process; handles signals that arrive meanwhile."""
+    """Wait for the main process, handling signals meanwhile. Returns its wait status."""
     while True:
         received = signal.sigwait(_WATCHED)
         if received in (signal.SIGTERM, signal.SIGINT):
-            os.kill(main_pid, signal.SIGTERM)  # not reaped yet, so the id is still its own
+            os.kill(main_pid, signal.SIGTERM)  # not reaped yet, so its id cannot have been reused
         elif received == signal.SIGUSR1:
             _kill_children()
         for pid, status in _reap():
@@ -156,8 +158,8 @@ def _reap() -> Iterator[tuple[int, int]]:
 
 
 def _end_all() -> None:
-    """Kill every descendant: orphans become our children, so killing our children repeatedly gets them
-    all."""
+    """Kill all descendants. Orphans become children of this process, so killing its children repeatedly
+    reaches all."""
     while True:
         _kill_children()
         try:
@@ -173,7 +175,7 @@ def _kill_children() -> None:
 
 
 def children() -> list[int]:
-    """Ids of our direct children."""
+    """Ids of the direct children of this process."""
     own, found = os.getpid(), []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -192,17 +194,17 @@ def _exit_code(status: int) -> int:
 
 
 def _child(spec: dict[str, Any], report: int, output: int, channel: _socket.socket | None) -> NoReturn:
-    """In the new process: become the container, or report why not."""
+    """In the new process: execute the container's program, or report why that failed."""
     try:
         _become(spec, spec["argv"], output, channel)
     except SetupError as error:
         failure = {"reason": CONFIG_ERROR, "message": str(error)}
     except OSError as error:
         failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error.strerror}"}
-    except ValueError as error:  # a null character among arguments or variables
+    except ValueError as error:  # a null character in arguments or variables
         failure = {"reason": START_ERROR, "message": f"exec {spec['argv'][0]!r}: {error}"}
     os.write(report, json.dumps(failure).encode())
-    with contextlib.suppress(OSError):  # who reads the log wants to know, too
+    with contextlib.suppress(OSError):  # for readers of the log
         os.write(output, f"the container can't be started: {failure['message']}\n".encode())
     os._exit(START_ERROR_CODE)
 
@@ -210,13 +212,14 @@ def _child(spec: dict[str, Any], report: int, output: int, channel: _socket.sock
 def _become(
     spec: dict[str, Any], argv: list[str], output: int | None = None, channel: _socket.socket | None = None
 ) -> NoReturn:
-    """Turn this process into `argv` in the container's environment.
+    """Execute `argv` in the container's environment, in place of this process.
 
     Args:
-        spec: the container's.
+        spec: the container's launch spec.
         argv: the command.
-        output: the container's output; None for one more command, which keeps its own.
-        channel: to the process that keeps its servers on loopback; None: they may listen anywhere.
+        output: the container's output; None for an additional command, which keeps its own.
+        channel: channel to the process that restricts its servers to loopback; None: they may listen on all
+            interfaces.
 
     Raises:
         SetupError: the environment cannot be set up.
@@ -232,17 +235,17 @@ def _become(
         raise SetupError(f"workingDir {spec['cwd']!r}: {error.strerror}") from error
     if output is not None:
         _redirect(output)
-    _end_with_parent()  # the container goes with its shim; what it started is found by its mark
+    _end_with_parent()  # the main process ends with its shim; its descendants are found by their mark
     if spec["noNewPrivileges"]:
         _libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # Python ignores or handles these
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # Python has changed these
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if channel is not None:
         try:
             listening.confine(channel)
         except OSError as error:
-            raise SetupError(f"servers can't be kept on loopback: {error.strerror}") from error
+            raise SetupError(f"servers can't be restricted to loopback: {error.strerror}") from error
     os.execvpe(argv[0], argv, spec["env"])
 
 
@@ -257,7 +260,7 @@ def _redirect(output: int) -> None:
 
 
 def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
-    """Enter a new mount namespace (and a user namespace, if we are not root) with the volumes in place."""
+    """Enter a new mount namespace, and without root a user namespace, and mount the volumes in it."""
     uid, gid = os.getuid(), os.getgid()
     flags = _NEW_NAMESPACE | (0 if uid == 0 else _NEW_USER)
     _call("unshare", _libc.unshare(flags))
@@ -270,7 +273,7 @@ def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
             with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
                 file.write(text)
     _mount(None, "/", None, _RECURSIVE | _PRIVATE)
-    # Shallow targets first: a volume may lie inside another.
+    # Targets near the root first, since a volume may be mounted inside another.
     for mount in sorted(mounts, key=lambda one: one["target"].count("/")):
         target = os.path.realpath(mount["target"])
         directory = stat.S_ISDIR(os.stat(mount["source"]).st_mode)
@@ -282,16 +285,16 @@ def _enter_mounts(mounts: list[dict[str, Any]], scratch: str) -> None:
 def _bind(source: str, target: str, *, read_only: bool = False) -> None:
     _mount(source, target, None, _BIND | _RECURSIVE)
     if read_only:
-        # What the outer mount is locked to must be said again.
+        # A remount must repeat the flags that are locked on the outer mount.
         present = os.statvfs(target).f_flag
         locked = sum(flag for seen, flag in _LOCKED.items() if present & seen)
         _mount(None, target, None, _BIND | _REMOUNT | _READ_ONLY | locked)
 
 
 def _make_mount_point(target: str, directory: bool, scratch: str) -> None:
-    """Create a missing mount point without touching the machine's files: in this namespace, the nearest
-    parent folder gets a writable copy (in memory, with its entries bound into it), like a container's own
-    layer elsewhere."""
+    """Create a missing mount point without changing the machine's files. In this namespace the nearest
+    existing parent folder is replaced by a folder in memory into which its entries are bind-mounted, similar
+    to the writable layer of a container."""
     above = os.path.dirname(target)
     while not os.path.isdir(above):
         above = os.path.dirname(above)

@@ -1,4 +1,4 @@
-"""A pod's ``status`` as kubelet writes it: a pure function of the pod and its containers' states."""
+"""Computes a pod's ``status`` as kubelet writes it: a pure function of the pod and its containers' states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class PodAddresses:
-    """The pod's address, the node's, and the id prefix for ``containerID``."""
+    """IP addresses of the pod and of the node, and the prefix of ``containerID``."""
 
     pod_ip: str
     host_ip: str
@@ -24,7 +24,7 @@ class PodAddresses:
 
 @dataclass(frozen=True)
 class PodVerdict:
-    """The decision about the pod as a whole: why it fails, and that nothing of it will run again."""
+    """The decision about the whole pod: why it fails, and whether none of its containers will run again."""
 
     failure: PodFailure | None = None
     finished: bool = False
@@ -33,13 +33,13 @@ class PodVerdict:
 def build(
     situation: PodSituation, place: PodAddresses, verdict: PodVerdict, before: Mapping[str, Any]
 ) -> Status:
-    """The whole status.
+    """The complete status.
 
     Args:
         situation: pod, container states, time.
-        place: addresses.
-        verdict: of `lifecycle.decide`.
-        before: the API's status; conditions of others and transition times are kept.
+        place: addresses and prefix.
+        verdict: the decision about the whole pod.
+        before: the status in the API. Conditions of other components and transition times are kept.
     """
     pod = situation.pod
     phase = _phase(situation, verdict)
@@ -53,7 +53,7 @@ def build(
         "podIPs": [{"ip": place.pod_ip}],
     }
     if verdict.failure is not None and not any(one.starts for one in situation.states.values()):
-        # Refused before anything started: as with kubelet, the pod's own reason is all that there is to say.
+        # The pod was rejected before any container started. As in kubelet, its status has only the reason.
         return status | _doomed(verdict.failure) | {"conditions": _conditions(situation, phase, before)}
     status["containerStatuses"] = [_container(one, situation) for one in pod.spec.containers]
     if pod.spec.init_containers:
@@ -101,7 +101,7 @@ def _container(container: Container, situation: PodSituation, *, init: bool = Fa
         "state": _state(container, state, situation),
         "lastState": {},
     }
-    # Shown as waiting, the latest end is history; shown as running or ended, the one before is.
+    # If the container is shown as waiting, its last state is the latest end, otherwise the end before that.
     last = state.ended if "waiting" in found["state"] else state.previous
     if last is not None:
         found["lastState"] = {"terminated": terminated(last)}

@@ -1,7 +1,7 @@
-"""What the runner does not support in a pod. Such a pod is refused with every reason; nothing is ignored
+"""Finds what the runner does not support in a pod. Such a pod fails with all reasons; nothing is ignored
 silently.
 
-It reads the pod as the API has it, since unsupported fields are not modelled.
+The module reads the pod as the API returns it, since unsupported fields are not modelled.
 """
 
 import functools
@@ -20,7 +20,7 @@ VOLUME_KINDS = ("configMap", "downwardAPI", "emptyDir", "hostPath", "projected",
 DEFAULT_TERMINATION_LOG = "/dev/termination-log"
 _PROJECTED = frozenset({"configMap", "secret", "downwardAPI"})
 _NO_MOUNTS = (
-    "needs a mount namespace, which this machine does not grant to this user (unprivileged user namespaces "
+    "needs a mount namespace, which this user may not create on this machine (unprivileged user namespaces "
     "are off); use a hostPath volume whose path equals mountPath"
 )
 _PROBE = (
@@ -40,7 +40,8 @@ def mounts_possible() -> bool:
 
 @functools.cache
 def loopback_obstacle() -> str:
-    """Why this user cannot keep a container's servers on the loopback interface; empty if it is possible."""
+    """Why this user cannot restrict a container's servers to the loopback interface; empty if it is
+    possible."""
     probe = subprocess.run(
         [sys.executable, "-I", "-S", listening.__file__],
         check=False,
@@ -53,12 +54,12 @@ def loopback_obstacle() -> str:
 
 
 def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:
-    """Everything in a pod that can never run here.
+    """Everything in a pod that the runner does not support.
 
     Args:
-        pod: as read from the API.
+        pod: the pod as read from the API.
         mounts: whether mount namespaces are possible.
-        uid: the user that containers run as; the current one by default.
+        uid: id of the user that containers run as; by default the current one.
     """
     spec, own = pod["spec"], os.getuid() if uid is None else uid
     found = list(_security(spec.get("securityContext") or {}, "spec.securityContext", own))
@@ -81,7 +82,8 @@ def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) ->
 def _container(container: Mapping[str, Any], path: str, uid: int) -> Iterator[Problem]:
     if not container.get("command"):
         yield Problem(
-            f"{path}.command", "required: images are not used here, so there is no command to fall back to"
+            f"{path}.command",
+            "required: the embedded cluster does not use images, so there is no default command",
         )
     for field in ("stdin", "tty", "volumeDevices"):
         if container.get(field):
@@ -126,7 +128,7 @@ def _mounts(
         where = f"{path}.volumeMounts[{index}]"
         volume = volumes.get(mount["name"])
         if volume is None:
-            yield Problem(f"{where}.name", f"Not found: {mount['name']!r} is no volume of the pod")
+            yield Problem(f"{where}.name", f"Not found: {mount['name']!r} is not a volume of the pod")
         elif not mounts and not in_place(mount, volume):
             yield Problem(where, _NO_MOUNTS)
         if ".." in Path(mount.get("subPath") or "").parts or str(mount.get("subPath") or "").startswith("/"):
@@ -139,7 +141,7 @@ def _mounts(
 
 
 def in_place(mount: Mapping[str, Any], volume: Mapping[str, Any]) -> bool:
-    """Whether the volume is at the container's path without a mount."""
+    """Whether the volume is already at the path where the container mounts it."""
     path = str((volume.get("hostPath") or {}).get("path") or "")
     plain = not mount.get("readOnly") and not mount.get("subPath") and not mount.get("subPathExpr")
     return bool(path) and plain and os.path.normpath(path) == os.path.normpath(mount["mountPath"])

@@ -1,8 +1,7 @@
 """Volumes: their contents on disk, and their mounts.
 
 ConfigMaps and Secrets are written as kubelet writes them: files are links through ``..data``, which is
-replaced as a whole, so that a reader sees one version of all files, and an update reaches a running
-container.
+replaced atomically. So a reader sees one version of all files, and an update reaches a running container.
 """
 
 import contextlib
@@ -36,7 +35,8 @@ Binary = Callable[[str], Mapping[str, bytes] | None]
 
 @dataclass(frozen=True)
 class Lookups:
-    """Contents by name, None if absent: ConfigMaps with their binary data, and Secrets."""
+    """Functions that return the data of a ConfigMap (including binary data) and of a Secret by name; None if
+    it does not exist."""
 
     config_map: Binary
     secret: Binary
@@ -46,8 +46,8 @@ class PodVolumes:
     """The volumes of one pod.
 
     Args:
-        folder: the pod's, for volumes.
-        uid: the pod's.
+        folder: folder for the pod's volumes.
+        uid: uid of the pod.
         declared: ``spec.volumes``.
         lookups: contents of ConfigMaps and Secrets.
     """
@@ -59,10 +59,10 @@ class PodVolumes:
         self._lookups = lookups
 
     def prepare(self, sources: ValueSources) -> None:
-        """Create every volume, or update it. Repeatable.
+        """Create or update all volumes.
 
         Raises:
-            ContainerConfigError: something that a volume refers to is absent, or a path is not of the
+            ContainerConfigError: an object that a volume refers to is missing, or a path is not of the
                 required type.
         """
         for name, volume in self._declared.items():
@@ -81,10 +81,10 @@ class PodVolumes:
 
         Args:
             container: the container.
-            values: its variables, for ``subPathExpr``.
+            values: variables of the container, for ``subPathExpr``.
 
         Raises:
-            ContainerConfigError: a sub-path leads out of its volume.
+            ContainerConfigError: a sub-path points outside of its volume.
         """
         for mount in container.volume_mounts:
             volume = self._declared[mount.name]
@@ -105,12 +105,12 @@ class PodVolumes:
         return ""
 
     def shared_memory(self, container: Container) -> Path:
-        """The path of a container's shared memory, which belongs to its pod and is removed with it: a volume
-        at ``/dev/shm``, or a folder there. On Kubernetes every pod has its own ``/dev/shm``; here they share
-        the machine's."""
+        """The path of a container's shared memory: its volume at ``/dev/shm``, or a folder in the machine's
+        ``/dev/shm`` that is removed with the pod. In Kubernetes every pod has its own ``/dev/shm``; here pods
+        share that of the machine."""
         if any(Path(mount.mount_path) == _SHARED_MEMORY for mount in container.volume_mounts):
             return _SHARED_MEMORY
-        folder = _memory_of(self._uid) / "_pod"  # no name of a volume
+        folder = _memory_of(self._uid) / "_pod"  # not a valid name of a volume
         if _SHARED_MEMORY.is_dir():
             self._make_memory()
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -120,13 +120,13 @@ class PodVolumes:
         return (self._declared[name].get("emptyDir") or {}).get("medium") == "Memory"
 
     def _make_memory(self) -> None:
-        """Create the pod's folder in shared memory, closed to other users whatever the volumes in it
-        allow."""
+        """Create the pod's folder in shared memory. Other users cannot access it, whatever the modes of the
+        volumes in it are."""
         folder = _memory_of(self._uid)
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         if not _is_ours(folder):
-            raise ContainerConfigError(f"{folder} is not a folder of this user alone; remove it")
+            raise ContainerConfigError(f"{folder} is not a private folder of this user; remove it")
         with contextlib.suppress(FileExistsError):
             _owner(folder).symlink_to(self._folder.parent.absolute())
 
@@ -144,7 +144,7 @@ class PodVolumes:
             return source
         target = source / inner
         if not target.resolve().is_relative_to(source.resolve()):
-            raise ContainerConfigError(f"subPath {inner!r} leads out of volume {mount.name!r}")
+            raise ContainerConfigError(f"subPath {inner!r} points outside of volume {mount.name!r}")
         if not target.exists():
             target.mkdir(parents=True)
         return target
@@ -166,21 +166,21 @@ class PodVolumes:
 
 
 def remove_memory(uid: str) -> None:
-    """Remove a pod's emptyDir volumes of medium Memory and its shared memory, which are outside its
+    """Remove a pod's shared memory and its emptyDir volumes of medium Memory, which are outside of its
     folder."""
     shutil.rmtree(_memory_of(uid), ignore_errors=True)
 
 
 def remove_orphaned_memory() -> None:
-    """Remove the shared memory of this user's pods whose folder is gone because the whole cluster was
-    removed.
+    """Remove the shared memory of this user's pods whose folder no longer exists, because the state of the
+    whole cluster was deleted.
 
-    Containers may share the machine's ``/dev/shm`` but not its file systems. Data of a cluster in another
-    mount namespace is left alone.
+    Data of a cluster in another mount namespace is kept: it may share the machine's ``/dev/shm`` but not its
+    file systems.
     """
     for folder in _SHARED_MEMORY.glob("edl-*"):
         owner = _owner(folder)
-        with contextlib.suppress(OSError):  # somebody else's, or its own cluster removes it now
+        with contextlib.suppress(OSError):  # it belongs to another user, or its own cluster is removing it
             if _is_ours(folder) and owner.is_symlink() and not owner.exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -190,8 +190,8 @@ def _memory_of(uid: str) -> Path:
 
 
 def _owner(folder: Path) -> Path:
-    """In the pod's folder there: a link to the pod's folder on disk, with the mount namespace in which that
-    path is valid."""
+    """A link in the pod's folder in shared memory that points to its folder on disk. Its name contains the
+    mount namespace in which that path is valid."""
     return folder / f".pod-{Path('/proc/self/ns/mnt').stat().st_ino}"
 
 
@@ -258,7 +258,7 @@ def _check_host_path(name: str, wanted: Mapping[str, Any]) -> None:
 
 
 def _publish(folder: Path, content: Files) -> None:
-    """Make the folder show exactly these files, all at once."""
+    """Replace the contents of the folder with these files, atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     present = folder / "..data"
     if present.exists() and _read(present) == content:

@@ -1,4 +1,4 @@
-"""Carries the plan out: binds the pods that fit, and explains why the others do not."""
+"""Carries out the plan: binds the pods that fit, and reports why the others don't."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,15 @@ from edl_workflows.local.scheduler.plan import SchedulerNode, plan
 
 _log = structlog.get_logger(__name__)
 _GATHER_SECONDS = 0.005
-"""Pods often come in groups; deciding for all of a group at once respects their priorities."""
+"""How long to wait for more pods before a decision. Pods are often created in groups, and their priorities
+only matter in a common decision."""
 _REST = 4
-"""A decision over 10,000 waiting pods takes 0.2 s of the processor. Resting for so many times what the last
-one took leaves it to others."""
+"""Pause after a decision, as a multiple of its duration. A decision about 10,000 waiting pods takes 0.2 s of
+processor time, which other components need too."""
 _FEW = 200
-"""Pods among which it takes milliseconds."""
+"""Number of pods up to which a decision takes only milliseconds, so that it can run on the event loop."""
 _PORTION_SECONDS = 0.02
-"""For which decisions are carried out before others have a turn."""
+"""How long decisions are carried out before other components get a turn."""
 
 
 class Scheduler:
@@ -37,8 +38,8 @@ class Scheduler:
     Args:
         client: the API.
         pods: all pods, kept current.
-        node: reads the node; None: it is not registered.
-        events: recorder.
+        node: returns the node; None if it is not registered.
+        events: records events.
     """
 
     def __init__(
@@ -56,11 +57,11 @@ class Scheduler:
         pods.listen(lambda _key: self._wake.set())
 
     def touch(self) -> None:
-        """Decide again: the node has changed."""
+        """Decide again, because the node has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Decide and carry out until cancelled."""
+        """Decide and carry out decisions until cancelled."""
         took = 0.0
         while True:
             await self._wake.wait()
@@ -71,10 +72,11 @@ class Scheduler:
             took = time.monotonic() - began
 
     async def step(self) -> None:
-        """One decision for all pods that wait. Of many pods it is made beside the event loop."""
+        """Decide for all waiting pods and carry the decision out. If there are many, the decision is made in
+        a worker thread."""
         node = self._node()
         if node is None:
-            return  # it registers again, which wakes this loop
+            return  # the node registers again, which wakes this loop
         pods = list(self._pods.objects.values())
         decision = plan(node, pods) if len(pods) <= _FEW else await asyncio.to_thread(plan, node, pods)
         gates = "Scheduling is blocked due to non-empty scheduling gates"
@@ -122,8 +124,8 @@ def _pod_may_change(pod: Pod) -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        # It was deleted or bound by another meanwhile; the watch brings that, and the next decision counts
-        # it.
+        # The pod was deleted or bound meanwhile. The watch reports that, and the next decision takes it into
+        # account.
         _log.info("pod changed while it was scheduled", pod=pod.key, error=str(error))
-    except Exception:  # noqa: BLE001 - one pod must not end the scheduling of others
+    except Exception:  # noqa: BLE001 - an error of one pod must not stop the scheduling of others
         _log.exception("pod not scheduled", pod=pod.key)

@@ -1,12 +1,12 @@
 """The scheduling decision as a pure function of the node and the pods.
 
 Messages are kube-scheduler's: "0/1 nodes are available: 1 Insufficient cpu." There is no preemption: a
-running pod is never evicted for a waiting one. Pods of higher priority go first. Among equals the older pod
-goes first, as in kube-scheduler, but all pods of a job have the age of its first one: a job that has started
-gets its other pods before a younger job starts. Masters take at most half of the places, since a master
-without workers keeps its place and never ends.
+running pod is never evicted for a waiting one. Pods with a higher priority come first. Among pods of the same
+priority older ones come first, as in kube-scheduler, but all pods of a job count as old as its first one, so
+that a job that has started gets its other pods before a newer job starts. Masters may use at most half of the
+pods that run at once, because a master without workers never ends.
 
-Affinity is read as by kube-scheduler with one node: preferences change nothing.
+Node affinity works as in kube-scheduler with a single node, where preferences have no effect.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,8 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def requires_other_pods(affinity: Mapping[str, Any]) -> bool:
-    """Whether it requires what the embedded cluster does not support: the placement of other pods."""
+    """Whether an affinity requires a placement relative to other pods, which the embedded cluster does not
+    support."""
     return any((affinity.get(kind) or {}).get(_REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
 
 
@@ -31,9 +32,9 @@ def affinity_admits(affinity: Mapping[str, Any], name: str, labels: Mapping[str,
     """Whether the required node affinity admits a pod to a node.
 
     Args:
-        affinity: the pod's.
-        name: the node's, the only field that terms can use.
-        labels: the node's.
+        affinity: the pod's affinity.
+        name: name of the node, the only field that terms can use.
+        labels: labels of the node.
     """
     required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED)
     if required is None:
@@ -43,7 +44,7 @@ def affinity_admits(affinity: Mapping[str, Any], name: str, labels: Mapping[str,
 
 
 def _matches(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
-    """Whether all requirements of a term hold; a term without any matches nothing."""
+    """Whether all requirements of a term hold. A term without requirements matches no node."""
     expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
     if not (expressions or fields):
         return False
@@ -62,9 +63,9 @@ class SchedulerNode:
 
     Attributes:
         name: for pods' ``spec.nodeName``.
-        allocatable: what pods may occupy together.
+        allocatable: resources that all pods together may request.
         labels: for node selectors.
-        unschedulable: cordoned.
+        unschedulable: whether the node is cordoned.
     """
 
     name: str
@@ -79,8 +80,8 @@ class SchedulingPlan:
 
     Attributes:
         bind: pods to bind to the node, in order.
-        refused: why each of the others does not fit now, in kube-scheduler's words.
-        gated: pods that wait for their scheduling gates.
+        refused: the other pods, each with kube-scheduler's message on why it does not fit now.
+        gated: pods with scheduling gates, which wait for their removal.
     """
 
     bind: tuple[Pod, ...]
@@ -127,7 +128,7 @@ def _occupied(pod: Pod) -> Amounts:
     try:
         return pod_requests(pod)
     except ValueError:
-        return Amounts.one_pod()  # stored by a version that did not check quantities; the runner refuses it
+        return Amounts.one_pod()  # stored by a version that did not check quantities; the runner rejects it
 
 
 def _waits(pod: Pod) -> bool:
@@ -140,7 +141,7 @@ def _waits(pod: Pod) -> bool:
 
 
 def _in_order(everyone: list[Pod]) -> list[Pod]:
-    """The waiting pods: by priority, then by the age of their job, then by their own."""
+    """The waiting pods, ordered by priority, then by the age of their job, then by their own age."""
     began: dict[str, datetime] = {}
     for pod in everyone:
         if job := pod.metadata.controller_uid:

@@ -1,4 +1,4 @@
-"""Resource arithmetic in whole small units (millicores, bytes, items)."""
+"""Resource arithmetic in integers (millicores, bytes, items)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,14 +8,14 @@ from edl_workflows.local.pods import Container, Pod
 
 _PODS = "pods"
 _MOST = 2.0**63
-"""The largest amount in Kubernetes."""
+"""The largest amount that Kubernetes allows."""
 
 
 def units(resource: str, amount: float) -> int:
-    """An amount in the resource's smallest unit, rounded up: CPU in millicores, all else unchanged."""
+    """An amount in the resource's unit, rounded up: CPU in millicores, all other resources unchanged."""
     scaled = min(amount * 1000 if resource == "cpu" else amount, _MOST)
     whole = round(scaled)
-    # Floats of quantities such as 0.1 are off by far less than a unit; only real fractions are rounded up.
+    # Rounding errors of floats such as 0.1 are far smaller than a unit and are not rounded up.
     return whole if abs(scaled - whole) < 1e-6 else int(scaled) + 1
 
 
@@ -44,18 +44,19 @@ class Amounts:
         return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
     def lacking(self, wanted: "Amounts") -> list[str]:
-        """The resources of which `wanted` exceeds this, sorted; a resource with no request never lacks."""
+        """The resources of which `wanted` is more than this, sorted. A resource that is not requested is
+        never among them."""
         return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
 
     def minus(self, other: "Amounts") -> "Amounts":
-        """The difference, which may be negative."""
+        """The difference; amounts may be negative."""
         names = {*self.values, *other.values}
         return Amounts({name: self.values.get(name, 0) - other.values.get(name, 0) for name in names})
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """What a pod occupies: the larger of its containers together and its largest init container; and one
-    pod."""
+    """What a pod occupies: for each resource, the sum over its containers or the largest request of an init
+    container, whichever is more; and one of the resource ``pods``."""
     together = _sum(pod.spec.containers)
     largest: dict[str, int] = dict(together.values)
     for container in pod.spec.init_containers:

@@ -268,7 +268,7 @@ def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
     place = Path(f"/dev/shm/edl-{uid}")
     place.symlink_to(tmp_path)
     try:
-        with pytest.raises(ContainerConfigError, match="not a folder of this user alone"):
+        with pytest.raises(ContainerConfigError, match="not a private folder of this user"):
             volumes.shared_memory(Container(name="main"))
     finally:
         place.unlink()
