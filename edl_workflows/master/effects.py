@@ -20,11 +20,11 @@ from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations, views
 from edl_workflows.master.state.autoscale import autoscale_steps
-from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes.pod_plans import PodPlan
 from edl_workflows.master.state.nodes.registry import JobNode
 from edl_workflows.master.state.plans import plan_steps
 from edl_workflows.master.state.plans.plan_run import PlanRun
+from edl_workflows.master.state.stored_state import JobRecord
 
 REPORT_SECONDS = 2.0
 """Seconds between two reports of progress."""
@@ -91,7 +91,7 @@ class _Told:
     version: int
 
     @classmethod
-    def of(cls, stored: JobDocument) -> Self:
+    def of(cls, stored: JobRecord) -> Self:
         active = stored.versions.active
         return cls(sum(stored.restarts.counts.values()), stored.hangs.dump, active.number if active else 0)
 
@@ -163,7 +163,7 @@ class Effects:
         self._tell(stored)
 
     async def _attempt(
-        self, what: str, effect: Callable[[JobDocument], Awaitable[None]], stored: JobDocument
+        self, what: str, effect: Callable[[JobRecord], Awaitable[None]], stored: JobRecord
     ) -> None:
         before = self._refused.get(what)
         if before is not None and self._clock() < before.until:
@@ -184,7 +184,7 @@ class Effects:
         self._refused.pop(what, None)
         self._master.state.refused.pop(what, None)
 
-    def _tell(self, stored: JobDocument) -> None:
+    def _tell(self, stored: JobRecord) -> None:
         told, self._told = self._told, _Told.of(stored)
         fresh = self._told.restarts - told.restarts
         for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
@@ -196,7 +196,7 @@ class Effects:
         if self._told.version != told.version:
             log.info("another cluster version trains", version=self._told.version)
 
-    async def _own_plan(self, stored: JobDocument) -> None:
+    async def _own_plan(self, stored: JobRecord) -> None:
         plan = stored.autoscaling.open
         if plan is None or plan.seen or stored.outcome is not None:
             return
@@ -217,7 +217,7 @@ class Effects:
             log.info("made a plan", plan=name, reason=plan.spec.reason)
             self._made = (plan.number, self._clock())
 
-    async def _pods(self, stored: JobDocument) -> None:
+    async def _pods(self, stored: JobRecord) -> None:
         # When a job is over, the controller removes what is left.
         wanted = stored.pod_plans.open if stored.outcome is None else ()
         for plan in wanted:
@@ -231,13 +231,13 @@ class Effects:
     def _pod_plan(self, plan: PodPlan) -> str:
         return _POD_PLAN + plan.name(self._master.state.settings.name)
 
-    async def _ask(self, plan: PodPlan, stored: JobDocument) -> None:
+    async def _ask(self, plan: PodPlan, stored: JobRecord) -> None:
         nodes = {(node.type, node.id): node for node in stored.nodes}
         await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
         log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
         self._asked.add(plan.number)
 
-    async def _plan(self, stored: JobDocument) -> None:
+    async def _plan(self, stored: JobRecord) -> None:
         run = stored.plan
         if run is None or self._master.state.recorded_serial >= run.serial:
             return
@@ -250,7 +250,7 @@ class Effects:
         observations.note_recorded_plan(self._master.state, run.uid, run.serial)
         self._master.changed(WriteUrgency.GROUPED)
 
-    async def _queued_plans(self, stored: JobDocument) -> None:
+    async def _queued_plans(self, stored: JobRecord) -> None:
         """Plans are carried out one by one. Each that comes later says so, from when it is seen."""
         now = self._master.now()
         for run in plan_steps.queued(self._master.state, now) if stored.plan is not None else ():
@@ -262,7 +262,7 @@ class Effects:
                 log.info("a plan was deleted", plan=run.name)
             self._queued[run.uid] = run.message
 
-    async def _job(self, stored: JobDocument) -> None:
+    async def _job(self, stored: JobRecord) -> None:
         ended = stored.outcome is not None and not self._reported.get("ended")
         if not ended and self._clock() - self._reported_at < REPORT_SECONDS:
             return
@@ -275,7 +275,7 @@ class Effects:
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = self._clock()
 
-    async def _warn(self, stored: JobDocument) -> None:
+    async def _warn(self, stored: JobRecord) -> None:
         failing = stored.checkpoints.failing
         if failing.since == self._warned:
             return

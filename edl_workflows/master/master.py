@@ -14,9 +14,10 @@ import structlog
 
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.master.state import views
-from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.messages import find_node
 from edl_workflows.master.state.statistics import extend_history
+from edl_workflows.master.state.stored_state import JobRecord
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import StateStore
 from edl_workflows.protocol.nodes import Directive, NodeRef
@@ -61,7 +62,7 @@ class Master:
     def __init__(self, state: JobState, store: StateStore, clock: Callable[[], float] = time.time) -> None:
         self.state = state
         self.clock = clock
-        self.stored: JobDocument = state.document()
+        self.stored: JobRecord = state.copy_record()
         """What a restarted master would find; effects follow it, never the state itself."""
         self.published = state.said
         self.commits = 0
@@ -190,12 +191,11 @@ class Master:
     async def _commit(self) -> None:
         change, self._due, self._last_write = self._change, float("inf"), time.monotonic()
         self.state.said = views.next_announcement(self.state)
-        document = self.state.document()
-        text = document.to_json()
+        stored, text = self.state.copy_record(), self.state.to_json()
         if text != self._written:
             await self._write(text)
         self._written, self._durable = text, change
-        self.stored, self.published = document, document.said
+        self.stored, self.published = stored, stored.said
         self._committed.tell()
 
     async def _last_commit(self) -> None:

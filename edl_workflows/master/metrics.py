@@ -25,7 +25,7 @@ class _Reader(Collector):
 
     def collect(self) -> Iterator[Metric]:
         state, now = self._master.state, self._master.now()
-        active, goodput, speed = state.versions.active, state.goodput.goodput, state.statistics.speed
+        active, goodput, speed = state.versions.active, state.goodput, state.statistics.speed
         for name, text, value in (
             ("edl_master_global_step", "Newest global step of the active version", state.steps.step),
             ("edl_master_steps_per_second", "Speed over the last minute", speed),

@@ -24,8 +24,9 @@ from edl_workflows.master.master import Master
 from edl_workflows.master.optimizers import BrainService, Optimizers
 from edl_workflows.master.standalone import StandaloneBackend, add_plan_routes
 from edl_workflows.master.state import observations
-from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_of
+from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.master.store import ConfigMapStore, FileStore, StateStore
 from edl_workflows.process.http import HttpServer, ListenOptions
 from edl_workflows.protocol.message import problems
@@ -72,8 +73,8 @@ def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) 
     """
     text = store.load()
     try:
-        document = JobDocument.from_json(text) if text else None
-        return JobState(settings, document, watches_pods=watches_pods)
+        stored = StoredState.from_json(text) if text else None
+        return JobState(settings, stored, watches_pods=watches_pods)
     except ValueError as error:
         raise InvalidError(
             f"{store.place}: job {settings.name} can't go on from this state ({_first_problem(error)}); "

@@ -56,7 +56,7 @@ def test_the_example_pipeline_on_a_real_cluster(here: Place, tmp_path: Path) -> 
         metrics = airflow.result(TRAIN_DAG, run, EVALUATE_TASK)
 
     (job,) = [ElasticJob.parse(item) for item in listed(here.cluster, resources.ELASTIC_JOBS)]
-    (dataset,) = stored_state(here.cluster, job.metadata.name).shards.datasets
+    (dataset,) = stored_state(here.cluster, job.metadata.name).shards.snapshot().datasets
     plans = [ScalePlan.parse(item) for item in listed(here.cluster, resources.SCALE_PLANS)]
     assert metrics["accuracy"] >= 0.93
     assert metrics["checkpoint"].startswith(str(here.folder))

@@ -21,7 +21,7 @@ from edl_workflows.exceptions import EdlError
 from edl_workflows.jobs import names
 from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.master.state.job import JobDocument
+from edl_workflows.master.state.stored_state import StoredState
 from tests.cluster.bed.bed import Bed
 from tests.e2e.records import HELD, SHARD
 from tests.e2e.submitted import Container, SubmittedJob, Training
@@ -93,7 +93,7 @@ class PodJob(SubmittedJob):
         document = stored_state(self.cluster, self.name)
         leased = sum(
             end - start
-            for dataset in document.shards.datasets
+            for dataset in document.shards.snapshot().datasets
             for lease in dataset.leases
             for _, _, intervals in lease.shards
             for start, end in intervals
@@ -102,10 +102,10 @@ class PodJob(SubmittedJob):
         return (leased + workers * HELD) * SHARD
 
 
-def stored_state(cluster: Cluster, job: str) -> JobDocument:
+def stored_state(cluster: Cluster, job: str) -> StoredState:
     """What a job's master has stored."""
     stored = client.get(cluster, resources.CONFIG_MAPS, names.state_config_map_name(job))
-    return JobDocument.from_json(stored["data"][names.STATE_KEY])
+    return StoredState.from_json(stored["data"][names.STATE_KEY])
 
 
 def _runs(pod: dict[str, Any]) -> bool:

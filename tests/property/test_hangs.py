@@ -83,7 +83,7 @@ def test_a_job_whose_processes_hang_ends_with_all_of_its_data(
     assert job.state.outcome is not None, job.state.versions
     assert job.state.outcome.succeeded, job.state.outcome
     assert job.models[job.state.versions.active.number] == set(range(SHARDS))
-    goodput = job.state.goodput.goodput
+    goodput = job.state.goodput
     assert goodput.useful + goodput.redone <= goodput.elapsed(job.now) + 1e-6
 
 

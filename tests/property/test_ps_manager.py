@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.stored_state import StoredState
 from tests.unit.master.simulated_job import SimulatedJob
 
 JOB = "job"
@@ -141,7 +141,7 @@ class Versions(RuleBasedStateMachine):
 
     @invariant()
     def restoring_the_stored_state_changes_nothing(self) -> None:
-        assert JobDocument.from_json(self.job.stored).to_json() == self.job.stored
+        assert StoredState.from_json(self.job.stored).to_json() == self.job.stored
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

@@ -13,8 +13,8 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
+from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, StepReport
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
@@ -111,7 +111,7 @@ class Worlds(RuleBasedStateMachine):
         """
         state, ref = self.job.state, NodeRef(type="worker", id=node)
         known = state.nodes.find("worker", node)
-        versions, before = state.versions, state.document().to_json()
+        versions, before = state.versions, state.to_json()
         members = {versions.active.number: versions.active.members} if versions.active else {}
         if versions.change is not None and versions.change.number:
             members[versions.change.number] = versions.change.target
@@ -128,7 +128,7 @@ class Worlds(RuleBasedStateMachine):
             except ConflictError:
                 continue
             raise AssertionError(f"worker-{node} was heard in version {version}")
-        assert state.document().to_json() == before
+        assert state.to_json() == before
 
     @rule(workers=st.integers(0, MOST + 1), migrate=st.integers(0, 15), checkpoint=st.booleans())
     def plan_is_submitted(self, workers: int, migrate: int, checkpoint: bool) -> None:
@@ -184,7 +184,7 @@ class Worlds(RuleBasedStateMachine):
 
     @invariant()
     def restoring_the_stored_state_changes_nothing(self) -> None:
-        assert JobDocument.from_json(self.job.stored).to_json() == self.job.stored
+        assert StoredState.from_json(self.job.stored).to_json() == self.job.stored
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

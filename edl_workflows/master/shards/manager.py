@@ -44,6 +44,13 @@ class ShardManager:
         self._answered: dict[str, float] = {}
         """When each node last answered for shards of any data set."""
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardManager) or self._datasets.keys() != other._datasets.keys():
+            return False
+        return self.snapshot() == other.snapshot()
+
+    __hash__ = None  # type: ignore[assignment]
+
     def register(self, params: DatasetParams) -> DatasetProgress:
         """Registers a data set. Repeatable.
 

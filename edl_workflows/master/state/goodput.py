@@ -7,7 +7,7 @@ again.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 MAX_POINTS = 720
 """Remembered moments, from which the useful time at a checkpoint's step is found."""
@@ -54,6 +54,11 @@ class Goodput:
         elapsed = self.elapsed(now)
         return min(1.0, self.useful / elapsed) if elapsed else 0.0
 
+    def shift_times(self, seconds: float) -> "Goodput":
+        """Excludes a jump of the clock, or a pause of the master, from useful and elapsed time."""
+        moved = {name: at + seconds for name in ("began", "suspended", "at") if (at := getattr(self, name))}
+        return replace(self, **moved)
+
     @property
     def longest_step(self) -> float:
         """Seconds between two counted steps beyond which training paused."""
@@ -84,75 +89,63 @@ class TrainingMoment:
     over: bool = False
 
 
-@dataclass
 class GoodputMeter:
     """Measures a job's useful time.
 
-    The remembered moments are not stored, so a restarted master is less exact at its next rollback.
+    It remembers moments between two checkpoints, which are not stored, so a restarted master is less exact at
+    its next rollback.
     """
 
-    goodput: Goodput = field(default_factory=Goodput)
-    _points: list[tuple[int, float]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._points: list[tuple[int, float]] = []  # step, and the useful time until then
 
-    def look(self, seen: TrainingMoment, now: float) -> None:
-        """Counts the time up to this moment. Times must not fall; `shift_times` is called when the clock was
-        set.
+    def count(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+        """Counts the time up to this moment. Times must not fall; `Goodput.shift_times` is called when the
+        clock was set.
         """
-        if self.goodput.ended:
-            return
-        if not self.goodput.began:
-            self.goodput = replace(self.goodput, began=now)
-        self._keep(seen.saved)
-        if seen.version != self.goodput.version:
-            self._switch(seen)
-        self._suspend(seen, now)
+        if g.ended:
+            return g
+        g = self._keep(g if g.began else replace(g, began=now), seen.saved)
+        if seen.version != g.version:
+            g = self._switch(g, seen)
+        g = _suspend(g, seen, now)
         if not seen.suspended:
-            self._count(seen, now)
-        if seen.over:
-            self.goodput = replace(self.goodput, ended=now)
+            g = self._add_step(g, seen, now)
+        return replace(g, ended=now) if seen.over else g
 
-    def shift_times(self, seconds: float) -> None:
-        """Excludes a jump of the clock, or a pause of the master, from useful and elapsed time."""
-        g = self.goodput
-        moved = {name: at + seconds for name in ("began", "suspended", "at") if (at := getattr(g, name))}
-        self.goodput = replace(g, **moved)
+    def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
+        known = dict(g.kept)
+        if set(saved) == set(known):
+            return g
+        kept = ((step, known.get(step, self._useful_at(g, step))) for step in sorted(set(saved)))
+        return replace(g, kept=tuple(kept))
 
-    def _keep(self, saved: tuple[int, ...]) -> None:
-        known = dict(self.goodput.kept)
-        if set(saved) != set(known):
-            kept = tuple((step, known.get(step, self._useful_at(step))) for step in sorted(set(saved)))
-            self.goodput = replace(self.goodput, kept=kept)
-
-    def _useful_at(self, step: int) -> float:
+    def _useful_at(self, g: Goodput, step: int) -> float:
         """Useful time at this step. A checkpoint is complete some time after its step."""
-        return next((useful for known, useful in self._points if known >= step), self.goodput.useful)
+        return next((useful for known, useful in self._points if known >= step), g.useful)
 
-    def _switch(self, seen: TrainingMoment) -> None:
-        g = self.goodput
+    def _switch(self, g: Goodput, seen: TrainingMoment) -> Goodput:
         lasting = max((useful for step, useful in g.kept if step <= seen.step), default=0.0)
         lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
         self._points = [(step, useful) for step, useful in self._points if step <= seen.step]
-        self.goodput = replace(
-            g, version=seen.version, step=seen.step, at=0.0, useful=g.useful - lost, redone=g.redone + lost
-        )
+        useful, redone = g.useful - lost, g.redone + lost
+        return replace(g, version=seen.version, step=seen.step, at=0.0, useful=useful, redone=redone)
 
-    def _count(self, seen: TrainingMoment, now: float) -> None:
-        g = self.goodput
+    def _add_step(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
         if not seen.stepped or (g.at and seen.step <= g.step):
-            return
+            return g
         if not g.at:
-            self.goodput = replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
-            return
+            return replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
         since = max(0.0, now - g.at)
         useful = g.useful + (since if since <= g.longest_step else 0.0)
-        self.goodput = replace(g, step=seen.step, at=now, useful=useful)
         if not self._points or useful - self._points[-1][1] >= MIN_INTERVAL:
             self._points = [*self._points[-MAX_POINTS:], (seen.step, useful)]
+        return replace(g, step=seen.step, at=now, useful=useful)
 
-    def _suspend(self, seen: TrainingMoment, now: float) -> None:
-        g = self.goodput
-        if seen.suspended and not g.suspended:
-            self.goodput = replace(g, suspended=now, at=0.0)
-        elif g.suspended and not seen.suspended:
-            away = now - g.suspended
-            self.goodput = replace(g, suspended=0.0, began=g.began + away)
+
+def _suspend(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    if seen.suspended and not g.suspended:
+        return replace(g, suspended=now, at=0.0)
+    if g.suspended and not seen.suspended:
+        return replace(g, suspended=0.0, began=g.began + now - g.suspended)
+    return g

@@ -1,67 +1,25 @@
-"""The whole state of a job's master: one mutable object and one small JSON document.
+"""The whole state of a job's master: what is stored, and what is measured or reported again after a crash.
 
 `messages` and `observations` enter what nodes report and what the cluster shows, `transitions.settle_job`
-derives the consequences, and `views` reads what is reported. `JobDocument` holds all that matters after a
-crash; the rest is measured or reported again.
+derives the consequences, and `views` reads what is reported.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import ClassVar
-
-from pydantic import ConfigDict, TypeAdapter
+from dataclasses import dataclass, fields, replace
 
 from edl_workflows.jobs import names
-from edl_workflows.jobs.objects import Count
-from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.shards.manager import ShardManager
-from edl_workflows.master.shards.snapshot import ShardsSnapshot
-from edl_workflows.master.state.autoscale.own_plans import AutoscalingState
-from edl_workflows.master.state.checkpoints import Checkpoints
-from edl_workflows.master.state.goodput import Goodput, GoodputMeter
-from edl_workflows.master.state.job_result import TrainingResult
-from edl_workflows.master.state.nodes.hang import Hangs, LastMove
-from edl_workflows.master.state.nodes.node_check import NodeCheck
-from edl_workflows.master.state.nodes.pod_plans import PodPlans
-from edl_workflows.master.state.nodes.registry import JobNode, NodeRegistry, NodeStatus
-from edl_workflows.master.state.nodes.relaunch import JobRestart, Restarts, record_restart
-from edl_workflows.master.state.plans.plan_run import PlanRun
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase, ScalePlanSpec
+from edl_workflows.master.state.goodput import GoodputMeter
+from edl_workflows.master.state.nodes.hang import LastMove
+from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
+from edl_workflows.master.state.nodes.relaunch import JobRestart, record_restart
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
-from edl_workflows.master.state.statistics import History, Statistics
-from edl_workflows.master.state.sync import SyncGroups
-from edl_workflows.master.state.versions.cluster_versions import ClusterVersion, ClusterVersions
-from edl_workflows.protocol.nodes import Directive, ServerReport
+from edl_workflows.master.state.statistics import Statistics
+from edl_workflows.master.state.stored_state import StoredState
+from edl_workflows.master.state.versions.cluster_versions import ClusterVersion
 
-FORMAT = 2
 EARLIEST = 1e-3
 """Unix seconds for a time that was shifted before 0, since 0 means "never"."""
-
-
-@dataclass(frozen=True)
-class StepProgress:
-    """The global step of the active version, and when it was made.
-
-    Attributes:
-        step: the newest step.
-        time: Unix seconds at the worker that made it.
-        first, first_time: the first reported step, and when it was made.
-        records: records done in a collective job, as counted by its members; other jobs acknowledge records.
-    """
-
-    step: int = 0
-    time: float = 0.0
-    first: int = 0
-    first_time: float = 0.0
-    records: int = 0
-
-
-@dataclass(frozen=True)
-class Announcement:
-    """What the nodes were told last: the directive, and the nodes that shall stop."""
-
-    directive: Directive = field(default_factory=lambda: Directive(revision=0))
-    stopping: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,100 +38,24 @@ class ObservedPlan:
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
 
 
-@dataclass(frozen=True)
-class JobDocument:
-    """What is stored. Unknown fields are an error: a newer master's state must not be understood in part.
-
-    Attributes:
-        counts: desired nodes by role; after the start only ScalePlans change them.
-        sizes: size of new nodes by role, where it differs from the template's.
-        finished_plans: uids of the newest plans that have ended.
-        max_workers: of a collective job, the most workers of a training group, as of the start; else 0.
-        servers: which changes of its parameter servers the program allows; None if it did not say.
-        connected: whether a training process has reported to the master, so that the program uses the
-            library.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    counts: dict[str, Count]
-    sizes: dict[str, NodeResource] = field(default_factory=dict)
-    nodes: tuple[JobNode, ...] = ()
-    next_ids: dict[str, int] = field(default_factory=dict)
-    versions: ClusterVersions = field(default_factory=ClusterVersions)
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    sync: SyncGroups = field(default_factory=SyncGroups)
-    plan: PlanRun | None = None
-    finished_plans: tuple[str, ...] = ()
-    pod_plans: PodPlans = field(default_factory=PodPlans)
-    steps: StepProgress = field(default_factory=StepProgress)
-    outcome: TrainingResult | None = None
-    said: Announcement = field(default_factory=Announcement)
-    shards: ShardsSnapshot = field(default_factory=ShardsSnapshot)
-    history: History = field(default_factory=History)
-    autoscaling: AutoscalingState = field(default_factory=AutoscalingState)
-    max_workers: int = 0
-    goodput: Goodput = field(default_factory=Goodput)
-    restarts: Restarts = field(default_factory=Restarts)
-    hangs: Hangs = field(default_factory=Hangs)
-    node_check: NodeCheck = field(default_factory=NodeCheck)
-    servers: ServerReport | None = None
-    connected: bool = False
-    format: int = FORMAT
-
-    def to_json(self) -> bytes:
-        return _adapter().dump_json(self, exclude_defaults=True)
-
-    @classmethod
-    def from_json(cls, text: bytes | str) -> "JobDocument":
-        """Parses the text of `to_json`.
-
-        Raises:
-            ValueError: it is not such a document.
-        """
-        document = _adapter().validate_json(text)
-        if document.format != FORMAT:
-            raise ValueError(f"format: it is {document.format}, this version reads {FORMAT}")
-        return document
-
-
-class JobState:
+class JobState(StoredState):
     """The state, for one thread: the master's loop.
 
     Args:
         settings: of the job; `settings` is replaced when the job's spec changes.
-        document: as the previous master stored it; None for a new job.
+        stored: as the previous master stored it, taken over by this one; None for a new job.
         watches_pods: whether pods are observed (in a cluster); otherwise only agents report.
     """
 
     def __init__(
-        self, settings: JobSettings, document: JobDocument | None = None, *, watches_pods: bool = False
+        self, settings: JobSettings, stored: StoredState | None = None, *, watches_pods: bool = False
     ) -> None:
-        stored = document or JobDocument({role: spec.replicas for role, spec in settings.roles.items()})
+        known = stored or StoredState({role: spec.replicas for role, spec in settings.roles.items()})
+        super().__init__(**{field.name: getattr(known, field.name) for field in fields(StoredState)})
+        self.max_workers = self.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
         self.settings = settings
         self.watches_pods = watches_pods
-        self.counts = dict(stored.counts)
-        self.sizes = dict(stored.sizes)
-        self.nodes = NodeRegistry(stored.nodes, stored.next_ids)
-        self.versions = stored.versions
-        self.checkpoints = stored.checkpoints
-        self.sync = stored.sync
-        self.plan = stored.plan
-        self.finished_plans = stored.finished_plans
-        self.pod_plans = stored.pod_plans
-        self.steps = stored.steps
-        self.outcome = stored.outcome
-        self.said = stored.said
-        self.shards = ShardManager(stored.shards)
-        self.history = stored.history
-        self.autoscaling = stored.autoscaling
-        self.max_workers = stored.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
-        self.goodput = GoodputMeter(stored.goodput)
-        self.restarts = stored.restarts
-        self.hangs = stored.hangs
-        self.node_check = stored.node_check
-        self.servers = stored.servers
-        self.connected = stored.connected
+        self.goodput_meter = GoodputMeter()
         # Not stored: reported or measured again.
         self.statistics = Statistics()
         self.last_seen: dict[str, float] = {}
@@ -192,39 +74,12 @@ class JobState:
         self.recorded_serial = 0
         self.refused: dict[str, str] = {}  # requests that the API server refuses, with the reason
 
-    def document(self) -> JobDocument:
-        return JobDocument(
-            counts=self.counts,
-            sizes=self.sizes,
-            nodes=tuple(self.nodes),
-            next_ids=self.nodes.next_ids,
-            versions=self.versions,
-            checkpoints=self.checkpoints,
-            sync=self.sync,
-            plan=self.plan,
-            finished_plans=self.finished_plans,
-            pod_plans=self.pod_plans,
-            steps=self.steps,
-            outcome=self.outcome,
-            said=self.said,
-            shards=self.shards.snapshot(),
-            history=self.history,
-            autoscaling=self.autoscaling,
-            max_workers=self.max_workers,
-            goodput=self.goodput.goodput,
-            restarts=self.restarts,
-            hangs=self.hangs,
-            node_check=self.node_check,
-            servers=self.servers,
-            connected=self.connected,
-        )
-
     @property
     def newest_time(self) -> float:
         """The newest time that a previous master stored, in Unix seconds; 0 for a new job."""
         nodes = [time for node in self.nodes for time in (node.since, node.joined, node.released_at)]
         phase = self.plan.steps[-1].start if self.plan is not None else 0.0
-        return max(*nodes, self.goodput.goodput.at, phase, 0.0)
+        return max(*nodes, self.goodput.at, phase, 0.0)
 
     def shift_times(self, seconds: float) -> None:
         """Moves all times by a jump of the clock, or by a pause of the master, which is no silence of the
@@ -233,7 +88,7 @@ class JobState:
         self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
         self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
         self.statistics.forget_samples()
-        self.goodput.shift_times(seconds)
+        self.goodput = self.goodput.shift_times(seconds)
         self.moved = None
         number, since = self.prepared_since
         self.prepared_since = (number, since + seconds)
@@ -346,8 +201,3 @@ class JobState:
         if self.settings.collective and node.status is NodeStatus.SUCCEEDED:
             return node.released or node.replaced_by >= 0
         return node.status.final
-
-
-@cache
-def _adapter() -> TypeAdapter[JobDocument]:
-    return TypeAdapter(JobDocument)

@@ -14,11 +14,12 @@ from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.state import checkpoints
-from edl_workflows.master.state.job import JobState, StepProgress
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import node_check, relaunch
 from edl_workflows.master.state.nodes.fault_steps import end_node, forget_processes
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
 from edl_workflows.master.state.plans import plan_run
+from edl_workflows.master.state.stored_state import StepProgress
 from edl_workflows.master.state.versions import cluster_versions, rendezvous, version_steps
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems

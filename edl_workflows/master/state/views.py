@@ -19,12 +19,13 @@ from edl_workflows.jobs.elastic_job.model import (
 from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVerification, ScalePlanStatus
 from edl_workflows.master.state.checkpoints import FailedSaves
-from edl_workflows.master.state.job import Announcement, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes import fault_steps
 from edl_workflows.master.state.nodes.registry import NodeStatus
 from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_model
 from edl_workflows.master.state.statistics import HistorySample
+from edl_workflows.master.state.stored_state import Announcement
 from edl_workflows.master.state.versions import rendezvous
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
@@ -209,7 +210,7 @@ def _failure(ended: TrainingResult) -> dict[str, str]:
 
 
 def _goodput(state: JobState, now: float) -> dict[str, Any]:
-    goodput = state.goodput.goodput
+    goodput = state.goodput
     return GoodputStatus(
         ratio=round(goodput.ratio(now), 4),
         useful_seconds=round(goodput.useful, 1),

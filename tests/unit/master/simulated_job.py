@@ -15,10 +15,11 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state import messages, observations, views
 from edl_workflows.master.state.autoscale import autoscale_steps
-from edl_workflows.master.state.job import Announcement, JobDocument, JobState, ObservedPlan
+from edl_workflows.master.state.job import JobState, ObservedPlan
 from edl_workflows.master.state.observations import ObservedPod, PodPhase
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.stored_state import Announcement, StoredState
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, LeaseState, ShardKey
@@ -125,8 +126,7 @@ class SimulatedJob:
     def commit(self) -> None:
         """The master stores its state, and what follows from a stored state happens."""
         self.state.said = views.next_announcement(self.state)
-        document = self.state.document()
-        self.stored, self.published = document.to_json(), document.said
+        self.stored, self.published = self.state.to_json(), self.state.said
         for pod in self.pods.values():
             pod.unanswered.clear()
         for cluster in (self.published.directive.active, self.published.directive.next):
@@ -135,11 +135,11 @@ class SimulatedJob:
                 assert self.versions_seen.setdefault(cluster.version, ids) == ids, (
                     "a version changed its members"
                 )
-        if (own := document.autoscaling.open) is not None and not own.seen:
+        if (own := self.state.autoscaling.open) is not None and not own.seen:
             name = own.name(self.settings.name)
             if name not in self.plans:
                 self.submit(name, own.spec)
-        for plan in document.pod_plans.open:
+        for plan in self.state.pod_plans.open:
             name = plan.name(self.settings.name)
             if name not in self.plans:
                 self.check_removals(plan.remove)
@@ -164,7 +164,7 @@ class SimulatedJob:
 
     def crash(self) -> None:
         """The master dies, and another goes on from what is stored."""
-        self.state = JobState(self.settings, JobDocument.from_json(self.stored), watches_pods=True)
+        self.state = JobState(self.settings, StoredState.from_json(self.stored), watches_pods=True)
         self.observe()
 
     def observe(self) -> None:
@@ -193,7 +193,7 @@ class SimulatedJob:
 
     def record(self) -> None:
         """The status of the plan that is being carried out shows what is stored of it."""
-        run = JobDocument.from_json(self.stored).plan
+        run = StoredState.from_json(self.stored).plan
         if run is None:
             return
         plan = next((plan for plan in self.plans.values() if plan.uid == run.uid), None)

@@ -14,8 +14,9 @@ from edl_workflows.master.app import MAX_BODY, create_app
 from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves
-from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
+from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.protocol.nodes import Directive, NodeRef
 from edl_workflows.protocol.training import StepReport
 
@@ -129,8 +130,8 @@ def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
         it.store.open = True
         assert (await ack)["accepted"] == 2
         assert it.store.document is not None
-        stored = JobDocument.from_json(it.store.document)
-        assert stored.shards.datasets[0].position.records_done == 20
+        stored = StoredState.from_json(it.store.document)
+        assert stored.shards.snapshot().datasets[0].position.records_done == 20
 
     with_master(test)
 
@@ -158,7 +159,8 @@ def test_a_job_that_is_submitted_again_leases_the_rest() -> None:
             directive = await it.post("/v1/checkpoints/restored", node=WORKER, version=1, **said)
             assert directive["active"]["restore"] == {"uri": "/c/1", "step": 9}
         assert it.store.document is not None
-        assert JobDocument.from_json(it.store.document).shards.resumed.later["train"].records_done == 17
+        resumed = StoredState.from_json(it.store.document).shards.snapshot().resumed
+        assert resumed.later["train"].records_done == 17
         await it.post("/v1/datasets", name="train", size=100, shard_size=10, num_epochs=2)
         lease = await it.post("/v1/datasets/train/lease", node=WORKER, max_shards=30, version=1)
         starts = sorted(shard["start"] for shard in lease["shards"] if shard["epoch"] == 1)
@@ -423,7 +425,7 @@ def test_a_hostile_message_is_refused_and_leaves_the_state_as_it_was(path: str, 
         assert 400 <= response.status_code < 500, response.text
         assert it.store.document == before
         assert before is not None
-        JobDocument.from_json(before)
+        StoredState.from_json(before)
 
     with_master(test)
 

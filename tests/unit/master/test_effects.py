@@ -19,7 +19,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import observations
 from edl_workflows.master.state.autoscale import own_plans
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
-from edl_workflows.master.state.job import JobState, ObservedPlan, StepProgress
+from edl_workflows.master.state.job import JobState, ObservedPlan
 from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes.hang import Hangs
 from edl_workflows.master.state.nodes.pod_plans import PodPlan, PodPlans
@@ -27,6 +27,7 @@ from edl_workflows.master.state.nodes.registry import JobNode
 from edl_workflows.master.state.plans import plan_run
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.stored_state import StepProgress
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.master.store import FileStore
 from edl_workflows.scaling.dlrover.ps_stages import StageProgress
@@ -115,7 +116,7 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
         master, outside = _asking(tmp_path), FakeBackend()
         outside.refusing[1] = ForbiddenError("exceeded quota: scaleplans")
         effects = Effects(master, outside)
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         await effects.once()
         assert outside.asked == [1, 2]
         assert outside.made == ["job-optimize-1"]
@@ -123,7 +124,7 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
         assert "job-scaleplan-1" in warning
         assert "exceeded quota: scaleplans" in warning
         master.state.outcome = TrainingResult(False, "AllWorkersFailed", "no worker is left to go on")
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         await effects.once()
         assert outside.reported[-1]["failure"]["reason"] == "AllWorkersFailed"
         assert effects.reported_end
@@ -140,7 +141,7 @@ def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
         master, outside, clock = _asking(tmp_path), FakeBackend(), Clock()
         outside.refusing[2] = ForbiddenError("exceeded quota: scaleplans")
         effects = Effects(master, outside, clock)
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         tries = []
         for second in range(60):
             before = len(outside.asked)
@@ -166,7 +167,7 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
         master.state.autoscaling = own_plans.AutoscalingState()
         master.state.plan = plan_run.start_run("uid", "bigger", SPEC, 1.0)
         master.state.outcome = TrainingResult(True, "Completed")
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         outside.refusing["bigger"] = ForbiddenError("no right to patch scaleplans/status")
         effects = Effects(master, outside)
         await effects.once()
@@ -184,7 +185,7 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
             master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
             master.state.outcome = TrainingResult(True, "Completed")
-            master.stored = master.state.document()
+            master.stored = master.state.copy_record()
             outside.refusing["the job"] = error
             effects = Effects(master, outside, clock)
             await effects.once()
@@ -202,7 +203,7 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
         master.state.outcome = TrainingResult(True, "Completed")
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         outside.refusing["the job"] = ForbiddenError("no right")
         effects = Effects(master, outside, clock)
         await effects.once()
@@ -225,7 +226,7 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
             master, outside = _decided(tmp_path / str(refused)), FakeBackend()
             master.state.steps = replace(master.state.steps, step=70)
             master.state.outcome = TrainingResult(True, "Completed")
-            master.stored = master.state.document()
+            master.stored = master.state.copy_record()
             if refused:
                 outside.refusing["the job"] = ForbiddenError("no right")
             effects = Effects(master, outside)
@@ -247,7 +248,7 @@ def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
         effects = Effects(master, outside)
         await effects.once()
         assert outside.made == []
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         for _ in range(3):
             await effects.once()
         assert outside.made == ["job-optimize-1"]
@@ -260,7 +261,7 @@ def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(UnavailableError("away")), Clock()
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         effects = Effects(master, outside, clock)
         for made in ([], [], ["job-optimize-1"]):
             await effects.once()
@@ -275,12 +276,12 @@ def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend(ForbiddenError("no right to create scaleplans"))
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         effects = Effects(master, outside)
         await effects.once()
         assert master.state.autoscaling.open is None
         assert "no right to create scaleplans" in master.state.autoscaling.problem
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         await effects.once()
         assert outside.made == []
 
@@ -337,7 +338,7 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
         effects = Effects(master, FakeBackend())
         master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
         master.state.hangs = Hangs(number=1, since=1.0)
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         with structlog.testing.capture_logs() as logs:
             await effects.once()
             await effects.once()
@@ -361,7 +362,7 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
 
         async def look(failing: FailedSaves) -> None:
             master.state.checkpoints = Checkpoints(failing=failing)
-            master.stored = master.state.document()
+            master.stored = master.state.copy_record()
             clock.now += 60.0
             await effects.once()
 
@@ -404,11 +405,11 @@ def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
             master.state, [ObservedPlan(f"uid-{name}", name, SPEC) for name in ("first", "second")]
         )
         settle_job(master.state, 100.0)
-        master.stored = master.state.document()
+        master.stored = master.state.copy_record()
         for _ in range(3):
             await effects.once()
             settle_job(master.state, 101.0)
-            master.stored = master.state.document()
+            master.stored = master.state.copy_record()
         told = {
             name: (status["phase"], status["reason"], status["message"]) for name, status in outside.plans
         }

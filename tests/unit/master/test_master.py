@@ -14,8 +14,9 @@ from edl_workflows.master.app import create_app
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
-from edl_workflows.master.state.job import JobDocument, JobState, StepProgress
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
+from edl_workflows.master.state.stored_state import StepProgress, StoredState
 from edl_workflows.master.state.transitions import settle_job
 from edl_workflows.protocol.nodes import NodeRef, Registration
 
@@ -73,7 +74,7 @@ def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
         master.state.steps = StepProgress(step=7)
         await _end(running)
         assert store.overlaps == 0
-        assert JobDocument.from_json(store.document).steps.step == 7
+        assert StoredState.from_json(store.document).steps.step == 7
 
     asyncio.run(main())
 
@@ -171,7 +172,7 @@ def test_a_master_whose_clock_is_behind_its_predecessors_goes_on() -> None:
     before = JobState(settings)
     messages.register_node(before, _registration(before), now)
     now -= 3600
-    master = Master(JobState(settings, before.document()), SlowStore(0.0), clock=lambda: now)
+    master = Master(JobState(settings, before), SlowStore(0.0), clock=lambda: now)
     for _ in range(4):
         master.changed()
         assert master.state.versions.change is None

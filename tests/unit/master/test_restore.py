@@ -35,7 +35,7 @@ def stored() -> dict[str, Any]:
     settle_job(state, 3.0)
     state.shards.register(DatasetParams(name="train", size=100, shard_size=10))
     state.shards.lease("train", LeaseRequest(node=NODE, max_shards=4), 4.0)
-    document: dict[str, Any] = json.loads(state.document().to_json())
+    document: dict[str, Any] = json.loads(state.to_json())
     return document
 
 
@@ -55,7 +55,7 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
 
     state = load_state(SETTINGS, FileStore(tmp_path / "state.json"), watches_pods=False)
 
-    assert json.loads(state.document().to_json()) == stored()
+    assert json.loads(state.to_json()) == stored()
 
 
 @pytest.mark.parametrize(

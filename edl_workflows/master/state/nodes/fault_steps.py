@@ -73,7 +73,7 @@ def note_end_of_suspension(state: JobState) -> None:
 
     Must be called before `count_useful_time`, which clears the suspension.
     """
-    if state.goodput.goodput.suspended and not state.settings.suspend:
+    if state.goodput.suspended and not state.settings.suspend:
         state.taken_by_suspension = {
             str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
         }
@@ -92,7 +92,7 @@ def count_useful_time(state: JobState, now: float) -> None:
         suspended=state.settings.suspend,
         over=state.outcome is not None,
     )
-    state.goodput.look(seen, now)
+    state.goodput = state.goodput_meter.count(state.goodput, seen, now)
 
 
 def find_hang(state: JobState, now: float) -> None:

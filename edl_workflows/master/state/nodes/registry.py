@@ -143,12 +143,20 @@ class NodeRegistry:
 
     Args:
         nodes: as the previous master stored them.
-        next_ids: next free id by type.
     """
 
-    def __init__(self, nodes: Iterable[JobNode] = (), next_ids: dict[str, int] | None = None) -> None:
+    def __init__(self, nodes: Iterable[JobNode] = ()) -> None:
         self._nodes = {(node.type, node.id): node for node in nodes}
-        self.next_ids = dict(next_ids or {})
+        self.next_ids: dict[str, int] = {}
+        """Next free id by type; shared with `JobRecord.next_ids`, where it is stored."""
+
+    def __copy__(self) -> "NodeRegistry":
+        return NodeRegistry(self._nodes.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeRegistry) and self._nodes == other._nodes
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[JobNode]:
         return iter(list(self._nodes.values()))

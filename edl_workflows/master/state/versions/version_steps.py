@@ -9,10 +9,11 @@ from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.state import checkpoints
 from edl_workflows.master.state.autoscale.autoscale_steps import job_with_oom
-from edl_workflows.master.state.job import JobState, StepProgress
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import relaunch, replicas
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
 from edl_workflows.master.state.nodes.relaunch import HANG, RECOVERY, RESUME
+from edl_workflows.master.state.stored_state import StepProgress
 from edl_workflows.master.state.versions import cluster_versions
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 from edl_workflows.protocol.cluster import CheckpointRef

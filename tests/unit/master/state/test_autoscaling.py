@@ -24,7 +24,7 @@ from edl_workflows.master.state import views
 from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.autoscale.autoscale_steps import planned_job, usage_of
 from edl_workflows.master.state.autoscale.own_plans import AutoscalingIntervals
-from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import (
     AutoscalingSettings,
     JobSettings,
@@ -32,6 +32,7 @@ from edl_workflows.master.state.settings import (
     RoleSettings,
     Timeouts,
 )
+from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.scaling.dlrover.ps_stages import OptimizerStage
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
@@ -416,11 +417,11 @@ def test_a_document_of_an_older_master_is_read() -> None:
     job = _job()
     old = json.loads(job.stored)
     old.pop("autoscaling", None)
-    state = JobState(job.settings, JobDocument.from_json(json.dumps(old)), watches_pods=True)
+    state = JobState(job.settings, StoredState.from_json(json.dumps(old)), watches_pods=True)
     assert state.autoscaling.last_number == 0
     assert autoscale_steps.first_request(state, 0.0) is None
     _pass(job, 200)
-    assert JobDocument.from_json(job.state.document().to_json()) == job.state.document()
+    assert StoredState.from_json(job.state.to_json()).to_json() == job.state.to_json()
 
 
 def test_intervals_keep_their_proportion() -> None:

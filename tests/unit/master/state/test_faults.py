@@ -237,7 +237,7 @@ def test_a_lost_server_costs_goodput_and_is_counted() -> None:
     """
     job = _job()
     job.calm(20)
-    useful = job.state.goodput.goodput.useful
+    useful = job.state.goodput.useful
     job.kill(("ps", 1))
     job.calm(10)
     status = _status(job)

@@ -22,10 +22,13 @@ def _training(
 
 
 def _after(moments: Sequence[Moment]) -> Goodput:
-    meter = GoodputMeter()
+    return _goes_on(GoodputMeter(), Goodput(), moments)
+
+
+def _goes_on(meter: GoodputMeter, goodput: Goodput, moments: Sequence[Moment]) -> Goodput:
     for now, seen in moments:
-        meter.look(seen, now)
-    return meter.goodput
+        goodput = meter.count(goodput, seen, now)
+    return goodput
 
 
 PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(1, 0, stepped=False))]
@@ -109,13 +112,10 @@ def test_a_clock_that_is_set_counts_nothing() -> None:
     """A year's jump is neither useful nor elapsed."""
     meter = GoodputMeter()
     year = 31_536_000.0
-    for now, seen in [*PENDING, *_training(120, 60, 1, 1)]:
-        meter.look(seen, now)
-    meter.shift_times(year)
-    for now, seen in _training(181 + year, 19, 1, 62):
-        meter.look(seen, now)
-    assert meter.goodput.useful == pytest.approx(80)
-    assert meter.goodput.elapsed(200 + year) == pytest.approx(100)
+    before = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
+    goodput = _goes_on(meter, before.shift_times(year), _training(181 + year, 19, 1, 62))
+    assert goodput.useful == pytest.approx(80)
+    assert goodput.elapsed(200 + year) == pytest.approx(100)
 
 
 @given(
@@ -137,15 +137,16 @@ def test_useful_and_redone_time_fit_into_the_job(
     """Whatever versions, steps, saves and suspensions come: nothing is negative, and no more is useful than
     there was.
     """
-    meter, now, version, step = GoodputMeter(), 50.0, 0, 0
+    meter, goodput = GoodputMeter(), Goodput()
+    now, version, step = 50.0, 0, 0
     saved: tuple[int, ...] = (0,)
     for seconds, newer, steps, goes_back, saves, suspended in moves:
         now += seconds
         version += newer
         step = saved[-1] if newer and goes_back else step + steps
         saved = (*saved, step)[-3:] if saves else saved
-        meter.look(TrainingMoment(version, step, stepped=steps > 0, saved=saved, suspended=suspended), now)
-        goodput = meter.goodput
+        seen = TrainingMoment(version, step, stepped=steps > 0, saved=saved, suspended=suspended)
+        goodput = meter.count(goodput, seen, now)
         assert goodput.useful >= 0
         assert goodput.redone >= 0
         assert goodput.useful + goodput.redone <= goodput.elapsed(now) + 1e-6

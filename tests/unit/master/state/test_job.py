@@ -15,10 +15,10 @@ from edl_workflows.jobs.scale_plan.model import (
 )
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import views
-from edl_workflows.master.state.job import JobDocument
 from edl_workflows.master.state.nodes.registry import ExitReason
 from edl_workflows.master.state.observations import PodPhase
 from edl_workflows.master.state.settings import JobSettings, RoleSettings, Timeouts
+from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.datasets import AckRequest, LeaseRequest
 from tests.unit.master.simulated_job import DATA, SimulatedJob, SimulatedPod
@@ -663,7 +663,7 @@ def test_the_stored_state_stays_small() -> None:
     job = _job("ps=8,worker=64", shards=1_000_000)
     job.calm(5)
     assert len(job.stored) < 60_000
-    assert JobDocument.from_json(job.stored).to_json() == job.stored
+    assert StoredState.from_json(job.stored).to_json() == job.stored
 
 
 def test_names_of_pods_are_those_of_the_nodes() -> None:

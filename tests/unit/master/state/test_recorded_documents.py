@@ -13,8 +13,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.job import JobDocument, JobState
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings
+from edl_workflows.master.state.stored_state import StoredState
 
 RECORDED = Path(__file__).parent / "recorded"
 NODES = parse_nodes("ps=2,worker=2,evaluator=1")
@@ -27,16 +28,16 @@ def read(name: str) -> Any:
 @pytest.mark.parametrize("name", ["broken_group.json", "every_field.json", "migration.json"])
 def test_a_recorded_document_is_stored_again_as_it_was(name: str) -> None:
     """What a restarted master stores first is what it has read."""
-    document = JobDocument.from_json(json.dumps(read(name)))
+    document = StoredState.from_json(json.dumps(read(name)))
     state = JobState(JobSettings("job", "default", NODES), document)
 
     assert json.loads(document.to_json()) == read(name)
-    assert json.loads(state.document().to_json()) == read(name)
+    assert json.loads(state.to_json()) == read(name)
 
 
 def test_every_stored_field_is_recorded() -> None:
     """A further field must be added here by hand, since the recorded documents don't have it."""
-    stored = {field.name for field in fields(JobDocument)} - {"format"}
+    stored = {field.name for field in fields(StoredState)} - {"format"}
 
     assert stored == read("every_field.json").keys()
 
@@ -45,6 +46,6 @@ def test_fields_that_were_left_out_keep_their_meaning() -> None:
     """Defaults are not stored, so that they can't change."""
     recorded = read("defaults.json")
 
-    document = JobDocument.from_json(json.dumps(recorded["stored"]))
+    document = StoredState.from_json(json.dumps(recorded["stored"]))
 
-    assert json.loads(TypeAdapter(JobDocument).dump_json(document)) == recorded["means"]
+    assert json.loads(TypeAdapter(StoredState).dump_json(document)) == recorded["means"]

@@ -1,7 +1,7 @@
 """Sync groups: who is waited for, and how little is remembered of it."""
 
 from edl_workflows.master.state import sync
-from edl_workflows.master.state.job import JobDocument
+from edl_workflows.master.state.stored_state import StoredState
 
 WORKERS = [f"worker-{number}" for number in range(64)]
 
@@ -30,4 +30,4 @@ def test_a_thousand_groups_of_many_workers_fit_into_the_stored_state() -> None:
     for number in range(sync.MAX_NAMES):
         for worker in WORKERS:
             present = sync.join_group(present, f"epoch-{number}", worker, WORKERS)
-    assert len(JobDocument(counts={}, sync=present).to_json()) < 50_000
+    assert len(StoredState(counts={}, sync=present).to_json()) < 50_000

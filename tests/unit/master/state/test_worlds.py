@@ -51,7 +51,7 @@ def test_the_first_world_waits_for_all_that_are_wanted() -> None:
     for ref in (("worker", 2), ("worker", 0)):
         job.act(ref)
         job.now += 1.0
-    assert job.state.document().versions == ClusterVersions(), "nobody is told of a world yet"
+    assert job.state.versions == ClusterVersions(), "nobody is told of a world yet"
     job.now += 5.0
     job.settle()
     change = job.state.versions.change
@@ -394,10 +394,10 @@ def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
     job.kill(("worker", 1))
     job.calm(10)
     assert (world_of(job), version_of(job)) == ((0, 2), 2)
-    before = job.state.document().to_json()
+    before = job.state.to_json()
     with pytest.raises(ConflictError, match=message):
         say(job.state)
-    assert job.state.document().to_json() == before
+    assert job.state.to_json() == before
 
 
 def test_why_nobody_trains_is_told() -> None:
@@ -430,7 +430,7 @@ def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
     job.now -= 900.0
     job.state.shift_times(-900.0)
     job.settle()
-    assert job.state.document().versions == ClusterVersions()
+    assert job.state.versions == ClusterVersions()
     job.now += 6.0
     job.settle()
     change = job.state.versions.change
