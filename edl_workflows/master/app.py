@@ -218,7 +218,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
     async def acknowledge(name: DatasetName, request: Request) -> Response:
         message = parse_body(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.now())
-        master.state.statistics.take_shards(str(message.node), reply.accepted, master.now())
+        master.state.volatile.statistics.take_shards(str(message.node), reply.accepted, master.now())
         await master.durable(master.touched(WriteUrgency.GROUPED))
         return _json(reply)
 

@@ -68,10 +68,10 @@ class JobAutoscaler:
 
     async def _report(self, now: float, end: JobEnd | None = None) -> None:
         state = self._master.state
-        job, ill = planned_job(state, now), tuple(state.statistics.ooms)
+        job, ill = planned_job(state, now), tuple(state.volatile.statistics.ooms)
         if await self._optimizers.report(replace(job, nodes=(*job.nodes, *ill)), end):
             for _ in ill:
-                state.statistics.ooms.popleft()
+                state.volatile.statistics.ooms.popleft()
 
     async def once(self) -> None:
         """Takes a sample, and asks an optimizer when it is due."""

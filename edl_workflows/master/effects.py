@@ -176,13 +176,13 @@ class Effects:
             log.warning("failed, retrying", what=what, error=str(error), seconds=refusal.back_off)
             # A report that succeeds must not say that it was refused.
             if refusal.for_good and what != _REPORT:
-                self._master.state.refused[what] = str(error)[:MAX_WARNING]
+                self._master.state.volatile.refused[what] = str(error)[:MAX_WARNING]
         else:
             self._forget(what)
 
     def _forget(self, what: str) -> None:
         self._refused.pop(what, None)
-        self._master.state.refused.pop(what, None)
+        self._master.state.volatile.refused.pop(what, None)
 
     def _tell(self, stored: JobRecord) -> None:
         told, self._told = self._told, _Told.of(stored)
@@ -239,7 +239,7 @@ class Effects:
 
     async def _plan(self, stored: JobRecord) -> None:
         run = stored.plan
-        if run is None or self._master.state.recorded_serial >= run.serial:
+        if run is None or self._master.state.volatile.recorded_serial >= run.serial:
             return
         try:
             await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))

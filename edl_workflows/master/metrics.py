@@ -25,7 +25,7 @@ class _Reader(Collector):
 
     def collect(self) -> Iterator[Metric]:
         state, now = self._master.state, self._master.now()
-        active, goodput, speed = state.versions.active, state.goodput, state.statistics.speed
+        active, goodput, speed = state.versions.active, state.goodput, state.volatile.statistics.speed
         for name, text, value in (
             ("edl_master_global_step", "Newest global step of the active version", state.steps.step),
             ("edl_master_steps_per_second", "Speed over the last minute", speed),
@@ -95,7 +95,7 @@ class _Reader(Collector):
         memory = GaugeMetricFamily(
             "edl_master_node_memory_mebibytes", "Memory that a node uses", labels=("node",)
         )
-        for node, usage in sorted(self._master.state.statistics.usage.items()):
+        for node, usage in sorted(self._master.state.volatile.statistics.usage.items()):
             cpu.add_metric((node,), usage.cpu)
             memory.add_metric((node,), usage.memory)
         yield cpu

@@ -5,7 +5,7 @@ derives the consequences, and `views` reads what is reported.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase, ScalePlanSpec
@@ -38,8 +38,61 @@ class ObservedPlan:
         return cls(metadata.uid, metadata.name, plan.spec, plan.status.phase, metadata.generation)
 
 
+@dataclass
+class VolatileState:
+    """What a master measures or is told again after a restart."""
+
+    statistics: Statistics = field(default_factory=Statistics)
+    goodput_meter: GoodputMeter = field(default_factory=GoodputMeter)
+    last_seen: dict[str, float] = field(default_factory=dict)
+    """When each node was heard from; as all times here, Unix seconds."""
+    pending_since: dict[str, float] = field(default_factory=dict)
+    """Since when each node waits for its pod to run; starts again after a suspension."""
+    taken_by_suspension: set[str] = field(default_factory=set)
+    """Nodes from before a suspension that have not reported since."""
+    uncut: set[str] = field(default_factory=set)
+    """Nodes pending for long that were considered for a smaller size."""
+    prepared_since: tuple[int, float] = (0, 0.0)
+    """Number of the next version, and since when it is prepared."""
+    exits_since: dict[str, float] = field(default_factory=dict)
+    """When each node first reported the end of its process."""
+    missing_since: float | None = None
+    """Since when too few workers have joined for a training group."""
+    listening_since: float | None = None
+    """Since when the master receives acknowledgements."""
+    done_since: float | None = None
+    """Since when the data and all critical nodes are done."""
+    newcomers_wait_until: float = 0.0
+    """Until when no newcomers are admitted, because the last attempt failed."""
+    moved: LastMove | None = None
+    """When training last progressed."""
+    plans_seen: tuple[ObservedPlan, ...] | None = None
+    """The manual ScalePlans in the cluster; None until they are listed."""
+    recorded_serial: int = 0
+    """The newest `PlanRun.serial` that the status of the present plan shows."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Requests that the API server refuses, with the reason."""
+
+    def shift_times(self, seconds: float) -> None:
+        """See `JobState.shift_times`."""
+        for times in (self.last_seen, self.pending_since, self.exits_since):
+            times.update({node: at + seconds for node, at in times.items()})
+        self.statistics.forget_samples()
+        number, since = self.prepared_since
+        self.prepared_since = (number, since + seconds)
+        if self.missing_since is not None:
+            self.missing_since += seconds
+        if self.done_since is not None:
+            self.done_since += seconds
+        if self.newcomers_wait_until:
+            self.newcomers_wait_until += seconds
+        self.listening_since = self.moved = None
+
+
 class JobState(StoredState):
     """The state, for one thread: the master's loop.
+
+    It is what is stored, together with `volatile`, which is not, and the job's settings.
 
     Args:
         settings: of the job; `settings` is replaced when the job's spec changes.
@@ -53,26 +106,9 @@ class JobState(StoredState):
         known = stored or StoredState({role: spec.replicas for role, spec in settings.roles.items()})
         super().__init__(**{field.name: getattr(known, field.name) for field in fields(StoredState)})
         self.max_workers = self.max_workers or (settings.rendezvous.max_nodes if settings.collective else 0)
+        self.volatile = VolatileState()
         self.settings = settings
         self.watches_pods = watches_pods
-        self.goodput_meter = GoodputMeter()
-        # Not stored: reported or measured again.
-        self.statistics = Statistics()
-        self.last_seen: dict[str, float] = {}
-        self.pending_since: dict[str, float] = {}  # restarts with each master and after a suspension
-        # Nodes from before a suspension that have not reported since.
-        self.taken_by_suspension: set[str] = set()
-        self.uncut: set[str] = set()  # nodes pending for long that were considered for a smaller size
-        self.prepared_since: tuple[int, float] = (0, 0.0)  # number of the next version, and since when
-        self.exits_since: dict[str, float] = {}
-        self.missing_since: float | None = None  # too few workers have joined for a group
-        self.listening_since: float | None = None  # the master receives acknowledgements
-        self.done_since: float | None = None  # the data and all critical nodes are done
-        self.newcomers_wait_until = 0.0  # the last attempt to admit newcomers failed
-        self.moved: LastMove | None = None
-        self.plans_seen: tuple[ObservedPlan, ...] | None = None
-        self.recorded_serial = 0
-        self.refused: dict[str, str] = {}  # requests that the API server refuses, with the reason
 
     @property
     def newest_time(self) -> float:
@@ -85,21 +121,8 @@ class JobState(StoredState):
         """Moves all times by a jump of the clock, or by a pause of the master, which is no silence of the
         nodes.
         """
-        self.last_seen = {node: seen + seconds for node, seen in self.last_seen.items()}
-        self.pending_since = {node: since + seconds for node, since in self.pending_since.items()}
-        self.statistics.forget_samples()
+        self.volatile.shift_times(seconds)
         self.goodput = self.goodput.shift_times(seconds)
-        self.moved = None
-        number, since = self.prepared_since
-        self.prepared_since = (number, since + seconds)
-        self.exits_since = {node: since + seconds for node, since in self.exits_since.items()}
-        if self.missing_since is not None:
-            self.missing_since += seconds
-        if self.done_since is not None:
-            self.done_since += seconds
-        self.listening_since = None
-        if self.newcomers_wait_until:
-            self.newcomers_wait_until += seconds
         self.node_check = self.node_check.shift_times(seconds)
         if self.pod_plans.not_before:
             self.pod_plans = replace(self.pod_plans, not_before=self.pod_plans.not_before + seconds)

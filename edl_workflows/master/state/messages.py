@@ -87,8 +87,8 @@ def register_node(state: JobState, message: Registration, now: float) -> None:
     state.nodes.change(
         node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=joined, waiting=False
     )
-    state.last_seen[str(node)] = now
-    state.taken_by_suspension.discard(str(node))
+    state.volatile.last_seen[str(node)] = now
+    state.volatile.taken_by_suspension.discard(str(node))
 
 
 def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
@@ -105,10 +105,10 @@ def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
             node, status=NodeStatus.RUNNING, incarnation=message.incarnation, joined=now
         )
     if node.incarnation == message.incarnation:
-        state.last_seen[str(node)] = now
-        state.taken_by_suspension.discard(str(node))
+        state.volatile.last_seen[str(node)] = now
+        state.volatile.taken_by_suspension.discard(str(node))
         if message.usage is not None:
-            state.statistics.usage[str(node)] = message.usage
+            state.volatile.statistics.usage[str(node)] = message.usage
 
 
 def take_check_report(state: JobState, message: CheckReport) -> None:
@@ -177,7 +177,7 @@ def take_step_report(state: JobState, message: StepReport) -> None:
         _require_member(state, node, message.version)
     if node is None or not _trains(node) or active is None or message.version != active.number:
         return
-    state.statistics.take_step(message)
+    state.volatile.statistics.take_step(message)
     steps = state.steps
     if not steps.first_time:
         first = (message.step, message.first_step_time)
@@ -212,13 +212,13 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
         reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
     if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
-        state.exits_since.pop(str(node), None)
+        state.volatile.exits_since.pop(str(node), None)
         if state.self_formed is None and not _is_left_behind(state, message.version):
             forget_processes(state, node)
             state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
     if not own and _may_be_shadow(state, message.version):
-        since = state.exits_since.setdefault(str(node), now)
+        since = state.volatile.exits_since.setdefault(str(node), now)
         if now - since < state.settings.timeouts.verdict:
             return None
     status = NodeStatus.SUCCEEDED if reason is ExitReason.SUCCEEDED else NodeStatus.FAILED

@@ -67,13 +67,13 @@ def observe_pod_plans(state: JobState, phases: dict[str, ScalePlanPhase | None],
 
 def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
     """Enters the job's manual ScalePlans, in the order in which they are to be carried out."""
-    state.plans_seen = tuple(seen)
+    state.volatile.plans_seen = tuple(seen)
 
 
 def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
     """Records that a plan's status shows its run up to `serial`."""
     if state.plan is not None and state.plan.uid == uid:
-        state.recorded_serial = max(state.recorded_serial, serial)
+        state.volatile.recorded_serial = max(state.volatile.recorded_serial, serial)
 
 
 def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:

@@ -46,11 +46,11 @@ def settle_job(state: JobState, now: float) -> None:
             grace = state.settings.timeouts.release
             state.pod_plans = pod_plans.plan_pods(state.pod_plans, state.nodes, grace, now)
     else:
-        state.pending_since = {}
-        state.prepared_since = (0, 0.0)
-        state.missing_since = None
-        state.done_since = None
-        state.moved = None
+        state.volatile.pending_since = {}
+        state.volatile.prepared_since = (0, 0.0)
+        state.volatile.missing_since = None
+        state.volatile.done_since = None
+        state.volatile.moved = None
     _forget_ended(state)
     if state.outcome is not None:
         plan_steps.finish_plan(state, now)
@@ -60,7 +60,7 @@ def _find_silent(state: JobState, now: float) -> None:
     waiting = {}
     for node in state.nodes:
         if node.status is NodeStatus.RUNNING:
-            silent = now - state.last_seen.setdefault(str(node), now)
+            silent = now - state.volatile.last_seen.setdefault(str(node), now)
             if silent > state.settings.timeouts.heartbeat:
                 end_node(
                     state,
@@ -70,7 +70,7 @@ def _find_silent(state: JobState, now: float) -> None:
                     message=f"silent for {silent:.0f} s",
                 )
         elif not node.status.final:
-            since = waiting[str(node)] = state.pending_since.get(str(node), now)
+            since = waiting[str(node)] = state.volatile.pending_since.get(str(node), now)
             limit = state.settings.roles[node.type].restart_timeout
             if node.relaunches and 0 < limit < now - since:
                 end_node(
@@ -80,7 +80,7 @@ def _find_silent(state: JobState, now: float) -> None:
                     ExitReason.PENDING_TIMEOUT,
                     message=f"pending for {limit} s",
                 )
-    state.pending_since = waiting
+    state.volatile.pending_since = waiting
 
 
 def _find_unprepared(state: JobState, now: float) -> None:
@@ -92,9 +92,9 @@ def _find_unprepared(state: JobState, now: float) -> None:
     number = change.number if change is not None and change.cause is not ChangeCause.PLAN else 0
     if state.self_formed is not None:
         number = 0  # its processes never report that they are ready
-    if number != state.prepared_since[0]:
-        state.prepared_since = (number, now)
-    waited, limit = now - state.prepared_since[1], state.settings.timeouts.prepare
+    if number != state.volatile.prepared_since[0]:
+        state.volatile.prepared_since = (number, now)
+    waited, limit = now - state.volatile.prepared_since[1], state.settings.timeouts.prepare
     if change is None or not number or not 0 < limit < waited:
         return
     training: tuple[int, ...] = ()
@@ -143,7 +143,7 @@ def _forget_ended(state: JobState) -> None:
 
 
 def _longest_pending(state: JobState, now: float) -> dict[str, float]:
-    return {node: now - since for node, since in state.pending_since.items()}
+    return {node: now - since for node, since in state.volatile.pending_since.items()}
 
 
 def _note_done(state: JobState, now: float) -> None:
@@ -161,9 +161,9 @@ def _note_done(state: JobState, now: float) -> None:
         ended = bool(critical) and all(node.status is NodeStatus.SUCCEEDED for node in critical)
         done = state.shards.finished and ended
     if not done:
-        state.done_since = None
-    elif state.done_since is None:
-        state.done_since = now
+        state.volatile.done_since = None
+    elif state.volatile.done_since is None:
+        state.volatile.done_since = now
 
 
 def _data(state: JobState, now: float) -> job_result.DataState:
@@ -172,21 +172,21 @@ def _data(state: JobState, now: float) -> job_result.DataState:
         for progress in state.shards.all_progress()
         if progress.state is LeaseState.OK and (progress.num_epochs > 0)
     ]
-    waited = 0.0 if state.done_since is None else now - state.done_since
+    waited = 0.0 if state.volatile.done_since is None else now - state.volatile.done_since
     return job_result.DataState(
         tuple(unfinished),
         state.shards.failure,
         state.checkpoints.lost,
         state.hangs.failure,
         fault_steps.too_many_failed_saves(state),
-        over=state.done_since is not None and waited > state.settings.timeouts.finish,
+        over=state.volatile.done_since is not None and waited > state.settings.timeouts.finish,
     )
 
 
 def _world(state: JobState, now: float) -> job_result.GroupState | None:
     if not state.settings.collective:
         return None
-    world, since = state.world, state.missing_since
+    world, since = state.world, state.volatile.missing_since
     missing = 0.0 if since is None else now - since
     members = world.members if world else ()
     return job_result.GroupState(members, len(state.joined), missing, state.rendezvous, state.goes_back)

@@ -171,8 +171,8 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     progress = ProgressStatus(
         step=state.steps.step,
         records=records_done(state),
-        speed=round(state.statistics.speed, 3),
-        records_per_second=round(state.statistics.records_per_second, 3),
+        speed=round(state.volatile.statistics.speed, 3),
+        records_per_second=round(state.volatile.statistics.records_per_second, 3),
         cluster_version=state.versions.active.number if state.versions.active else 0,
         data_finished=state.shards.finished,
         time=_time(round(now, 3)),
@@ -238,12 +238,12 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *_too_few(state, now),
         *_standing_still(state),
         *_slow(state),
-        *(f"the master can't {what}, and will retry: {why}" for what, why in state.refused.items()),
+        *(f"the master can't {what}, and will retry: {why}" for what, why in state.volatile.refused.items()),
     ]
 
 
 def _too_few(state: JobState, now: float) -> list[str]:
-    since, allowed = state.missing_since, state.rendezvous
+    since, allowed = state.volatile.missing_since, state.rendezvous
     if since is None or now - since < allowed.waiting_timeout:
         return []
     ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
@@ -338,7 +338,7 @@ def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
 def _node(state: JobState, ref: NodeRef) -> dict[str, Any]:
     node = state.nodes.find(ref.type, ref.id)
     assert node is not None
-    usage = state.statistics.usage.get(str(node))
+    usage = state.volatile.statistics.usage.get(str(node))
     return {
         "name": names.node_name(state.settings.name, node.type, node.id),
         "type": node.type,

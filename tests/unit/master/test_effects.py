@@ -376,7 +376,7 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
         ((reason, message),) = outside.warned
         assert reason == "CheckpointFailed"
         assert "No space left on device" in message
-        assert master.state.refused == {}
+        assert master.state.volatile.refused == {}
         await look(FailedSaves(total=2))
         effects = Effects(master, outside, clock)
         await look(FailedSaves(total=3, row=1, since=9.0, error="full again"))
@@ -385,7 +385,7 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
         assert len(outside.warned) == 2
         outside.refusing["events"] = ForbiddenError("no right")
         await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
-        assert master.state.refused == {}
+        assert master.state.volatile.refused == {}
 
     asyncio.run(main())
 

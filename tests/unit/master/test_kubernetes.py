@@ -208,9 +208,9 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
                 "spec": {"ownerJob": job.metadata.name, "checkpoint": True},
             }
             client.create(cluster, manifest)
-            while not state.plans_seen:
+            while not state.volatile.plans_seen:
                 await master.moved(1.0)
-            assert state.plans_seen[0].spec.checkpoint
+            assert state.volatile.plans_seen[0].spec.checkpoint
 
     asyncio.run(main())
 

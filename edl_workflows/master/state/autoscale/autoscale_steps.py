@@ -89,10 +89,10 @@ def uses_brain(state: JobState) -> bool:
 
 
 def take_sample(state: JobState, now: float) -> None:
-    state.statistics.take_sample(state.steps.step, usage_of(state), now)
+    state.volatile.statistics.take_sample(state.steps.step, usage_of(state), now)
     active = state.versions.active
     if state.settings.collective and active is not None and state.versions.settled:
-        state.statistics.take_world_speed(len(active.members))
+        state.volatile.statistics.take_world_speed(len(active.members))
 
 
 def first_request(state: JobState, now: float) -> OptimizerRequest | None:
@@ -127,13 +127,15 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
     if not _trains(state) or _plan_under_way(state):
         return None
-    if now - state.statistics.same_since < autoscaling_intervals(state).steady:
+    if now - state.volatile.statistics.same_since < autoscaling_intervals(state).steady:
         return None
     if state.settings.optimizing.allowed and state.autoscaling.rests(autoscaling_intervals(state), now):
         return None
     if state.settings.collective:
         said = state.rendezvous
-        size = WorldSize(said.min_nodes, said.max_nodes, said.node_unit, dict(state.statistics.world_speeds))
+        size = WorldSize(
+            said.min_nodes, said.max_nodes, said.node_unit, dict(state.volatile.statistics.world_speeds)
+        )
         return OptimizerRequest(
             replace(progress, stage=OptimizerStage.RUNNING), planned_job(state, now), world=size
         )
@@ -215,7 +217,7 @@ def _plan_under_way(state: JobState) -> bool:
         return True
     return any(
         seen.uid not in state.finished_plans and not (seen.phase is not None and seen.phase.final)
-        for seen in state.plans_seen or ()
+        for seen in state.volatile.plans_seen or ()
     )
 
 
@@ -258,7 +260,7 @@ def _follow(state: JobState, now: float) -> None:
         return
     name = plan.name(state.settings.name)
     run = state.plan if state.plan is not None and state.plan.name == name else None
-    listed = next((seen for seen in state.plans_seen or () if seen.name == name), None)
+    listed = next((seen for seen in state.volatile.plans_seen or () if seen.name == name), None)
     phase = run.phase if run is not None else listed.phase if listed is not None else None
     if phase is ScalePlanPhase.SUCCEEDED:
         state.autoscaling = own_plans.close_succeeded_plan(state.autoscaling, name)
@@ -267,7 +269,7 @@ def _follow(state: JobState, now: float) -> None:
         _fail(state, f"{name} ({why})", now)
     elif listed is not None:
         state.autoscaling = own_plans.mark_plan_seen(state.autoscaling)
-    elif run is None and plan.seen and state.plans_seen is not None:
+    elif run is None and plan.seen and state.volatile.plans_seen is not None:
         _fail(state, f"{name} was deleted", now)
     elif run is None and not plan.seen and not (state.settings.optimizing.allowed and plans_own_size(state)):
         state.autoscaling = own_plans.withdraw_plan(state.autoscaling)
@@ -285,11 +287,11 @@ def _cut_pending(state: JobState, now: float) -> None:
     """Replaces nodes that stayed pending for too long by smaller ones, each once. A plan handles its own
     servers.
     """
-    late = {node for node, since in state.pending_since.items() if now - since > PENDING_SECONDS}
+    late = {node for node, since in state.volatile.pending_since.items() if now - since > PENDING_SECONDS}
     change = state.versions.change
-    if late <= state.uncut or (change is not None and change.cause is ChangeCause.PLAN):
+    if late <= state.volatile.uncut or (change is not None and change.cause is ChangeCause.PLAN):
         return
-    state.uncut |= late
+    state.volatile.uncut |= late
     job = planned_job(state, now)
     plan = pending_cut_plan(job, now)
     if not plan.node_resources:
@@ -320,7 +322,9 @@ def planned_job(state: JobState, now: float) -> OptimizerJob:
     """
     nodes = tuple(_node(state, node, now) for node in state.nodes if node.live)
     roles = {role: _role(state, role) for role in state.settings.roles}
-    return OptimizerJob(state.settings.name, roles, _limits(state), nodes, tuple(state.statistics.samples))
+    return OptimizerJob(
+        state.settings.name, roles, _limits(state), nodes, tuple(state.volatile.statistics.samples)
+    )
 
 
 def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
@@ -337,7 +341,7 @@ def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
 
 def usage_of(state: JobState) -> tuple[NodeSample, ...]:
     """Reported use of the nodes; of a collective job's workers, only of those that train."""
-    known = state.statistics.usage
+    known = state.volatile.statistics.usage
     idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(
         NodeSample(_pod(state, node), node.type, known[str(node)].cpu, known[str(node)].memory)
@@ -355,7 +359,7 @@ def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode
     size = merge_resources(node.resource, state.settings.roles[node.type].resource)
     pending = None
     if node.status is not NodeStatus.RUNNING:
-        pending = state.pending_since.get(str(node), now)
+        pending = state.volatile.pending_since.get(str(node), now)
     elif not node.registered:
         pending = now  # its pod runs, and its agent has not registered yet
     return resources.OptimizerNode(

@@ -32,9 +32,9 @@ def end_node(
     ):
         status, reason = NodeStatus.FAILED, ExitReason.UNKNOWN  # it was not told to end
     forget_processes(state, node)
-    state.statistics.forget(str(node))
-    state.last_seen.pop(str(node), None)
-    state.exits_since.pop(str(node), None)
+    state.volatile.statistics.forget(str(node))
+    state.volatile.last_seen.pop(str(node), None)
+    state.volatile.exits_since.pop(str(node), None)
     state.nodes.change(
         node, status=status, exit_reason=reason, exit_code=code, message=message[-2048:], waiting=False
     )
@@ -51,9 +51,9 @@ def expire_leases(state: JobState, now: float) -> None:
     A node that held evaluation shards and acknowledged no shard of any data set hangs; it fails and is
     replaced (DLRover removes it), unless it is critical. Time in which no master listened is not counted.
     """
-    if state.listening_since is None:
-        state.listening_since = now
-    for lease in state.shards.expire(now, state.listening_since):
+    if state.volatile.listening_since is None:
+        state.volatile.listening_since = now
+    for lease in state.shards.expire(now, state.volatile.listening_since):
         node_type, _, node_id = lease.node.rpartition("-")
         node = state.nodes.find(node_type, int(node_id))
         over = state.outcome is not None or state.settings.suspend
@@ -74,7 +74,7 @@ def note_end_of_suspension(state: JobState) -> None:
     Must be called before `count_useful_time`, which clears the suspension.
     """
     if state.goodput.suspended and not state.settings.suspend:
-        state.taken_by_suspension = {
+        state.volatile.taken_by_suspension = {
             str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
         }
 
@@ -92,14 +92,15 @@ def count_useful_time(state: JobState, now: float) -> None:
         suspended=state.settings.suspend,
         over=state.outcome is not None,
     )
-    state.goodput = state.goodput_meter.count(state.goodput, seen, now)
+    state.goodput = state.volatile.goodput_meter.count(state.goodput, seen, now)
 
 
 def find_hang(state: JobState, now: float) -> None:
     """Checks whether training progresses, and acts if it does not."""
     said = state.settings.fault_tolerance
     rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
-    state.hangs, state.moved, step = hang.watch_progress(state.hangs, state.moved, _marker(state), rules, now)
+    seen = hang.watch_progress(state.hangs, state.volatile.moved, _marker(state), rules, now)
+    state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.RESTART:
         version_steps.restart_processes(state, now)
 
@@ -150,7 +151,7 @@ def find_stragglers(state: JobState) -> dict[str, float]:
     Workers are compared by the records that they process; before training, all nodes by their check.
     """
     ratio = state.settings.fault_tolerance.straggler_ratio
-    measured = state.statistics.seconds_per_shard() or state.node_check.passed
+    measured = state.volatile.statistics.seconds_per_shard() or state.node_check.passed
     return node_check.slower_than_median(measured, ratio)
 
 

@@ -52,12 +52,12 @@ def finish_plan(state: JobState, now: float) -> None:
 
 def _through(state: JobState, plan: PlanRun) -> bool:
     """Whether the plan's end is in its status, or the plan was deleted."""
-    return state.recorded_serial >= plan.serial or _deleted(state, plan)
+    return state.volatile.recorded_serial >= plan.serial or _deleted(state, plan)
 
 
 def _as_it_stands(state: JobState, plan: PlanRun) -> PlanRun | None:
     """The plan as it is in the cluster: before it begins it can be edited, or be ended by the controller."""
-    seen = next((seen for seen in state.plans_seen or () if seen.uid == plan.uid), None)
+    seen = next((seen for seen in state.volatile.plans_seen or () if seen.uid == plan.uid), None)
     if seen is None:
         return plan
     if seen.phase is not None and seen.phase.final:
@@ -67,15 +67,17 @@ def _as_it_stands(state: JobState, plan: PlanRun) -> PlanRun | None:
 
 
 def _deleted(state: JobState, plan: PlanRun) -> bool:
-    return state.plans_seen is not None and all(seen.uid != plan.uid for seen in state.plans_seen)
+    return state.volatile.plans_seen is not None and all(
+        seen.uid != plan.uid for seen in state.volatile.plans_seen
+    )
 
 
 def _take_up(state: JobState, now: float) -> None:
-    for seen in state.plans_seen or ():
+    for seen in state.volatile.plans_seen or ():
         over = seen.phase is not None and seen.phase.final
         if not over and seen.uid not in state.finished_plans:
             state.plan = plan_run.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
-            state.recorded_serial = 0
+            state.volatile.recorded_serial = 0
             return
 
 
@@ -91,7 +93,7 @@ def queued(state: JobState, now: float) -> Sequence[PlanRun]:
             reason=plan_run.WAITING,
             message=message,
         )
-        for seen in state.plans_seen or ()
+        for seen in state.volatile.plans_seen or ()
         if seen.uid not in (present.uid, *state.finished_plans)
         and not (seen.phase is not None and seen.phase.final)
     ]
@@ -116,7 +118,7 @@ def _world(state: JobState, run: PlanRun) -> ObservedJob:
     members = versions.active.members if versions.active else ()
     saved = state.checkpoints.result(run.request)
     return ObservedJob(
-        recorded=state.recorded_serial >= run.serial,
+        recorded=state.volatile.recorded_serial >= run.serial,
         cancelled=_deleted(state, run),
         invalid=_problem(state, run),
         changes_members=plan_run.changes_members(

@@ -155,7 +155,7 @@ def give_up_newcomers(state: JobState, until: float) -> None:
     """Keeps the active group as it is; newcomers wait at least until `until`."""
     state.versions = cluster_versions.cancel_change(state.versions)
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
-    state.newcomers_wait_until = until
+    state.volatile.newcomers_wait_until = until
 
 
 def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ def _cause(state: JobState, now: float) -> ChangeCause | None:
     if versions.active is None:
         return ChangeCause.INITIAL
     planned = state.plan is not None and not state.plan.phase.final
-    if not versions.settled or planned or _some_ended(state) or now < state.newcomers_wait_until:
+    if not versions.settled or planned or _some_ended(state) or now < state.volatile.newcomers_wait_until:
         return None
     return ChangeCause.MEMBERSHIP
 
@@ -261,9 +261,9 @@ def _switch(state: JobState, now: float) -> None:
 def _count_missing(state: JobState, now: float) -> None:
     enough = len(state.joined) >= state.rendezvous.min_nodes or _some_ended(state)
     if enough:
-        state.missing_since = None
-    elif state.missing_since is None:
-        state.missing_since = now
+        state.volatile.missing_since = None
+    elif state.volatile.missing_since is None:
+        state.volatile.missing_since = now
 
 
 def _some_ended(state: JobState) -> bool:

@@ -27,8 +27,8 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | N
         return None
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
-        state.statistics.ooms += [ill for ill in job.nodes if ill.oom]
-    if str(node) not in state.taken_by_suspension:
+        state.volatile.statistics.ooms += [ill for ill in job.nodes if ill.oom]
+    if str(node) not in state.volatile.taken_by_suspension:
         state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
     decision = relaunch.decide_replacement(node, state.settings, job)
     if decision.resource is None:
@@ -95,7 +95,7 @@ def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> 
     step = saved.step if saved else 0
     if active is not None:
         lost = {f"{state.settings.member_type}-{member}" for member in state.lost_members(active.members)}
-        if cause == RECOVERY and lost and lost <= state.taken_by_suspension:
+        if cause == RECOVERY and lost and lost <= state.volatile.taken_by_suspension:
             cause = RESUME
         state.restarted(
             f"version {active.number}", cause, f"back from step {state.steps.step} to {step}", now
@@ -153,8 +153,8 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
         state.shards.rollback(saved.position if saved else JobPosition())
     state.checkpoints = checkpoints.abandon_saves(state.checkpoints)
     state.steps = StepProgress(step=saved.step if saved else 0, records=state.steps.records)
-    state.statistics.restart()
-    state.newcomers_wait_until = 0.0
+    state.volatile.statistics.restart()
+    state.volatile.newcomers_wait_until = 0.0
     for node in state.nodes:
         if node.waiting:
             state.nodes.change(node, waiting=False)

@@ -60,7 +60,7 @@ def test_newcomers_are_let_in(gap: float) -> None:
     job = _job()
     rendezvous.give_up_newcomers(job.state, job.now + 60.0)
     _set_clock(job, gap)
-    assert job.state.newcomers_wait_until == job.now + 60.0 - LATER
+    assert job.state.volatile.newcomers_wait_until == job.now + 60.0 - LATER
 
 
 def test_a_plan_fails_in_its_time(gap: float) -> None:

@@ -153,7 +153,7 @@ def test_stragglers_are_told() -> None:
     for second in range(30):
         for worker in range(4):
             if worker != 2 or second % 3 == 0:
-                job.state.statistics.take_shards(f"worker-{worker}", 1, job.now + second)
+                job.state.volatile.statistics.take_shards(f"worker-{worker}", 1, job.now + second)
     assert _status(job)["warnings"] == ["worker-2 is a straggler: 3.0 times slower than the median"]
 
 

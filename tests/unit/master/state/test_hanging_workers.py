@@ -170,7 +170,7 @@ class EndlessMember(SimulatedCollectiveJob):
         """It lives, whatever its process does."""
         super().act(ref)
         if ref == HANGING and ref in self.pods:
-            self.state.last_seen["worker-1"] = self.now
+            self.state.volatile.last_seen["worker-1"] = self.now
 
 
 @pytest.mark.parametrize("collective", [False, True], ids=["servers", "a world"])

@@ -42,6 +42,14 @@ def test_every_stored_field_is_recorded() -> None:
     assert stored == read("every_field.json").keys()
 
 
+def test_what_is_not_stored_is_one_value() -> None:
+    """A further attribute is either a stored field or a field of `VolatileState`."""
+    state = JobState(JobSettings("job", "default", NODES))
+    stored = {field.name for field in fields(StoredState)}
+
+    assert vars(state).keys() - stored == {"volatile", "settings", "watches_pods"}
+
+
 def test_fields_that_were_left_out_keep_their_meaning() -> None:
     """Defaults are not stored, so that they can't change."""
     recorded = read("defaults.json")

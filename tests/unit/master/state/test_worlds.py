@@ -266,7 +266,7 @@ def test_newcomers_wait_when_the_checkpoint_fails() -> None:
     job.calm(20)
     assert world_of(job) == (0,)
     assert job.state.versions.settled
-    assert job.state.newcomers_wait_until > job.now
+    assert job.state.volatile.newcomers_wait_until > job.now
     del job._save
     job.calm(80)
     assert world_of(job) == (0, 2)
