@@ -66,7 +66,8 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int = 3) -> None:
         if keep < 1:
             raise CheckpointError(f"keep is {keep}: at least one checkpoint must stay")
-        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - resolve() would follow a link that may be moved
+        # resolve() would follow a link that may be moved
+        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100
         self.keep = keep
 
     @property
@@ -100,23 +101,30 @@ class CheckpointStore:
         Raises:
             CheckpointError: nothing was written, or the storage failed. Exceptions of `write` propagate.
         """
+
+        def fill(folder: Path) -> None:
+            write(folder)
+            write_manifest(folder, step, self._after_all(), position, variables)
+
         name = name or checkpoint_name(step)
+        self._save(name, step, fill, writer)
+        if retire:
+            self.retire()
+        return CheckpointRef(uri=f"{self.place}/{name}", step=step)
+
+    def _save(self, name: str, step: int, fill: Callable[[Path], None], writer: str) -> None:
+        """Make a checkpoint of what `fill` writes into a folder; see `publish`."""
         unfinished = self.folder / f"{_UNFINISHED}{name}{'-' * bool(writer)}{writer}"
-        final = self.folder / name
         shutil.rmtree(unfinished, ignore_errors=True)  # left by this writer, if it was killed
         try:
             unfinished.mkdir(parents=True)
-            write(unfinished)
-            write_manifest(unfinished, step, self._after_all(), position, variables)
-            unfinished.rename(final)
+            fill(unfinished)
+            unfinished.rename(self.folder / name)
             sync_path(self.folder)
         except OSError as error:
             raise unwritable_error(unfinished, step, error) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-        if retire:
-            self.retire()
-        return CheckpointRef(uri=str(final), step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
         """Check that a checkpoint is complete; see `edl_workflows.agent.manifest.verify_checkpoint`."""

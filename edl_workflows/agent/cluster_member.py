@@ -1,6 +1,7 @@
 """A training process as a member of its cluster version: what it knows of it, and what it reports of
 itself."""
 
+from abc import ABC, abstractmethod
 from typing import NoReturn
 
 from edl_workflows.agent.client import MasterClient
@@ -15,7 +16,7 @@ TERMINATED = 143
 _REASON_CHARACTERS = 1024
 
 
-class ClusterMember:
+class ClusterMember(ABC):
     """The part of `edl_workflows.agent.job.Job` that concerns its cluster version, without data and
     checkpoints.
 
@@ -149,9 +150,9 @@ class ClusterMember:
         self.close()
         raise SystemExit(TERMINATED)
 
+    @abstractmethod
     def close(self) -> None:
         """Send the last messages and disconnect, within seconds."""
-        raise NotImplementedError
 
     def _contains_own_version(self, directive: Directive) -> bool:
         return any(cluster.version == self.version for cluster in directive.clusters)

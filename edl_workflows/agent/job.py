@@ -366,7 +366,8 @@ class Job(ClusterMember):
             self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), CLUSTER_LOST_SECONDS)
             if not self._superseded_by(self._watch.latest):
                 self.close()
-                print(reason, file=sys.stderr, flush=True)  # noqa: T201 - the master reads the cause from the last line
+                # The master reads the cause from the last line.
+                print(reason, file=sys.stderr, flush=True)  # noqa: T201
                 raise SystemExit(TERMINATED if self._terminated else code)
             # A plan may withdraw its next version; then nothing would end this process.
             self._watch.wait_for(lambda d: self._terminated or not self._superseded_by(d))

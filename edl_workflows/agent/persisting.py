@@ -132,7 +132,7 @@ class Persister:
                 return  # overwritten just now
             try:
                 fresh = _store(snapshot, block, str(self._node))
-            except Exception as refused:  # noqa: BLE001 - reported to the master; the next copy is tried again
+            except Exception as refused:  # noqa: BLE001 - told to the master; the next copy is tried
                 error = (
                     str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
                 )

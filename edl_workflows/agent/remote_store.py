@@ -11,10 +11,9 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from edl_workflows.agent.checkpoints import (
@@ -22,7 +21,6 @@ from edl_workflows.agent.checkpoints import (
     PREFIX,
     CheckpointStore,
     OnDamage,
-    checkpoint_name,
     ignore_damage,
     newest_first,
     unwritable_error,
@@ -30,11 +28,9 @@ from edl_workflows.agent.checkpoints import (
 from edl_workflows.agent.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
-    Layout,
     Manifest,
     parse_manifest,
     verify_checkpoint,
-    write_manifest,
 )
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -95,24 +91,12 @@ class RemoteStore(CheckpointStore):
         """URI, with which another process can open the same store."""
         return self._uri
 
-    def publish(
-        self,
-        step: int,
-        write: Callable[[Path], object],
-        *,
-        name: str = "",
-        position: Mapping[str, Any] | None = None,
-        variables: Layout | None = None,
-        writer: str = "",  # noqa: ARG002 - writers of the same name write the same content
-        retire: bool = True,
-    ) -> CheckpointRef:
-        """Save a checkpoint; see `CheckpointStore.publish`."""
-        name = name or checkpoint_name(step)
+    def _save(self, name: str, step: int, fill: Callable[[Path], None], writer: str) -> None:  # noqa: ARG002
+        # Writers of the same name write the same content.
         with tempfile.TemporaryDirectory(prefix="edl-checkpoint-") as local:
             folder = Path(local)
             try:
-                write(folder)
-                write_manifest(folder, step, self._after_all(), position, variables)
+                fill(folder)
             except OSError as error:
                 raise unwritable_error(folder, step, error) from error
             try:
@@ -121,9 +105,6 @@ class RemoteStore(CheckpointStore):
             except CheckpointError:
                 self._remove_remote(name)
                 raise
-        if retire:
-            self.retire()
-        return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
         """Download a checkpoint, and check that it is complete."""

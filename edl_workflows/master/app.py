@@ -84,9 +84,10 @@ def create_app(master: Master, token: str) -> FastAPI:
     """
     app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
     add_error_handlers(app, _error_body, {InvalidError: 400})
-    _node_routes(app, master)
-    _check_routes(app, master)
-    _checkpoint_routes(app, master)
+    answers = _DirectiveAnswers(master)
+    _node_routes(app, master, answers)
+    _check_routes(app, master, answers)
+    _checkpoint_routes(app, master, answers)
     _dataset_routes(app, master)
     _sync_routes(app, master)
     _info_routes(app, master)
@@ -94,14 +95,13 @@ def create_app(master: Master, token: str) -> FastAPI:
     return app
 
 
-def _node_routes(app: FastAPI, master: Master) -> None:
-    state, answers = master.state, _Answers()
+def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
+    state = master.state
 
     @app.post("/v1/nodes", response_model=Directive)
     async def register(message: Registration) -> Response:
         messages.register_node(state, message, master.now())
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node)
 
     @app.post("/v1/nodes/heartbeat", response_model=Directive)
     async def heartbeat(message: Heartbeat) -> Response:
@@ -120,14 +120,12 @@ def _node_routes(app: FastAPI, master: Master) -> None:
     @app.post("/v1/processes", response_model=Directive)
     async def process(message: ProcessReport) -> Response:
         messages.take_process_report(state, message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node)
 
     @app.post("/v1/processes/crashes", response_model=Directive)
     async def crashed(message: CrashReport) -> Response:
         messages.take_crash_report(state, message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node)
 
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
@@ -147,18 +145,15 @@ def _node_routes(app: FastAPI, master: Master) -> None:
         return answers.of(master.directive(message.node), message.known)
 
 
-def _check_routes(app: FastAPI, master: Master) -> None:
-    answers = _Answers()
-
+def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
     @app.post("/v1/nodes/check", response_model=Directive)
     async def checked(message: CheckReport) -> Response:
         messages.take_check_report(master.state, message)
-        await master.durable(master.changed(WriteUrgency.GROUPED))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node, WriteUrgency.GROUPED)
 
 
-def _checkpoint_routes(app: FastAPI, master: Master) -> None:
-    state, answers = master.state, _Answers()
+def _checkpoint_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
+    state = master.state
 
     @app.post("/v1/checkpoints")
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
@@ -170,8 +165,7 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
     @app.post("/v1/checkpoints/restored", response_model=Directive)
     async def restored(message: CheckpointRestore) -> Response:
         messages.take_restored_checkpoint(state, message, master.now())
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/model")
     async def model(message: ModelReport) -> ModelVerdict:
@@ -182,8 +176,7 @@ def _checkpoint_routes(app: FastAPI, master: Master) -> None:
     @app.post("/v1/checkpoints/damaged", response_model=Directive)
     async def damaged(message: CheckpointDamage) -> Response:
         messages.take_damaged_checkpoint(state, message)
-        await master.durable(master.changed(WriteUrgency.NOW))
-        return answers.of(master.directive(message.node))
+        return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
@@ -282,13 +275,19 @@ def _info_routes(app: FastAPI, master: Master) -> None:
         return Response(render_metrics(master), media_type=CONTENT_TYPE_LATEST)
 
 
-class _Answers:
+class _DirectiveAnswers:
     """Serialised directives. The directive of a large training group is long and goes to all members, so its
     text is cached.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, master: Master) -> None:
+        self._master = master
         self._texts: dict[bool, tuple[int, bytes]] = {}
+
+    async def once_stored(self, node: NodeRef, hurry: WriteUrgency = WriteUrgency.NOW) -> Response:
+        """The answer to a report that changed the state, when the change is stored."""
+        await self._master.durable(self._master.changed(hurry))
+        return self.of(self._master.directive(node))
 
     def of(self, directive: Directive, known: int = -1) -> Response:
         """The answer to an agent whose newest directive has revision `known`."""
