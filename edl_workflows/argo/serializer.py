@@ -14,8 +14,8 @@ from hera.workflows import Workflow
 
 from edl_workflows.argo.builders import StageTemplate
 from edl_workflows.argo.lint import check
-from edl_workflows.argo.lint.findings import spell
 from edl_workflows.exceptions import ManifestError, Problem
+from edl_workflows.schemas.structural import spell
 from edl_workflows.stages import server_yaml
 
 

@@ -1,6 +1,7 @@
 """The CEL rules of Argo's definitions: our rule for each, and their evaluation.
 
-celpy evaluates them; a program is compiled on first use. The expressions use only CEL's standard functions.
+`edl_workflows.schemas.cel` evaluates them; a program is compiled on first use. The expressions use only CEL's
+standard functions.
 """
 
 import functools
@@ -9,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.schemas.structural import Path
 
 TWO_TYPES = Rule(
     "two-template-types",
@@ -97,19 +99,22 @@ def rule_of(expression: str) -> Rule:
     return next((rule for part, rule in _NAMED if part in expression), CRD_RULE)
 
 
-def broken_rules(value: Any, expressions: list[str], path: Path) -> Iterator[Finding]:
-    """The expressions that do not hold for a value. Rules about all entries of a list are reported at the
-    entries."""
+def broken_rules(value: Any, expressions: list[str]) -> Iterator[tuple[Path, str, Any]]:
+    """(position below the value, expression, what is there) of each expression that does not hold.
+
+    A rule about all entries of a list is reported at the entries.
+    """
     for expression in expressions:
         if isinstance(value, list) and expression.startswith("self.all("):
             for index, entry in enumerate(value):
                 if not rule_holds(expression, [entry]):
-                    yield _finding(expression, (*path, index), entry)
+                    yield (index,), expression, entry
         elif not rule_holds(expression, value):
-            yield _finding(expression, path, value)
+            yield (), expression, value
 
 
-def _finding(expression: str, path: Path, value: Any) -> Finding:
+def finding(expression: str, path: Path, value: Any) -> Finding:
+    """What is wrong with a value for which an expression does not hold."""
     rule = rule_of(expression)
     if rule is CRD_RULE:
         return rule.at(path, f"this must hold: {expression}")
@@ -163,26 +168,16 @@ _DEEPER = re.compile(r"\b(?:self|t)(?:\.(?!(?:all|contains|matches)\()\w+){2,}|\
 
 @functools.lru_cache(maxsize=4096)
 def _holds(expression: str, value: str) -> bool:
-    from celpy import celtypes
-    from celpy.adapter import json_to_cel
-    from celpy.evaluation import CELEvalError
+    from edl_workflows.schemas import cel  # here, since celpy takes long to load
 
     try:
-        variables = {"self": json_to_cel(json.loads(value, parse_int=_int_or_float))}
-        return bool(_program(expression).evaluate(variables) == celtypes.BoolType(True))
-    except CELEvalError:
+        return cel.is_true(cel.evaluate(_program(expression), {"self": cel.to_cel(json.loads(value))}))
+    except cel.EvaluationError:
         return False
-
-
-def _int_or_float(digits: str) -> int | float:
-    """As Kubernetes reads a number: a floating-point one if 64 bits do not hold the integer."""
-    number = int(digits)
-    return number if -(2**63) <= number < 2**63 else float(digits)
 
 
 @functools.cache
 def _program(expression: str) -> Any:
-    import celpy
+    from edl_workflows.schemas import cel
 
-    environment = celpy.Environment()
-    return environment.program(environment.compile(expression))
+    return cel.compile_expression(expression)

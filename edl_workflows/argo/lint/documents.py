@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
+from edl_workflows.schemas.structural import Path, spell
 from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20

@@ -7,20 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-Path = tuple[str | int, ...]
-"""A position in a manifest: keys and list indices from its root."""
-
+from edl_workflows.schemas.structural import Path, spell
 
 MAX_CANDIDATES = 100
 """Names, and characters of one, that are compared with a misspelt one: each takes about 50 µs."""
-
-
-def spell(path: Path) -> str:
-    """A path in its usual notation: ``spec.templates[0].plugin``."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import documents, rules, schema
 from edl_workflows.argo.lint.documents import Document
-from edl_workflows.argo.lint.findings import Finding, Path
+from edl_workflows.argo.lint.findings import Finding
 from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
+from edl_workflows.schemas.structural import Path
 from edl_workflows.stages import server_yaml
 
 _EVENTS_KINDS = ("Sensor",)

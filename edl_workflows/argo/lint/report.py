@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from edl_workflows.argo.lint.findings import Finding, Severity, spell
+from edl_workflows.argo.lint.findings import Finding, Severity
+from edl_workflows.schemas.structural import spell
 
 Segment = tuple[str, str]
 """A piece of text and its style: bold, dim, error, warning or none."""

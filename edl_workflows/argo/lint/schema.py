@@ -5,14 +5,24 @@
 
 import functools
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Self
 
 from edl_workflows.argo.lint import cel
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, did_you_mean
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
+from edl_workflows.schemas import structural
+from edl_workflows.schemas.structural import (
+    ANYTHING,
+    INT_OR_STRING,
+    PLACEHOLDER,
+    TYPE_META,
+    Path,
+    Schema,
+    SchemaChecker,
+    Violation,
+)
 
 UNKNOWN_FIELD = Rule(
     "unknown-field",
@@ -72,7 +82,6 @@ _REPLACED = (
     ("", "podPriority", "podPriorityClassName"),
 )
 """The field's parent (empty for any), the field, and its replacement since Argo 4.0."""
-_ANYTHING: Mapping[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 _OBJECT_META = frozenset(
     [
         "annotations",
@@ -93,14 +102,6 @@ _OBJECT_META = frozenset(
     ]
 )
 _OWNER = frozenset(["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"])
-_TYPES: Mapping[str, Callable[[Any], bool]] = {
-    "object": lambda value: isinstance(value, Mapping),
-    "array": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
-    "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: _is_integer(value) or (isinstance(value, float) and value.is_integer()),
-    "number": lambda value: _is_integer(value) or isinstance(value, float),
-}
 _ARTICLES = {
     "object": "a map",
     "array": "a list",
@@ -108,10 +109,6 @@ _ARTICLES = {
     "integer": "an integer",
     "boolean": "true or false",
 }
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 class Placeholder(str):
@@ -133,35 +130,37 @@ class Placeholder(str):
 
 @dataclass(frozen=True)
 class Schemas:
-    """Definitions in which equal parts are stored once.
+    """Definitions of kinds. Equal parts of them are one object.
 
     Attributes:
-        version: of Argo Workflows.
-        kinds: the number of each kind's schema.
-        nodes: all schemas; those in ``properties``, ``items`` and ``additionalProperties`` are numbers.
+        version: of Argo Workflows; empty for other definitions.
+        kinds: the schema of each kind.
     """
 
     version: str
-    kinds: Mapping[str, int]
-    nodes: tuple[dict[str, Any], ...]
+    kinds: Mapping[str, Schema]
 
-    def template(self) -> int:
-        """The number of a template's schema, for templates that definitions do not describe (``inline``)."""
-        spec = self.nodes[self.nodes[self.kinds["Workflow"]]["properties"]["spec"]]
-        templates = self.nodes[spec["properties"]["templates"]]
-        return int(templates["items"])
+    def template(self) -> Schema:
+        """A template's schema, for templates that definitions do not describe (``inline``)."""
+        spec = self.kinds["Workflow"]["properties"]["spec"]
+        template: Schema = spec["properties"]["templates"]["items"]
+        return template
 
     def check_object(self, manifest: Mapping[str, Any]) -> Iterator[Finding]:
         """Check an object of one of the kinds."""
         yield from _metadata(manifest.get("metadata"))
-        number = self.kinds[manifest["kind"]]
-        # These the server checks by rules of its own; metadata above.
-        known = {**self.nodes[number]["properties"], **dict.fromkeys(("apiVersion", "kind", "metadata"), -1)}
-        yield from _Walk(self).fields(manifest, {**self.nodes[number], "properties": known}, ())
+        schema = self.kinds[manifest["kind"]]
+        # The server checks these by rules of its own; metadata above.
+        known = {**schema["properties"], **dict.fromkeys(TYPE_META, ANYTHING)}
+        yield from self.check_value(dict(manifest), {**schema, "properties": known}, ())
 
-    def check_value(self, value: Any, number: int, path: Path) -> Iterator[Finding]:
+    def check_value(self, value: Any, schema: Schema, path: Path) -> Iterator[Finding]:
         """Check a value against one of the schemas."""
-        yield from _Walk(self).check(value, number, path)
+        for violation in _CHECKER.violations(value, schema, path):
+            yield from _findings(violation)
+
+
+_CHECKER = SchemaChecker(as_written=True, placeholder=Placeholder, further={"rules": cel.broken_rules})
 
 
 def _metadata(metadata: Any) -> Iterator[Finding]:
@@ -171,15 +170,13 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
     for field, value in metadata.items():
         path: Path = ("metadata", field)
         if field not in _OBJECT_META:
-            yield _unknown(path, field, _OBJECT_META)
+            yield _unknown(path, _OBJECT_META)
         elif field in ("labels", "annotations") and isinstance(value, Mapping):
             wrong = ((k, v) for k, v in value.items() if v is not None and not isinstance(v, str))
             yield from (WRONG_TYPE.at((*path, k), f"a text is needed, this is {_shown(v)}") for k, v in wrong)
         elif field == "ownerReferences" and isinstance(value, list):
             owners = enumerate(one for one in value if isinstance(one, Mapping))
-            yield from (
-                _unknown((*path, i, key), key, _OWNER) for i, one in owners for key in one.keys() - _OWNER
-            )
+            yield from (_unknown((*path, i, key), _OWNER) for i, one in owners for key in one.keys() - _OWNER)
 
 
 @functools.cache
@@ -187,29 +184,41 @@ def load() -> Schemas:
     """The shipped definitions."""
     text = (resources.files("edl_workflows.argo.lint") / "schemas.jsonl").read_text(encoding="utf-8")
     header, *nodes = (json.loads(line) for line in text.splitlines())
-    kinds = {kind: row["schema"] for kind, row in header["kinds"].items()}
-    return Schemas(header["version"], kinds, tuple(nodes))
-
-
-def from_definition(schema: Mapping[str, Any], kind: str) -> Schemas:
-    """Convert a CustomResourceDefinition's schema to this form."""
-    nodes: list[dict[str, Any]] = []
-
-    def add(plain: Mapping[str, Any]) -> int:
-        node = dict(plain)
+    for node in nodes:
         if "properties" in node:
-            node["properties"] = {name: add(child) for name, child in node["properties"].items()}
+            node["properties"] = {name: nodes[number] for name, number in node["properties"].items()}
         for keyword in ("items", "additionalProperties"):
-            if isinstance(node.get(keyword), Mapping):
-                node[keyword] = add(node[keyword])
-        nodes.append(node)
-        return len(nodes) - 1
-
-    number = add(schema)
-    return Schemas("", {kind: number}, tuple(nodes))
+            if keyword in node and not isinstance(node[keyword], bool):
+                node[keyword] = nodes[node[keyword]]
+    kinds = {kind: nodes[row["schema"]] for kind, row in header["kinds"].items()}
+    return Schemas(header["version"], kinds)
 
 
-def _unknown(path: Path, field: str, known: Any) -> Finding:
+def _findings(violation: Violation) -> Iterator[Finding]:
+    keyword, path, value, limit = violation.keyword, violation.path, violation.value, violation.limit
+    if keyword == PLACEHOLDER:
+        yield from _placeholder(value, violation.schema, path)
+    elif keyword == structural.UNKNOWN_FIELD:
+        yield _unknown(path, violation.schema.get("properties") or ())
+    elif keyword == "required":
+        yield MISSING_FIELD.at(path, f"{path[-1]} is required here")
+    elif keyword == "type":
+        article = _ARTICLES.get(limit, f"a {limit}")
+        yield WRONG_TYPE.at(path, f"{article} is needed, this is {_shown(value)}")
+    elif keyword == INT_OR_STRING:
+        yield WRONG_TYPE.at(path, f"{_shown(value)} is neither integer nor text")
+    elif keyword == structural.LIST_TYPE:
+        text = json.dumps(value, sort_keys=True, default=str)
+        yield DUPLICATE_ENTRY.at(path, f"there is another entry with {text}")
+    elif keyword == "rules":
+        yield cel.finding(limit, path, value)
+    else:
+        rule = BAD_NAME if keyword == "pattern" and path[-1:] == ("name",) else WRONG_VALUE
+        yield rule.at(path, _value_problem(keyword, value, limit))
+
+
+def _unknown(path: Path, known: Iterable[str]) -> Finding:
+    field = str(path[-1])
     for parent, name, now in _REPLACED:
         if field == name and parent in ("", *path[-2:-1]):
             return REMOVED_FIELD.at(path, f"{field} was removed in Argo 4.0", f"Write {now} instead.")
@@ -218,74 +227,9 @@ def _unknown(path: Path, field: str, known: Any) -> Finding:
     )
 
 
-@dataclass(frozen=True)
-class _Walk:
-    """Walks over a value together with its schema."""
-
-    schemas: Schemas
-
-    def check(self, value: Any, number: int, path: Path) -> Iterator[Finding]:
-        schema = self.schemas.nodes[number] if number >= 0 else _ANYTHING
-        if isinstance(value, Placeholder):
-            yield from _placeholder(value, schema, path)
-            return
-        problem = _type_problem(value, schema)
-        if problem:
-            yield WRONG_TYPE.at(path, problem)
-            return
-        yield from _bounds(value, schema, path)
-        if isinstance(value, list):
-            value = value[: schema.get("maxItems")]  # that there are too many has been told
-        if isinstance(value, Mapping):
-            yield from self.fields(value, schema, path)
-        elif isinstance(value, list):
-            yield from self.entries(value, schema, path)
-        if schema.get("rules"):
-            yield from cel.broken_rules(value, schema["rules"], path)
-
-    def fields(self, value: Mapping[str, Any], schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-        properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
-        for field in schema.get("required", ()):
-            defaulted = "default" in self.schemas.nodes[properties[field]] if field in properties else False
-            if value.get(field) is None and not defaulted:
-                yield MISSING_FIELD.at((*path, field), f"{field} is required here")
-        for field, child in value.items():
-            at = (*path, field)
-            if field in properties:
-                if child is not None:  # a null is taken away before the server validates
-                    yield from self.check(child, properties[field], at)
-            elif isinstance(extra, int) and not isinstance(extra, bool):
-                yield from self.check(child, extra, at)
-            elif not (extra or schema.get("x-kubernetes-preserve-unknown-fields")):
-                yield _unknown(at, field, properties)
-
-    def entries(self, value: list[Any], schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-        if isinstance(schema.get("items"), int):
-            for index, child in enumerate(value):
-                yield from self.check(child, schema["items"], (*path, index))
-        yield from self._unique(value, schema, path)
-
-    def _unique(self, value: list[Any], schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-        kind = schema.get("x-kubernetes-list-type")
-        if kind not in ("map", "set"):
-            return
-        fields = self.schemas.nodes[schema["items"]].get("properties", {})
-        defaults = {key: self.schemas.nodes[number].get("default") for key, number in fields.items()}
-        keys = schema.get("x-kubernetes-list-map-keys", ())
-        seen: set[str] = set()
-        for index, entry in enumerate(value):
-            if kind == "map" and not isinstance(entry, Mapping):
-                continue
-            found = {key: entry.get(key, defaults.get(key)) for key in keys} if kind == "map" else entry
-            text = json.dumps(found, sort_keys=True, default=str)
-            if text in seen:
-                yield DUPLICATE_ENTRY.at((*path, index), f"there is another entry with {text}")
-            seen.add(text)
-
-
-def _placeholder(value: Placeholder, schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+def _placeholder(value: Placeholder, schema: Schema, path: Path) -> Iterator[Finding]:
     wanted = schema.get("type", "string")
-    if wanted == "string" or schema.get("x-kubernetes-int-or-string"):
+    if wanted == "string" or schema.get(INT_OR_STRING):
         return
     article = _ARTICLES.get(wanted, f"a {wanted}")
     if not value.whole:
@@ -294,17 +238,27 @@ def _placeholder(value: Placeholder, schema: Mapping[str, Any], path: Path) -> I
         yield QUOTED_NUMBER.at(path, f"{str(value)!r} stands between quotes, {article} is needed")
 
 
-def _type_problem(value: Any, schema: Mapping[str, Any]) -> str:
-    if schema.get("x-kubernetes-int-or-string"):
-        return (
-            ""
-            if isinstance(value, str) or _is_integer(value)
-            else f"{_shown(value)} is neither integer nor text"
-        )
-    wanted = schema.get("type")
-    if wanted is None or (value is None and schema.get("nullable")) or _TYPES[wanted](value):
-        return ""
-    return f"{_ARTICLES.get(wanted, f'a {wanted}')} is needed, this is {_shown(value)}"
+def _value_problem(keyword: str, value: Any, limit: Any) -> str:
+    if keyword == "enum":
+        return f"{_shown(value)} is none of {', '.join(json.dumps(entry) for entry in limit if entry != '')}"
+    if keyword == "pattern":
+        return f"{_shown(value)} does not match {limit}"
+    if keyword not in _BOUNDS:
+        return f"{_shown(value)} does not satisfy {keyword}: {json.dumps(limit)}"
+    bound, unit = _BOUNDS[keyword]
+    return f"{bound} {limit}{unit} allowed, this is {len(value) if unit else value}"
+
+
+_BOUNDS: Mapping[str, tuple[str, str]] = {
+    "minimum": ("at least", ""),
+    "maximum": ("at most", ""),
+    "minLength": ("at least", " characters"),
+    "maxLength": ("at most", " characters"),
+    "minItems": ("at least", " entries"),
+    "maxItems": ("at most", " entries"),
+    "minProperties": ("at least", " fields"),
+    "maxProperties": ("at most", " fields"),
+}
 
 
 def _shown(value: Any) -> str:
@@ -312,37 +266,3 @@ def _shown(value: Any) -> str:
         return "a map" if isinstance(value, Mapping) else "a list"
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def _bounds(value: Any, schema: Mapping[str, Any], path: Path) -> Iterator[Finding]:
-    if "enum" in schema and value not in schema["enum"]:
-        allowed = ", ".join(json.dumps(entry) for entry in schema["enum"] if entry != "")
-        yield WRONG_VALUE.at(path, f"{_shown(value)} is none of {allowed}")
-    for keyword, size, unit in _LIMITS:
-        if keyword in schema and size(value) is not None:
-            limit, found = schema[keyword], size(value)
-            if found < limit if keyword.startswith("min") else found > limit:
-                bound = "at least" if keyword.startswith("min") else "at most"
-                yield WRONG_VALUE.at(path, f"{bound} {limit}{unit} allowed, this is {found}")
-    if "pattern" in schema and isinstance(value, str) and not re.search(schema["pattern"], value):
-        rule = BAD_NAME if path[-1:] == ("name",) else WRONG_VALUE
-        yield rule.at(path, f"{_shown(value)} does not match {schema['pattern']}")
-
-
-def _number(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _length(value: Any) -> Any:
-    return len(value) if isinstance(value, str) else None
-
-
-def _count(value: Any) -> Any:
-    return len(value) if isinstance(value, list) else None
-
-
-_LIMITS: tuple[tuple[str, Callable[[Any], Any], str], ...] = (
-    ("minimum", _number, ""), ("maximum", _number, ""),
-    ("minLength", _length, " characters"), ("maxLength", _length, " characters"),
-    ("minItems", _count, " entries"), ("maxItems", _count, " entries"),
-)  # fmt: skip

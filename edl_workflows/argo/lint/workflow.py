@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from edl_workflows.argo.api import GROUP
-from edl_workflows.argo.lint.findings import Finding, Path
+from edl_workflows.argo.lint.findings import Finding
+from edl_workflows.schemas.structural import Path
 
 SPEC_PATHS: Mapping[str, Path] = {
     "Workflow": ("spec",),

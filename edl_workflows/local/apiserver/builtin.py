@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from edl_workflows.local.apiserver import builtin_pods, crds, schemas
+from edl_workflows.local.apiserver import builtin_pods, crds
 from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
 from edl_workflows.local.apiserver.checks import check_port, required, unsupported
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
+from edl_workflows.schemas.structural import Schema, children
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 LOOPBACK = "127.0.0.1"
@@ -329,16 +330,12 @@ def zero_status(obj: Object, resource: ServedResource) -> None:
 _ZERO: dict[str, Any] = {"string": "", "integer": 0, "number": 0, "boolean": False}
 
 
-def _zero(value: Any, schema: schemas.SchemaDict) -> None:
-    if isinstance(value, list):
-        for entry in value:
-            _zero(entry, schema.get("items") or {})
-    if not isinstance(value, dict):
-        return
-    properties = schema.get("properties") or {}
-    for field in schema.get("required") or ():
-        if value.get(field) is None and properties[field].get("type") in _ZERO:
-            value[field] = _ZERO[properties[field]["type"]]
-    for field, child in properties.items():
-        if field in value:
-            _zero(value[field], child)
+def _zero(value: Any, schema: Schema) -> None:
+    if isinstance(value, dict):
+        properties = schema.get("properties") or {}
+        for field in schema.get("required") or ():
+            if value.get(field) is None and properties[field].get("type") in _ZERO:
+                value[field] = _ZERO[properties[field]["type"]]
+    for _, child, below in children(value, schema):
+        if below:
+            _zero(child, below)

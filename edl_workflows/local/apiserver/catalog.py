@@ -12,6 +12,7 @@ from edl_workflows.local.apiserver import schemas
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.rules import CelRuleTree
 from edl_workflows.local.apiserver.store import Object
+from edl_workflows.schemas.structural import Schema
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 """The verbs of stored objects."""
@@ -95,7 +96,7 @@ class ServedResource:
     has_status: bool = False
     scale: ScalePaths | None = None
     subresources: tuple[str, ...] = ()
-    schema: schemas.SchemaDict = field(default_factory=dict)
+    schema: Schema = field(default_factory=dict)
     rules: CelRuleTree = field(default_factory=CelRuleTree)
     columns: tuple[TableColumn, ...] = ()
     field_paths: Mapping[str, str] = field(default_factory=dict)

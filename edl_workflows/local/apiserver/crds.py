@@ -8,8 +8,9 @@ from typing import Any
 from edl_workflows.local.apiserver import metadata, rules, schemas
 from edl_workflows.local.apiserver.catalog import ScalePaths, ServedResource, TableColumn
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.schemas import SchemaDict
 from edl_workflows.local.apiserver.store import Object
+from edl_workflows.schemas import structural
+from edl_workflows.schemas.structural import Schema
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Finalizer that keeps a definition until its objects are gone."""
@@ -261,8 +262,8 @@ def _keyword_problems(keyword: str, value: Any, path: str) -> Iterator[Cause]:
     good, wanted = _SHAPES[keyword]
     if not good(value):
         yield _invalid(wanted, path)
-    elif keyword == "type" and value and value not in schemas.TYPES:
-        known = ", ".join(sorted(schemas.TYPES))
+    elif keyword == "type" and value and value not in structural.TYPES:
+        known = ", ".join(sorted(structural.TYPES))
         yield Cause(
             "FieldValueNotSupported", f'Unsupported value: "{value}": supported values: {known}', path
         )
@@ -272,7 +273,7 @@ def _keyword_problems(keyword: str, value: Any, path: str) -> Iterator[Cause]:
             "Forbidden: uniqueItems cannot be set to true; its runtime is quadratic",
             path,
         )
-    elif keyword == "pattern" and (problem := schemas.pattern_problem(value)):
+    elif keyword == "pattern" and (problem := structural.pattern_problem(value)):
         yield _invalid(f"must be a valid regular expression, but isn't: {problem}", path)
 
 
@@ -280,7 +281,7 @@ def _invalid(problem: str, path: str) -> Cause:
     return Cause("FieldValueInvalid", f"Invalid value: {problem}", path)
 
 
-def _structural_problems(schema: SchemaDict, path: str) -> Iterator[Cause]:
+def _structural_problems(schema: Schema, path: str) -> Iterator[Cause]:
     if not (schema.get("type") or schema.get(_OPEN) or schema.get(_INT_OR_STRING)):
         message = "Required value: must not be empty for specified object fields"
         yield Cause("FieldValueRequired", message, f"{path}.type")

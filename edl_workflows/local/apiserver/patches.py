@@ -11,8 +11,8 @@ from typing import Any
 import jsonpatch
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.schemas import SchemaDict
 from edl_workflows.local.apiserver.store import Object
+from edl_workflows.schemas.structural import Schema
 
 MAX_OPERATIONS = 10_000
 """Limit of operations in one JSON patch, as in Kubernetes."""
@@ -85,7 +85,7 @@ _KEY = "x-kubernetes-patch-merge-key"
 _STRATEGY = "x-kubernetes-patch-strategy"
 
 
-def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object:
+def strategic_merge_patch(obj: Object, patch: Any, schema: Schema) -> Object:
     """Apply a strategic merge patch: a merge patch in which the lists that `schema` marks are merged by key
     or as sets.
 
@@ -101,12 +101,12 @@ def strategic_merge_patch(obj: Object, patch: Any, schema: SchemaDict) -> Object
         raise errors.bad_request(f"the strategic merge patch is malformed: {error}") from error
 
 
-def _below(schema: SchemaDict, field: str) -> SchemaDict:
+def _below(schema: Schema, field: str) -> Schema:
     known = (schema.get("properties") or {}).get(field) or schema.get("additionalProperties")
     return known if isinstance(known, Mapping) else {}
 
 
-def _strategic(target: Any, patch: Mapping[str, Any], schema: SchemaDict) -> Any:
+def _strategic(target: Any, patch: Mapping[str, Any], schema: Schema) -> Any:
     directive = patch.get("$patch")
     body = {key: value for key, value in patch.items() if not key.startswith("$")}
     if directive == "replace":
@@ -129,7 +129,7 @@ def _strategic(target: Any, patch: Mapping[str, Any], schema: SchemaDict) -> Any
     return merged
 
 
-def _directives(merged: dict[str, Any], patch: Mapping[str, Any], schema: SchemaDict) -> None:
+def _directives(merged: dict[str, Any], patch: Mapping[str, Any], schema: Schema) -> None:
     for directive, value in patch.items():
         kind, _, field = directive.partition("/")
         if kind == "$deleteFromPrimitiveList":
@@ -138,7 +138,7 @@ def _directives(merged: dict[str, Any], patch: Mapping[str, Any], schema: Schema
             merged[field] = _ordered(merged[field], value, _below(schema, field).get(_KEY, ""))
 
 
-def _list(current: list[Any], patch: list[Any], schema: SchemaDict) -> list[Any]:
+def _list(current: list[Any], patch: list[Any], schema: Schema) -> list[Any]:
     key = schema.get(_KEY, "")
     if schema.get(_STRATEGY) == "merge" and not key:
         return current + [entry for entry in patch if entry not in current]

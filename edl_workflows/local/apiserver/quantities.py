@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.schemas import SchemaDict, join
+from edl_workflows.schemas.structural import Schema, join
 
 QUANTITY = "x-edl-quantity"
 """Schema keyword that marks a quantity."""
@@ -23,7 +23,7 @@ _OTHER_DIVISORS = {
 }  # fmt: skip
 
 
-def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -> Iterator[Cause]:
+def check_quantities(value: Any, old: Any, schema: Schema, path: str = "") -> Iterator[Cause]:
     """The problems of a value's quantities.
 
     Args:
@@ -47,7 +47,7 @@ def check_quantities(value: Any, old: Any, schema: SchemaDict, path: str = "") -
 
 
 def _check_fields(
-    value: Mapping[str, Any], old: Mapping[str, Any], schema: SchemaDict, path: str
+    value: Mapping[str, Any], old: Mapping[str, Any], schema: Schema, path: str
 ) -> Iterator[Cause]:
     properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
     for field, child in value.items():

@@ -20,7 +20,6 @@ from edl_workflows.local.apiserver import (
     errors,
     metadata,
     off_loop,
-    schemas,
 )
 from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.deletion import DeletionOptions
@@ -33,6 +32,7 @@ from edl_workflows.local.apiserver.store import (
     Revision,
     StoreKey,
 )
+from edl_workflows.schemas import structural
 
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"
 _GENERATE_ATTEMPTS = 8
@@ -320,8 +320,8 @@ class Registry:
         if not resource.custom:
             obj = admission.without_nulls(obj)
         if resource.schema:
-            lost += schemas.prune(obj, resource.schema, root=True)
-            schemas.default(obj, resource.schema)
+            lost += structural.prune(obj, resource.schema, root=True)
+            structural.default(obj, resource.schema)
         unknown = [f'unknown field "{field}"' for field in lost] if options.validation != IGNORE else []
         if unknown and options.validation == STRICT:
             raise errors.bad_request(

@@ -11,6 +11,7 @@ from edl_workflows.jobs import crd, kinds
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.tf_job.model import TFJob
 from edl_workflows.local.apiserver import rules, schemas
+from edl_workflows.schemas import structural
 
 Schema = dict[str, Any]
 Make = Callable[..., dict[str, Any]]
@@ -125,8 +126,8 @@ TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}
 def refused(manifest: Schema) -> list[str]:
     """What an API server with our definitions says of an object, after it has pruned and defaulted it."""
     schema, obj = schema_of(kinds.kind_of(manifest["kind"])), copy.deepcopy(manifest)
-    schemas.prune(obj, schema, root=True)
-    schemas.default(obj, schema)
+    structural.prune(obj, schema, root=True)
+    structural.default(obj, schema)
     tree, problems = rules.compile_rules(schema, "")
     assert problems == []
     return [cause.message for cause in (*schemas.validate(obj, schema), *rules.evaluate(obj, None, tree))]

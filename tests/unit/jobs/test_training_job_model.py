@@ -15,7 +15,8 @@ from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB, elastic_role, scale
 from edl_workflows.jobs.training_job.model import TrainingJob
 from edl_workflows.jobs.view import JobPhase
-from edl_workflows.local.apiserver import admission, crds, schemas
+from edl_workflows.local.apiserver import admission, crds
+from edl_workflows.schemas import structural
 
 Manifest = dict[str, Any]
 Change = Callable[[Manifest], None]
@@ -67,8 +68,8 @@ def refused_by_server(manifest: Manifest, old: Manifest | None = None) -> str:
     """What the API server with our definition says of an object, as strict clients ask; "" if it takes it."""
     resource = crds.resources(crd.crd_of_kind(TRAINING_JOB))[0]
     obj = copy.deepcopy(manifest)
-    unknown = schemas.prune(obj, resource.schema, root=True)
-    schemas.default(obj, resource.schema)
+    unknown = structural.prune(obj, resource.schema, root=True)
+    structural.default(obj, resource.schema)
     causes = admission.check_schema(resource, obj, old)
     return "; ".join([*(f'unknown field "{path}"' for path in unknown), *map(str, causes)])
 
@@ -275,7 +276,7 @@ def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
     old = make()
     old["spec"]["trainer"]["parallelism"] = 5
     old["status"] = {"phase": "running"}
-    schemas.default(old, crds.resources(crd.crd_of_kind(TRAINING_JOB))[0].schema)
+    structural.default(old, crds.resources(crd.crd_of_kind(TRAINING_JOB))[0].schema)
     new = copy.deepcopy(old)
     new["spec"]["trainer"]["max-instance"] = 3
     assert refused_by_server(new, old) == ""

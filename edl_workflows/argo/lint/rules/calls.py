@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, did_you_mean, spell
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
 from edl_workflows.argo.lint.workflow import (
     AGENT_TYPES,
     UNKNOWN,
@@ -15,6 +15,7 @@ from edl_workflows.argo.lint.workflow import (
     names,
     text,
 )
+from edl_workflows.schemas.structural import Path, spell
 
 NO_ENTRYPOINT = Rule(
     "no-entrypoint",

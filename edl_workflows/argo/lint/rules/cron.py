@@ -5,9 +5,10 @@ import re
 import zoneinfo
 from collections.abc import Iterator
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.durations import is_duration
 from edl_workflows.argo.lint.workflow import Spec, mapping, text
+from edl_workflows.schemas.structural import Path
 
 SCHEDULE = Rule(
     "cron-schedule",

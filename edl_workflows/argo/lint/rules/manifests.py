@@ -10,10 +10,11 @@ from typing import Any
 
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import documents, schema
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity, spell
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.schema import Placeholder, Schemas
 from edl_workflows.argo.lint.workflow import Spec, Template, mapping, text
 from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.schemas.structural import Path, spell
 
 NO_YAML = Rule(
     "manifest-yaml",
@@ -155,7 +156,7 @@ def _ours() -> Mapping[tuple[str, str], Schemas]:
         definition = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
         for version in definition["versions"]:
             key = (f"{definition['group']}/{version['name']}", kind.name)
-            found[key] = schema.from_definition(version["schema"]["openAPIV3Schema"], kind.name)
+            found[key] = Schemas("", {kind.name: version["schema"]["openAPIV3Schema"]})
     return found
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.workflow import (
     AGENT_TYPES,
     POD_TYPES,
@@ -13,6 +13,7 @@ from edl_workflows.argo.lint.workflow import (
     mapping,
     text,
 )
+from edl_workflows.schemas.structural import Path
 
 OUTPUT_SOURCE = Rule(
     "output-source",

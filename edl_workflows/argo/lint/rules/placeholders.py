@@ -7,9 +7,10 @@ program.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.scope import ROOTS, HyphenUsed, PlaceholderScope
 from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, mapping, tags
+from edl_workflows.schemas.structural import Path
 
 UNRESOLVED = Rule(
     "unresolved-placeholder",

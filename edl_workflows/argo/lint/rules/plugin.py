@@ -5,11 +5,12 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, tags, text
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.plugin_task import PLUGIN, PluginTask
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.schemas.structural import Path
 
 PLUGIN_KEYS = Rule(
     "plugin-keys",

@@ -4,10 +4,11 @@ object."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules import conditions
 from edl_workflows.argo.lint.rules.manifests import ResourceObject, resource_object
 from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, names, text
+from edl_workflows.schemas.structural import Path
 
 FAILURE_ALONE = Rule(
     "failure-without-success",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_workflows.argo.lint import schema
-from edl_workflows.argo.lint.findings import Finding, Path, Rule, Severity
+from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.workflow import (
     AGENT_TYPES,
     COMPOSITE,
@@ -17,6 +17,7 @@ from edl_workflows.argo.lint.workflow import (
     maps,
     text,
 )
+from edl_workflows.schemas.structural import Path
 
 NO_TYPE = Rule(
     "no-template-type",

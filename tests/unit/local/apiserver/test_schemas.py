@@ -1,67 +1,10 @@
-"""Structural schemas as pure functions."""
+"""Violations of structural schemas and of CEL rules, as the API server words them."""
 
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edl_workflows.local.apiserver import rules, schemas
-
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "n": {"type": "integer", "default": 1},
-        "inner": {"type": "object", "default": {}, "properties": {"m": {"type": "integer", "default": 2}}},
-        "list": {
-            "type": "array",
-            "items": {"type": "object", "properties": {"k": {"type": "string", "default": "x"}}},
-        },
-        "map": {
-            "type": "object",
-            "additionalProperties": {
-                "type": "object",
-                "properties": {"v": {"type": "integer", "default": 0}},
-            },
-        },
-    },
-}
-VALUES = st.recursive(
-    st.none() | st.integers() | st.text(max_size=2),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["n", "inner", "m", "list", "k", "map", "z"]), inner)
-    ),
-    max_leaves=10,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["n", "inner", "list", "map", "z"]), VALUES))
-def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
-    """Pruning and defaulting twice is doing it once, and after pruning nothing unknown is left."""
-    schemas.prune(value, SCHEMA)
-    schemas.default(value, SCHEMA)
-    once = repr(value)
-    lost = schemas.prune(value, SCHEMA)
-    schemas.default(value, SCHEMA)
-
-    assert (lost, repr(value)) == ([], once)
-
-
-def test_defaults_go_deep() -> None:
-    """Defaults are filled in below defaults, in lists and in maps; they are not shared."""
-    value: dict[str, Any] = {"list": [{}], "map": {"a": {}}}
-    schemas.default(value, SCHEMA)
-
-    assert value == {"n": 1, "inner": {"m": 2}, "list": [{"k": "x"}], "map": {"a": {"v": 0}}}
-    assert SCHEMA["properties"]["inner"]["default"] == {}
-
-
-def test_pruned_paths() -> None:
-    """What was dropped is told by its path."""
-    value: dict[str, Any] = {"z": 1, "list": [{"k": "a", "y": 2}], "map": {"a": {"w": 1}}}
-
-    assert schemas.prune(value, SCHEMA) == ["z", "list[0].y", "map.a.w"]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +17,9 @@ def test_pruned_paths() -> None:
         ({"type": "integer", "not": {"enum": [3]}}, 3, "should not be valid"),
         ({"type": "integer", "anyOf": [{"maximum": 1}, {"minimum": 5}]}, 3, "not valid under any"),
         ({"type": "string", "nullable": True, "enum": ["a"]}, "b", "Unsupported value"),
+        ({"type": "integer", "oneOf": [{"maximum": 5}, {"minimum": 1}]}, 3, "not valid under exactly one"),
+        ({"type": "number", "multipleOf": 0.5}, 0.7, "should be a multiple of 0.5"),
+        ({"type": "integer", "allOf": [{"maximum": 2}]}, 3, "should be less than or equal to 2"),
         (
             {"type": "array", "items": {"type": "integer"}, "x-kubernetes-list-type": "set"},
             [1, 1],
