@@ -82,25 +82,11 @@ _REPLACED = (
     ("", "podPriority", "podPriorityClassName"),
 )
 """The field's parent (empty for any), the field, and its replacement since Argo 4.0."""
-_OBJECT_META = frozenset(
-    [
-        "annotations",
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "labels",
-        "managedFields",
-        "name",
-        "namespace",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    ]
-)
+_OBJECT_META = frozenset((
+    "annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+    "generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
+    "resourceVersion", "selfLink", "uid",
+))  # fmt: skip
 _OWNER = frozenset(["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"])
 _ARTICLES = {
     "object": "a map",

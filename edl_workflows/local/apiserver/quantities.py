@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.schemas.structural import Schema, join
+from edl_workflows.schemas.structural import Schema, children, join
 
 QUANTITY = "x-edl-quantity"
 """Schema keyword that marks a quantity."""
@@ -37,27 +37,22 @@ def check_quantities(value: Any, old: Any, schema: Schema, path: str = "") -> It
         return
     if schema.get(QUANTITY):
         yield from _check_quantity(value, path)
-    elif isinstance(value, list):
-        before = old if isinstance(old, list) else []
-        for index, entry in enumerate(value):
-            was = before[index] if index < len(before) else None
-            yield from check_quantities(entry, was, schema.get("items") or {}, join(path, index))
-    elif isinstance(value, dict):
-        yield from _check_fields(value, old if isinstance(old, dict) else {}, schema, path)
+        return
+    declared = schema.get("properties") or {}
+    for step, child, below in children(value, schema):
+        if below is None:
+            continue
+        key = step if isinstance(step, str) and step not in declared else None  # of a map
+        at, before = join(path, step) if key is None else f"{path}[{key}]", _entry(old, step)
+        yield from check_quantities(child, before, below, at)
+        if key is not None and below.get(QUANTITY) and child != before and _counted(key):
+            yield from _check_whole(child, at)
 
 
-def _check_fields(
-    value: Mapping[str, Any], old: Mapping[str, Any], schema: Schema, path: str
-) -> Iterator[Cause]:
-    properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
-    for field, child in value.items():
-        if field in properties:
-            yield from check_quantities(child, old.get(field), properties[field], join(path, field))
-        elif isinstance(extra, Mapping):
-            at = f"{path}[{field}]"
-            yield from check_quantities(child, old.get(field), extra, at)
-            if extra.get(QUANTITY) and child != old.get(field) and _counted(field):
-                yield from _check_whole(child, at)
+def _entry(value: Any, step: str | int) -> Any:
+    if isinstance(value, list):
+        return value[step] if isinstance(step, int) and step < len(value) else None
+    return value.get(step) if isinstance(value, dict) else None
 
 
 def problem_of(value: Any) -> str:
