@@ -6,11 +6,12 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.kind import Kind, Source
+from edl_workflows.jobs.pytorch_job.kind import PYTORCH_JOB
 from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 
-KINDS: tuple[Kind, ...] = (ELASTIC_JOB, SCALE_PLAN, TF_JOB, TRAINING_JOB, DI_JOB)
+KINDS: tuple[Kind, ...] = (ELASTIC_JOB, SCALE_PLAN, TF_JOB, PYTORCH_JOB, TRAINING_JOB, DI_JOB)
 
 
 def watched_sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:

@@ -161,6 +161,7 @@ def _resource(step: WorkflowStep) -> dict[str, Any]:
     [
         ("ElasticJob", "elastic.iml.github.io/v1alpha1", ("Succeeded", "Failed")),
         ("TFJob", "kubeflow.org/v1", ("Succeeded", "Failed")),
+        ("PyTorchJob", "kubeflow.org/v1", ("Succeeded", "Failed")),
         ("TrainingJob", "paddlepaddle.org/v1", ("succeeded", "failed")),
         ("DIJob", "diengine.opendilab.org/v2alpha1", ("Succeeded", "Failed")),
     ],

@@ -13,11 +13,16 @@ from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
 from tests.cluster.training import Place, place
-from tests.unit.jobs import test_di_job_model, test_tf_job_model, test_training_job_model
+from tests.unit.jobs import (
+    test_di_job_model,
+    test_pytorch_job_model,
+    test_tf_job_model,
+    test_training_job_model,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-TABLES = (test_tf_job_model, test_training_job_model, test_di_job_model)
+TABLES = (test_tf_job_model, test_pytorch_job_model, test_training_job_model, test_di_job_model)
 ROWS = [
     pytest.param(table.make, row.values[0], row.values[1], id=f"{table.make()['kind']}-{row.id}")
     for table in TABLES

@@ -247,16 +247,26 @@ def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: 
 
 @each_elastic_kind
 def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
-    """The status names it, and so do the labels of pods where the kind makes them; its bounds hold."""
+    """Its bounds hold. The status names it; where the kind makes the pods, their labels do, and `scale` takes
+    it.
+    """
     assert kind.elastic is not None
     world = KindWorld(kind)
     world.run_all()
     elastic = kind.elastic(kind.model.parse(world.manifest))
 
     assert elastic is not None
-    assert elastic.role in kind.view_stored(world.manifest).replicas
     assert elastic.minimum <= elastic.replicas <= elastic.maximum
-    if kind.scale is not None:
+    if kind.scale is None:
+        assert elastic.role in kind.view_stored(world.manifest).replicas
+    else:
+        edit = kind.rescale(world.manifest, {elastic.role: RoleChange(elastic.maximum)})
+        world.namespace.edit(kind.name, world.name, {"spec": edit.spec})
+        world.run_all()
+        counts = kind.view_stored(world.manifest).replicas
+        assert [n.desired for role, n in counts.items() if role.lower() == elastic.role.lower()] == [
+            elastic.maximum
+        ]
         pods = (world.namespace.objects["Pod", name]["metadata"]["labels"] for name in world.own_pods())
         assert elastic.role in {labels[kind.labels[1]] for labels in pods}
 

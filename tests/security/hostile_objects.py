@@ -97,6 +97,13 @@ def _bases() -> dict[str, Object]:
             "template": _template(name="tensorflow")}},
             runPolicy={"cleanPodPolicy": "All", "activeDeadlineSeconds": 60, "backoffLimit": 1},
         ),
+        "pytorchjobs": _custom(
+            "PyTorchJob", versions["PyTorchJob"], pytorchReplicaSpecs={"Worker": {"replicas": 1,
+            "template": _template(name="pytorch")}}, nprocPerNode="2",
+            elasticPolicy={"minReplicas": 1, "maxReplicas": 2, "rdzvBackend": "c10d", "rdzvPort": 29400,
+                           "rdzvConf": [{"key": "timeout", "value": "60"}], "maxRestarts": 1,
+                           "metrics": [{"type": "Resource"}]},
+        ),
         "dijobs": _custom(
             "DIJob", versions["DIJob"], minReplicas=1, maxReplicas=2, priority="normal",
             tasks=[{"type": "learner", "replicas": 1, "template": _template()}],

@@ -41,6 +41,6 @@ def test_what_can_not_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture
     file = tmp_path / "job.yaml"
     file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
     assert run(["convert", str(file)]) == 2
-    assert "a Pod can't be converted; TFJob, " in capsys.readouterr().err
+    assert "a Pod can't be converted; TFJob, PyTorchJob, TrainingJob can" in capsys.readouterr().err
     assert run(["convert", str(EXAMPLES / "design-document.yaml"), "--to", "kubeflow.org/v1"]) == 2
     assert "a TrainingJob can become ElasticJob, not kubeflow.org/v1" in capsys.readouterr().err

@@ -7,6 +7,7 @@ from typing import Any
 from tests.unit.jobs.conftest import make_job, make_template
 from tests.unit.jobs.di_jobs import make as make_di_job
 from tests.unit.jobs.di_jobs import task
+from tests.unit.jobs.test_pytorch_job_reconcile import make_pytorch_job
 from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
 from tests.unit.jobs.training_jobs import make_training_job
 
@@ -21,6 +22,7 @@ EXAMPLES: dict[str, Manifest] = {
         },
     ),
     "TFJob": make_tf_job(PS=1, Worker=(2, "ExitCode")),
+    "PyTorchJob": make_pytorch_job(Worker=(2, "ExitCode"), elastic={"minReplicas": 1, "maxReplicas": 4}),
     "TrainingJob": make_training_job(template={}),
     "DIJob": make_di_job(task("learner"), task("collector", 2, minReplicas=1, maxReplicas=4)),
 }

@@ -55,8 +55,8 @@ def test_each_source_is_watched_once() -> None:
 
 def test_unknown_kind_is_told() -> None:
     """A misspelt kind is answered with those that there are."""
-    with pytest.raises(InvalidError, match=r"'PyTorchJob' is no kind .* ElasticJob, ScalePlan"):
-        kinds.kind_of("PyTorchJob")
+    with pytest.raises(InvalidError, match=r"'MPIJob' is no kind .* ElasticJob, ScalePlan"):
+        kinds.kind_of("MPIJob")
 
 
 @pytest.mark.parametrize(

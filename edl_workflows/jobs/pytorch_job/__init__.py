@@ -1,0 +1,1 @@
+"""PyTorchJob: Kubeflow's jobs for ``torch.distributed`` and ``torchrun``."""
