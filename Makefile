@@ -16,7 +16,7 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce kill-schedules fuzz constraints image clean
+.PHONY: help demo test test-all test-e2e test-torch test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,13 +46,16 @@ test-e2e: $(READY)  ## The end-to-end tests that `make test` leaves out (an hour
 	@$(if $(filter-out e2e,$(E2E)),echo "Left out: end-to-end tests other than '$(E2E)' (make test-e2e runs all).")
 	@echo "Left out: the tests of make test, and those on a real Kubernetes (make test-cluster)."
 
+test-torch: $(READY)  ## Tests of the PyTorch adapter, with an interpreter that has PyTorch (5 GB, kept outside the repository)
+	$$($(BIN)/python -m tests.clients.environments torch) -m pytest tests/torch
+
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
 	$(BED) build
 	$(PYTEST) tests/cluster -m '$(CLUSTER_TESTS)'
 	@$(if $(filter-out cluster,$(CLUSTER_TESTS)),echo "Left out: cluster tests other than '$(CLUSTER_TESTS)' (make test-cluster runs all).")
 	@echo "Left out: the tests without a real Kubernetes (make test and make test-e2e)."
 
-test-all: test test-e2e  ## All tests; those on a real Kubernetes only where one can be made
+test-all: test test-torch test-e2e  ## All tests; those on a real Kubernetes only where one can be made
 	@if lack=$$($(BED) missing); then $(MAKE) test-cluster; \
 	else echo "Left out: the tests on a real Kubernetes (make test-cluster), since $$lack"; fi
 
@@ -109,6 +112,9 @@ bench-checkpoint: $(READY)  ## How long training waits for a checkpoint of 500 M
 
 bench-goodput: $(READY)  ## A job with a kill each minute against none, and against resubmission (half an hour)
 	$(BIN)/python -m tests.benchmarks.bench_goodput
+
+bench-torch: $(READY)  ## The PyTorch adapter's step against DistributedDataParallel's
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_torch
 
 bench-allreduce: $(READY)  ## The stall of a collective job's change of workers against stop-and-resubmit
 	$(BIN)/python -m tests.benchmarks.bench_allreduce

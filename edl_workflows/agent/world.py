@@ -10,7 +10,8 @@ sums and act alike after the same step, the *step boundary*:
 * If a member was asked to exit, the chief saves. Then those members exit; the others wait for the version
   without them.
 
-A framework implements `Framework`; the adapter for TensorFlow is `edl_workflows.agent.tensorflow_collective`.
+A framework implements `Framework`; the adapters are `edl_workflows.agent.tensorflow_collective` and
+`edl_workflows.agent.torch_collective`.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""Where the clients come from: Python environments built with uv and the program in Go, kept between runs.
+"""Where the clients, and PyTorch, come from: Python environments built with uv and the program in Go, kept
+between runs.
 
 They lie in the user's cache, each by a digest of what it is made of: another version is another folder.
 """
@@ -79,3 +80,7 @@ def _run(command: list[str], folder: Path) -> None:
         timeout=_BUILD_SECONDS,
     )
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+if __name__ == "__main__":  # prints the interpreter of an environment, built if it is not there
+    print(python_environment(sys.argv[1]))

@@ -1,0 +1,420 @@
+"""PyTorch adapter for collective jobs: data-parallel training with a fixed global batch, whose members come
+and go.
+
+A training program defines how to build its model, and makes one step in each turn of the loop::
+
+    def build() -> TorchModel:
+        model = Net()
+        optimizer = torch.optim.AdamW(model.parameters())
+        losses = lambda x, y: torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+        return TorchModel(model, optimizer, losses, example={"x": images[:2], "y": labels[:2]})
+
+    with training(job, build, Dataset(len(images), batch_size=32, num_epochs=10), options) as run:
+        for mini_batches in run:
+            run.step([{"x": images[list(i)], "y": labels[list(i)]} for i in mini_batches])
+
+Each member sums the gradients of its mini-batches. They are all-reduced in buckets, the last layers' first,
+while the backward pass of the last mini-batch still computes those of the first layers, as in
+``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Every member then applies the
+same mean gradient, so that the models stay equal.
+
+The group is one of Gloo over a store at rank 0. Both listen on the members' own addresses only. Behaviour of
+PyTorch 2.15 on which this rests, measured on one machine with processes on loopback:
+
+* A group's constructor waits until all members have called it. Successors form their group, build and warm up
+  while the previous version still trains.
+* If a member is killed during a step, a neighbour's operation fails within milliseconds ("Connection reset by
+  peer"); another member may wait until a neighbour's process ends. The agent ends the processes of a version
+  that the master has replaced, so no member waits longer than that takes.
+* Gloo does not take 16-bit integers, so states are sent as bytes.
+"""
+
+import contextlib
+import datetime as dt
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import distributed
+
+from edl_workflows.agent import world
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.remote_store import open_store
+from edl_workflows.agent.sampler import Dataset
+from edl_workflows.agent.tensors import Array, State
+from edl_workflows.agent.torch_state import (
+    describe_tensors,
+    empty_tensors,
+    from_saved_state,
+    join,
+    split,
+    to_saved_state,
+)
+from edl_workflows.agent.world import Place, Reduced, Wishes
+from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
+
+__all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
+
+_WAIT = dt.timedelta(hours=1)
+"""Limit of a wait for members. A slow member is waited for; for a dead one the agent ends this process."""
+_BUCKET_BYTES = 25 * 2**20
+"""As in ``DistributedDataParallel``."""
+
+Inputs = Mapping[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """The model that a training program builds.
+
+    Attributes:
+        model: its parameters that require a gradient are trained; its buffers are saved, and broadcast when
+            the members change. Between changes each member has its own buffers.
+        optimizer: over these parameters.
+        losses: returns the loss of each record of a mini-batch; called with the inputs by name, which are
+            tensors on the model's device.
+        example: inputs of one mini-batch, for the warm-up step.
+        update: makes one update from the parameters' ``grad``, which is the mean over the global batch;
+            default: ``optimizer.step``. The place for gradient clipping and for a scheduler's step.
+        more: what else is saved and broadcast, by name: anything with ``state_dict`` and
+            ``load_state_dict``, such as a scheduler.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    losses: Callable[..., torch.Tensor]
+    example: Inputs
+    update: Callable[[], object] | None = None
+    more: Mapping[str, Any] | None = None
+
+
+@contextlib.contextmanager
+def training(
+    job: Job, build: Callable[[], TorchModel], dataset: Dataset, options: TrainingOptions
+) -> Iterator[world.World]:
+    """Train with the job's other workers.
+
+    On entry model and optimizer hold the checkpoint that the master names, else the newest one in the store,
+    else the initial values of rank 0. When the block ends without an error, rank 0 saves. Checkpoints are
+    saved in two stages, as with ``async_save``.
+
+    Args:
+        job: from `edl_workflows.agent.connect`.
+        build: builds the model; called once, before the group forms.
+        dataset: the training data; the same in all members.
+        options: how to train.
+
+    Raises:
+        InvalidError: the job is not collective, this node is not a member, or a part of the state can't be
+            saved.
+        SystemExit: asked to exit, the group broke, or the checkpoint to start from is damaged
+            (`Job.start_from`).
+    """
+    saving = world.Saving(
+        open_store(options.checkpoint_dir, options.keep),
+        options.save_seconds,
+        options.memory_seconds,
+        options.replicate,
+    )
+    with world.training(job, TorchTraining(build, options.threads), dataset, saving) as run:
+        yield run
+
+
+class TorchTraining:
+    """A member's model and group: implements `edl_workflows.agent.world.Framework`.
+
+    Args:
+        build: builds the model.
+        threads: threads within an operation; 0: PyTorch's default, one per core.
+    """
+
+    def __init__(self, build: Callable[[], TorchModel], threads: int = 0) -> None:
+        self._build = build
+        self._threads = threads
+
+    def join(self, place: Place) -> None:
+        """Build the model, form the group, and make a warm-up step that is undone."""
+        if self._threads:
+            torch.set_num_threads(self._threads)
+        self._parts = self._build()
+        trained = [one for one in self._parts.model.parameters() if one.requires_grad]
+        if not trained:
+            raise InvalidError("the model has no parameter that requires a gradient")
+        self._device = trained[0].device
+        split(self._state())  # says now what a checkpoint could not hold
+        self._group = GlooGroup(place)
+        self._gradients = GradientBuckets(trained, self._group)
+        self._warm_up()
+
+    def state(self, step: int, metadata: Mapping[str, str]) -> State:
+        """All of model, optimizer and `more`."""
+        return to_saved_state(self._state(), step, metadata)
+
+    def load(self, tensors: Mapping[str, Array]) -> None:
+        """Load all of them."""
+        self._load(from_saved_state(tensors))
+
+    def broadcast(self, numbers: Sequence[int]) -> list[int]:
+        """Broadcast rank 0's state and numbers."""
+        skeleton, tensors = split(self._state())
+        described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
+        sent = self._group.broadcast_bytes(described)
+        first_numbers, skeleton, descriptions = json.loads(sent)
+        if self._group.rank:
+            tensors = empty_tensors(descriptions)
+        received = {name: self._group.broadcast(tensor) for name, tensor in tensors.items()}
+        if self._group.rank:
+            self._load(join(skeleton, received))
+        return [int(number) for number in first_numbers]
+
+    def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
+        """Accumulate gradients, all-reduce them, and update."""
+        filled = [inputs for inputs in mini_batches if len(next(iter(inputs.values())))]
+        numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave], dtype=torch.float64)
+        self._gradients.clear()
+        for index, inputs in enumerate(filled):
+            losses = self._parts.losses(**self._on_device(inputs))
+            total = losses.sum()
+            with self._gradients.reducing() if index == len(filled) - 1 else contextlib.nullcontext():
+                total.backward()
+            numbers[0] += total.detach().double().cpu()
+            numbers[1] += losses.numel()
+        loss, records, drain, leave = self._gradients.reduce(numbers).tolist()
+        (self._parts.update or self._parts.optimizer.step)()
+        return Reduced(loss / records, Wishes(drain, leave))
+
+    def meet(self) -> None:
+        """All-reduce a constant, as a barrier."""
+        self._group.wait([self._group.all_reduce(torch.zeros(1))])
+
+    def _state(self) -> dict[str, Any]:
+        parts = {"model": self._parts.model, "optimizer": self._parts.optimizer}
+        more = {name: one.state_dict() for name, one in (self._parts.more or {}).items()}
+        return {name: one.state_dict() for name, one in parts.items()} | {"more": more}
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        more = self._parts.more or {}
+        try:
+            if more.keys() != state["more"].keys():
+                _refuse(f"it has {sorted(state['more'])} beside model and optimizer, not {sorted(more)}")
+            self._parts.model.load_state_dict(state["model"])
+            self._parts.optimizer.load_state_dict(state["optimizer"])
+            for name, one in more.items():
+                one.load_state_dict(state["more"][name])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _refuse(str(error) or repr(error), error)
+
+    def _on_device(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        return {name: torch.as_tensor(value).to(self._device) for name, value in inputs.items()}
+
+    def _warm_up(self) -> None:
+        """Run everything once and undo it: the first step allocates buffers and may compile."""
+        skeleton, tensors = split(self._state())
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        self.step([self._parts.example], Wishes())
+        self.meet()
+        self._load(join(skeleton, before))
+
+
+class GlooGroup:
+    """The members of a version. The constructor waits for all of them.
+
+    Its methods raise UnavailableError when the group is broken.
+
+    Args:
+        place: of this member.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.rank = place.rank
+        host, _, port = place.addresses[0].rpartition(":")
+        own = _own_address(place.addresses[place.rank].rpartition(":")[0])
+        options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
+        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+        options._timeout = _WAIT  # noqa: SLF001
+        self._store = _collectively(lambda: _store(place, own, host, int(port)))
+        prefix = distributed.PrefixStore(f"version-{place.version}", self._store)
+        self._group = _collectively(
+            lambda: distributed.ProcessGroupGloo(prefix, place.rank, place.size, options)
+        )
+
+    def all_reduce(self, tensor: torch.Tensor) -> Any:
+        """Begin to sum a tensor over the members, in place; returns what `wait` takes."""
+        return _collectively(lambda: self._group.allreduce([tensor]))
+
+    def wait(self, begun: Sequence[Any]) -> None:
+        """Wait until operations are done."""
+        for work in begun:
+            _collectively(work.wait)
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's tensor; the others give one of the same type and shape."""
+        flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        if flat.numel():
+            self.wait([_collectively(lambda: self._group.broadcast(flat, 0))])
+        return flat.view(tensor.dtype).reshape(tensor.shape)
+
+    def broadcast_bytes(self, content: bytes) -> bytes:
+        """Rank 0's bytes."""
+        (size,) = self.broadcast(torch.tensor([len(content)])).tolist()
+        buffer = bytearray(content) if self.rank == 0 else bytearray(size)
+        return bytes(self.broadcast(torch.frombuffer(buffer, dtype=torch.uint8)).numpy().data)
+
+
+class GradientBuckets:
+    """The gradients of all trained parameters, in buckets that are all-reduced one after the other.
+
+    Each parameter's ``grad`` is a part of a bucket, so that nothing is copied. The members begin the buckets
+    in the same order, whichever gradients are ready first.
+
+    Args:
+        trained: the parameters.
+        group: to reduce over.
+    """
+
+    def __init__(self, trained: Sequence[torch.nn.Parameter], group: GlooGroup) -> None:
+        self._group = group
+        self._buckets = _cut_into_buckets(trained)
+        self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parts}
+        self._begun: list[Any] = []
+        self._failure: UnavailableError | None = None
+        self._reducing = False
+        for one in trained:
+            one.register_post_accumulate_grad_hook(self._gradient_is_ready)
+
+    def clear(self) -> None:
+        """Zero all gradients, for a new step."""
+        self._begun, self._failure = [], None
+        for bucket in self._buckets:
+            bucket.clear()
+
+    @contextlib.contextmanager
+    def reducing(self) -> Iterator[None]:
+        """Within it a bucket's all-reduce begins once all its gradients are there: for the last backward pass
+        of a step."""
+        self._reducing = True
+        try:
+            yield
+        finally:
+            self._reducing = False
+
+    def reduce(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Sum gradients and numbers over the members, and divide the gradients by the second number, the
+        records; returns the sums of the numbers."""
+        for bucket in self._buckets[len(self._begun) :]:
+            self._begin(bucket)
+        if self._failure is not None:
+            raise self._failure
+        self._group.wait([*self._begun, self._group.all_reduce(numbers)])
+        for bucket in self._buckets:
+            bucket.content.div_(float(numbers[1]))
+        return numbers
+
+    def _gradient_is_ready(self, parameter: torch.nn.Parameter) -> None:
+        if not self._reducing:
+            return
+        self._bucket_of[parameter].missing.discard(parameter)
+        for bucket in self._buckets[len(self._begun) :]:
+            if bucket.missing:
+                break
+            self._begin(bucket)
+
+    def _begin(self, bucket: "_Bucket") -> None:
+        bucket.collect()
+        try:
+            self._begun.append(self._group.all_reduce(bucket.content))
+        except UnavailableError as error:  # raised by `reduce`, since autograd would hide its type here
+            self._failure = self._failure or error
+            self._begun.append(None)
+
+
+class _Bucket:
+    """Parameters of one type and device, and the memory of their gradients."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        first = parameters[0]
+        self.content = torch.zeros(
+            sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device
+        )
+        pieces = self.content.split([one.numel() for one in parameters])
+        self.parts = {one: piece.view(one.shape) for one, piece in zip(parameters, pieces, strict=True)}
+        self.missing = set(self.parts)
+
+    def clear(self) -> None:
+        self.content.zero_()
+        self.missing = set(self.parts)
+        for parameter, part in self.parts.items():
+            parameter.grad = part
+
+    def collect(self) -> None:
+        """Copy gradients that autograd or the program have put elsewhere."""
+        for parameter, part in self.parts.items():
+            if parameter.grad is None:
+                part.zero_()
+            elif parameter.grad.data_ptr() != part.data_ptr():
+                part.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+            parameter.grad = part
+
+
+def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
+    """From the last parameter to the first, which is about the order in which gradients become ready."""
+    cuts: list[list[torch.nn.Parameter]] = []
+    size = 0
+    for one in reversed(trained):
+        bytes_of_one = one.numel() * one.element_size()
+        last = cuts[-1][-1] if cuts else None
+        if (
+            last is None
+            or size + bytes_of_one > _BUCKET_BYTES
+            or (last.dtype, last.device) != (one.dtype, one.device)
+        ):
+            cuts.append([])
+            size = 0
+        cuts[-1].append(one)
+        size += bytes_of_one
+    return [_Bucket(cut) for cut in cuts]
+
+
+def _refuse(reason: str, error: Exception | None = None) -> NoReturn:
+    raise CheckpointError(f"can't be restored into this model: {' '.join(reason.split())}") from error
+
+
+def _store(place: Place, own: str, host: str, port: int) -> Any:
+    """The store over which the members exchange their addresses; rank 0 serves it, on its own address."""
+    if place.rank:
+        return distributed.TCPStore(host, port, is_master=False, timeout=_WAIT)
+    try:
+        listener = _listen(own, port)
+    except OSError as error:
+        raise UnavailableError(f"rank 0 can't listen on {own}:{port}: {error}") from error
+    return distributed.TCPStore(
+        own, port, is_master=True, timeout=_WAIT, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def _own_address(host: str) -> str:
+    """The address to listen on: what the host's name stands for if this machine has it, else the address of
+    the machine's own name. In a pod network a name may stand for a Service."""
+    for name in (host, socket.gethostname()):
+        with contextlib.suppress(OSError):
+            address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+            _listen(address, 0).close()
+            return address
+    raise UnavailableError(f"neither {host} nor {socket.gethostname()} is an address of this machine")
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
+def _collectively(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except RuntimeError as error:  # all that PyTorch raises of a group: DistError and its subclasses, too
+        raise UnavailableError(" ".join(str(error).split())[:500]) from error

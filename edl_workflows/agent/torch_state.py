@@ -1,0 +1,168 @@
+"""A PyTorch program's state as named tensors: what checkpoints hold, and what rank 0 sends to the other
+members.
+
+`state_dict` of models, optimizers and schedulers nests dictionaries, lists and numbers around tensors.
+`split` separates the two: tensors by name, and a *skeleton* that JSON can hold. `join` puts them together.
+Nothing is pickled.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from edl_workflows.agent.tensors import Array, State, TensorSpec
+from edl_workflows.exceptions import CheckpointError, InvalidError
+
+SKELETON = "skeleton"
+"""Name of the tensor that holds the skeleton's JSON in a saved state."""
+_TYPES = {
+    torch.bool: np.dtype(np.bool_),
+    torch.uint8: np.dtype(np.uint8),
+    torch.int8: np.dtype(np.int8),
+    torch.int16: np.dtype(np.int16),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.complex64: np.dtype(np.complex64),
+}
+_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _TYPES}
+Tensors = dict[str, torch.Tensor]
+
+
+class SplitState(NamedTuple):
+    """A nested state without its tensors, and these.
+
+    Attributes:
+        skeleton: for JSON: ``{"tensor": name}``, ``{"dict": [[key, child], …]}``, ``{"list": […]}``,
+            ``{"tuple": […]}``, ``{"value": …}``.
+        tensors: by their path in the state, such as ``optimizer/state/0/exp_avg``.
+    """
+
+    skeleton: dict[str, Any]
+    tensors: Tensors
+
+
+def split(value: Any) -> SplitState:
+    """Separate a nested state from its tensors, which are not copied.
+
+    Raises:
+        InvalidError: a value is neither a tensor, a dictionary, a list, a tuple nor a plain value, or a
+            tensor is sharded, sparse, or of a type that safetensors do not hold.
+    """
+    tensors: Tensors = {}
+    return SplitState(_split(value, "", tensors), tensors)
+
+
+def _split(value: Any, path: str, tensors: Tensors) -> dict[str, Any]:
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+            raise InvalidError(
+                f"{path}: a {type(value).__name__} ({value.layout}) can't be saved in one piece"
+            )
+        if value.dtype not in _TYPES:
+            raise InvalidError(f"{path}: {value.dtype} can't be saved; types are {', '.join(_NAMES)}")
+        tensors[path] = value.detach()
+        return {"tensor": path}
+    if isinstance(value, Mapping):
+        return {"dict": [[_key(key, path), _split(child, _below(path, key), tensors)]
+                         for key, child in value.items()]}  # fmt: skip
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_split(child, _below(path, index), tensors) for index, child in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"value": value}
+    raise InvalidError(
+        f"{path}: a {type(value).__name__} can't be saved; a state_dict may hold tensors, dictionaries, "
+        "lists, tuples, numbers and texts"
+    )
+
+
+def _key(key: Any, path: str) -> Any:
+    if isinstance(key, str | int | float | bool):
+        return key
+    raise InvalidError(f"{path}: a key of type {type(key).__name__} can't be saved")
+
+
+def _below(path: str, step: Any) -> str:
+    return f"{path}/{step}" if path else str(step)
+
+
+def join(skeleton: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The nested state of `split`.
+
+    Raises:
+        KeyError: a tensor is missing, or the skeleton is of another form.
+    """
+    ((kind, content),) = skeleton.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: join(child, tensors) for key, child in content}
+    if kind in ("list", "tuple"):
+        children = [join(child, tensors) for child in content]
+        return children if kind == "list" else tuple(children)
+    if kind == "value":
+        return content
+    raise KeyError(kind)
+
+
+def to_saved_state(value: Any, step: int, metadata: Mapping[str, str]) -> State:
+    """A nested state, to be saved after `step`. Its tensors are read when the state is copied, without
+    another copy between."""
+    skeleton, tensors = split(value)
+    text = np.frombuffer(json.dumps(skeleton, separators=(",", ":")).encode(), np.uint8)
+    specs = {name: TensorSpec(_TYPES[one.dtype], tuple(one.shape)) for name, one in tensors.items()}
+    specs[SKELETON] = TensorSpec(text.dtype, text.shape)
+
+    def fill(into: Mapping[str, Array]) -> None:
+        np.copyto(into[SKELETON], text)
+        for name, tensor in tensors.items():
+            _as_tensor(into[name], tensor.dtype).copy_(tensor)
+
+    return State(step, specs, fill, metadata)
+
+
+def from_saved_state(saved: Mapping[str, Array]) -> Any:
+    """The nested state that `to_saved_state` saved. Its tensors are copies, on the CPU.
+
+    Raises:
+        CheckpointError: another program saved it.
+    """
+    try:
+        skeleton = json.loads(saved[SKELETON].tobytes())
+        types = {dtype: name for name, dtype in _TYPES.items()}
+        tensors = {
+            name: _as_tensor(array.copy(), types[array.dtype])
+            for name, array in saved.items()
+            if name != SKELETON
+        }
+        return join(skeleton, tensors)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"the saved state is not one of a PyTorch program: {error!r}") from error
+
+
+def _as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over an array's memory. Types that numpy has not are passed as integers of their size."""
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    plain = np.dtype(f"i{array.dtype.itemsize}")
+    return torch.from_numpy(array.reshape(-1).view(plain)).view(dtype).reshape(array.shape)
+
+
+def describe_tensors(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str, list[int]]]:
+    """Name, type and shape of each tensor, for JSON."""
+    return [(name, str(one.dtype).removeprefix("torch."), list(one.shape)) for name, one in tensors.items()]
+
+
+def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
+    """Tensors on the CPU, as `describe_tensors` describes them."""
+    return {name: torch.empty(shape, dtype=_NAMES[dtype]) for name, dtype, shape in described}

@@ -1,0 +1,72 @@
+"""Collective jobs of PyTorch on the embedded cluster: scaled by pipeline stages, and killed."""
+
+import collections
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.local import testing
+from tests.clients.environments import python_environment
+from tests.e2e.collective_jobs import TORCH, CollectiveJob, CollectiveTraining, losses, worlds
+from tests.e2e.records import RECORDS, trained
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+EPOCHS = 60
+START_SECONDS = 300.0
+"""To some steps of a job: its processes import PyTorch on a machine that may have two busy cores."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One embedded cluster with its controller for all tests here."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with testing.cluster(folder, testing.Settings(controller=True, grace=5.0)) as running:
+        yield running.client()
+
+
+def torch_training(folder: Path, delay: float) -> CollectiveTraining:
+    """The training, by an interpreter that has PyTorch."""
+    folder.mkdir()
+    return CollectiveTraining(TORCH, folder, EPOCHS, delay, python=str(python_environment("torch")))
+
+
+def undisturbed(cluster: Cluster, folder: Path) -> dict[int, float]:
+    """The loss of each step of a run with one worker."""
+    training = torch_training(folder, 0.0)
+    job = CollectiveJob.submit(cluster, training.manifest("undisturbed"))
+    job.wait_phase(JobPhase.SUCCEEDED, seconds=600)
+    (pod,) = [pod["metadata"]["name"] for pod in job.pods(names.WORKER_TYPE)]
+    return losses(job, [pod])
+
+
+def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path) -> None:
+    """1 → 3 workers by the scale stage, one killed, its replacement let in, → 2 workers: each record of each
+    epoch is trained into the model exactly once, and the loss of each step is within 1e-5 of that of a run
+    that nobody disturbed."""
+    expected = undisturbed(cluster, tmp_path / "undisturbed")
+    training = torch_training(tmp_path / "elastic", 0.3)
+    job = CollectiveJob.submit(cluster, training.manifest("elastic"))
+    job.wait_step(20, START_SECONDS)
+    more = job.scale(3, START_SECONDS)
+    oldest, *_, newest = sorted(job.running(names.WORKER_TYPE))
+    job.kill(newest)
+    folder = tmp_path / "elastic"
+    job.until(lambda: list(worlds(folder).values())[-1] == 2, START_SECONDS, "the survivors train")
+    job.until(lambda: list(worlds(folder).values())[-1] == 3, START_SECONDS, "the replacement is let in")
+    fewer = job.scale(2, START_SECONDS)
+    training.hurry()
+    job.wait_phase(JobPhase.SUCCEEDED, seconds=600)
+
+    assert all(plan.status.stall_seconds is not None for plan in (more, fewer))
+    assert set(worlds(folder).values()) >= {1, 2, 3}  # a step that was made again has notes of both groups
+    assert trained(folder) == collections.Counter(
+        (epoch, record) for epoch in range(1, EPOCHS + 1) for record in range(RECORDS)
+    )
+    curve = losses(job, [oldest])
+    assert curve.keys() == expected.keys()
+    assert max(abs(curve[step] - expected[step]) for step in curve) < 1e-5

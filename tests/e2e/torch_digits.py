@@ -1,0 +1,49 @@
+"""The PyTorch example's model, with the records of each step that was made noted."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "dags" / "training")]
+
+import train_digits_torch  # type: ignore[import-not-found]  # of the example
+
+from edl_workflows.agent import connect
+from edl_workflows.agent.torch_collective import Dataset, TrainingOptions, training
+
+BATCH_SIZE = 16
+
+
+def main() -> None:
+    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
+    ``hurry`` is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--step-delay", type=float, default=0.0)
+    options = parser.parse_args()
+    job = connect()
+    images, labels, *_ = train_digits_torch.load()
+    dataset = Dataset(len(images), BATCH_SIZE, options.epochs)
+    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
+    hurry = options.folder / "hurry"
+    notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
+    with notes.open("w") as file, training(job, train_digits_torch.build, dataset, settings) as run:
+        for mini_batches in run:
+            epoch = run.epoch
+            step, loss = run.step(
+                [{"images": images[list(i)], "labels": labels[list(i)]} for i in mini_batches]
+            )
+            records = " ".join(str(record) for batch in mini_batches for record in batch)
+            file.write(f"{epoch} {step} {records}\n")
+            file.flush()
+            if run.rank == 0:
+                print(f"step {step} of {run.size} loss {loss!r}", flush=True)
+            if not hurry.exists():
+                time.sleep(options.step_delay)
+
+
+if __name__ == "__main__":
+    main()
