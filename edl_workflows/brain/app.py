@@ -1,4 +1,5 @@
-"""The routes of the Brain: parse the request, call the service, answer. `guard` runs before them."""
+"""The routes of the Brain: each parses a request, calls the service and returns its response. `guard` runs
+before them."""
 
 from collections.abc import Collection
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from edl_workflows.process.http_api import add_error_handlers, body_schema, pars
 from edl_workflows.protocol import brain
 
 MAX_SECONDS = 400 * 86_400.0
-"""Of the cluster's history."""
+"""Longest period of the cluster's history that a request may ask for, in seconds."""
 
 
 class BrainRefusal(BaseModel):
@@ -31,19 +32,19 @@ class BrainRefusal(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": description, "model": BrainRefusal}
     for status, description in {
-        401: "The token is missing or nobody's.",
+        401: "The token is missing or unknown.",
         408: "The body did not arrive in time.",
         413: "The body is too large.",
-        415: "Without tokens: the body is not said to be application/json.",
-        421: "Without tokens: the request names a host that is not Brain's.",
-        422: "The body or a parameter is wrong; the message names it.",
-        500: "A defect of the server.",
-        503: "The store is away or too slow, or the tenant asks too much: try again after Retry-After "
-        "seconds.",
+        415: "Without tokens: the Content-Type is not application/json.",
+        421: "Without tokens: the Host header is not an address or name of the Brain.",
+        422: "The body or a parameter is invalid; the message names it.",
+        500: "A bug in the server.",
+        503: "The store is unavailable or too slow, or the tenant exceeds its limits: retry after "
+        "Retry-After seconds.",
     }.items()
 }
 FORBIDDEN: dict[int | str, dict[str, Any]] = {
-    403: {"description": "The token is not for the job's namespace.", "model": BrainRefusal}
+    403: {"description": "The token does not admit to the job's namespace.", "model": BrainRefusal}
 }
 UNKNOWN: dict[int | str, dict[str, Any]] = {
     404: {"description": "The tenant has no such job.", "model": BrainRefusal}
@@ -81,8 +82,8 @@ def create_app(
 
     Args:
         service: what the routes call.
-        tokens: the tenants' tokens; None: everybody is admitted.
-        count: called for each answer.
+        tokens: the tenants' tokens; None: every client is admitted.
+        count: called for each response.
         monitored: whether this Brain watches the cluster.
         allowed_hosts: see `BrainGuard`.
     """
@@ -111,7 +112,8 @@ def _master_routes(service: BrainApi) -> APIRouter:
         openapi_extra=body_schema(brain.MetricsReport),
     )
     async def report(request: Request, caller: Caller) -> Response:
-        """Keep what a job's master measured. Answered when it is durable; may be sent twice."""
+        """Store what a job's master measured. The response is sent when the report is durable. A report may
+        be sent twice."""
         said = parse_body(brain.MetricsReport, await request.body())
         return _answer(await service.report(caller, said))
 
@@ -122,7 +124,7 @@ def _master_routes(service: BrainApi) -> APIRouter:
         openapi_extra=body_schema(brain.OptimizeRequest),
     )
     async def optimize(request: Request, caller: Caller) -> Response:
-        """Plan for a job."""
+        """Make a resource plan for a job."""
         asked = parse_body(brain.OptimizeRequest, await request.body())
         return _answer(await run_in_threadpool(service.optimize, caller, asked))
 
@@ -133,14 +135,14 @@ def _master_routes(service: BrainApi) -> APIRouter:
         dependencies=[_reading(service)],
     )
     def metrics(uid: str, caller: Caller, newest: Annotated[int, Query(ge=1, le=5_000)] = 500) -> Response:
-        """What is stored of a job: the newest samples, oldest first."""
+        """The newest stored samples of a job, oldest first."""
         return _answer(service.metrics(caller, _uid(uid), newest))
 
     return router
 
 
 def _reading(service: BrainApi) -> Any:
-    """A dependency of routes that only read: the tenant's calls are counted."""
+    """A FastAPI dependency of read-only routes: counts the tenant's calls."""
 
     def admit(caller: Caller) -> None:
         service.admit_reading(caller)
@@ -154,31 +156,31 @@ def _page_routes(service: BrainApi, *, monitored: bool) -> APIRouter:
 
     @router.get("/cluster", response_model=messages.ClusterAnswer)
     def cluster(seconds: Annotated[float, Query(gt=0, le=MAX_SECONDS)] = 3_600.0) -> Response:
-        """The cluster over the last so many seconds."""
+        """The cluster over the last `seconds`."""
         now = clock()
         return _answer(queries.query_cluster(store, now - seconds, now, monitored=monitored))
 
     @router.get("/jobs", response_model=messages.JobsAnswer)
     def jobs(caller: Caller, page: Paged, phase: Search = "", search: Search = "") -> Response:
-        """The tenant's jobs, the newest first."""
+        """The tenant's jobs, newest first."""
         found = queries.query_jobs(store, caller.namespaces, page, clock(), phase=phase, search=search)
         return _answer(found)
 
     @router.get("/jobs/{uid}", response_model=messages.JobAnswer, responses=UNKNOWN)
     def job(uid: str, caller: Caller) -> Response:
-        """A job with its past."""
+        """A job with its history."""
         return _answer(queries.query_job(store, caller.namespaces, _uid(uid), clock()))
 
     @router.get("/plans", response_model=messages.PlansAnswer)
     def plans(caller: Caller, page: Paged, job: Search = "") -> Response:
-        """Plans for the tenant's jobs, the newest first."""
+        """Plans for the tenant's jobs, newest first."""
         return _answer(queries.query_plans(store, caller.namespaces, page, clock(), job=job))
 
     return router
 
 
 def _uid(text: str) -> str:
-    """A uid without characters that databases reject; such a uid belongs to no job."""
+    """Remove characters that databases reject from a uid. No job has such a uid."""
     return "".join(character for character in text[:128] if character.isprintable())
 
 

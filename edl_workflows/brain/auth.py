@@ -1,4 +1,4 @@
-"""Tenants, identified by tokens. A file holds the hashes of the tokens, never a token.
+"""Tenants, identified by tokens. The tokens file contains only hashes of the tokens.
 
 The file is JSON, so that it can be mounted from a Secret, and is read again when it changes::
 
@@ -27,9 +27,9 @@ from edl_workflows.protocol.message import problems
 log = structlog.get_logger(__name__)
 
 EVERYTHING = "*"
-"""In place of a namespace: the token is an operator's."""
+"""In place of a namespace, marks an operator's token."""
 LOOK_SECONDS = 1.0
-"""Between two checks whether the file has changed."""
+"""Seconds between two checks for changes of the file."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Tenant:
     """A caller.
 
     Attributes:
-        name: for people.
-        namespaces: whose jobs it may read and write; None: all, for an operator.
+        name: name for people.
+        namespaces: namespaces whose jobs it may read and write; None for all, which makes it an operator.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Tenant:
         """
         if self.namespaces is not None and namespace not in self.namespaces:
             raise ForbiddenError(
-                f"the token is not for namespace {namespace}: ask for one with `edl brain token`"
+                f"the token does not admit to namespace {namespace}: create one with `edl brain token`"
             )
 
 
 ANYBODY = Tenant("anybody")
-"""The caller where no tokens are required."""
+"""The caller if no tokens are required."""
 
 
 class TokenRow(BaseModel):
@@ -66,7 +66,7 @@ class TokenRow(BaseModel):
     Attributes:
         tenant: its owner, who may have several, for example during a rotation.
         namespaces: see `Tenant`; ``["*"]`` for an operator.
-        sha256: of the token, in hex.
+        sha256: SHA-256 of the token in hexadecimal.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -109,7 +109,7 @@ class TokenFile:
         """The owner of a token; None if it is unknown."""
         self._look()
         wanted, found = token_digest(token), None
-        for row in self._rows:  # to the end, so that the time tells nothing
+        for row in self._rows:  # all rows, so that the duration reveals nothing
             if hmac.compare_digest(row.sha256, wanted):
                 found = row
         return None if found is None else found.to_tenant()
@@ -125,20 +125,20 @@ class TokenFile:
             try:
                 self._rows = read_tokens(self._path).tokens
             except EdlError as error:
-                log.warning("the tokens stay as they were", error=str(error))
+                log.warning("tokens file not read; the previous tokens stay valid", error=str(error))
                 return
             self._version = version
-            log.info("tokens read again", tokens=len(self._rows))
+            log.info("tokens file read again", tokens=len(self._rows))
 
 
 def token_digest(token: str) -> str:
-    """The hash of a token that the file holds. Tokens are random and long, so that a plain hash reveals
+    """The hash of a token as it is in the file. Tokens are long and random, so a plain hash reveals
     nothing."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
-    """Create a token and its row.
+    """Create a token and its row for the file.
 
     Raises:
         InvalidError: a name is invalid.
@@ -154,7 +154,7 @@ def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
 
 
 def read_tokens(path: Path) -> TokenRows:
-    """Read a file.
+    """Read a tokens file.
 
     Raises:
         InvalidError: the file cannot be read, or is not valid.
@@ -168,7 +168,7 @@ def read_tokens(path: Path) -> TokenRows:
 
 
 def add_token(path: Path, row: TokenRow) -> None:
-    """Add a row to a file, which is created if absent. Only its owner may read it.
+    """Add a row to a tokens file, which is created if absent. Only its owner may read it.
 
     Raises:
         InvalidError: the file cannot be read or written.

@@ -1,6 +1,6 @@
 """Admission to the Brain: a request to the API needs a tenant's token and has a bounded body.
 
-The other paths (the page, the OpenAPI document) serve everybody the same.
+The other paths (the web page, the OpenAPI document) are open and the same for every client.
 """
 
 import contextlib
@@ -16,14 +16,15 @@ API = "/v1/"
 TENANT = "edl.tenant"
 """Key in a request's scope: the `Tenant` that sent it."""
 MAX_BODY = 8 * 2**20
-"""Bytes. 500 samples of a job with 100 nodes have about 5 MB."""
+"""Largest body in bytes. 500 samples of a job with 100 nodes have about 5 MB."""
 BODY_SECONDS = 15.0
-"""Until a body must have arrived."""
+"""Seconds in which a body must arrive."""
 
 _OWN_ZONES = (".svc", ".local", ".internal", ".localhost")
-"""Zones without public names: Services', and those of a site's own network."""
+"""DNS zones without public names: that of Services, and those for private networks."""
 CountAnswer = Callable[[str, str, int, float], None]
-"""Called with the method, the path's first part, the status and the seconds of each answer of the API."""
+"""Called for each response of the API, with the method, the first part of the path, the status and the
+duration in seconds."""
 
 
 class BrainGuard(RequestGuard):
@@ -31,9 +32,9 @@ class BrainGuard(RequestGuard):
 
     Args:
         app: the application behind it.
-        tokens: the tenants' tokens; None: everybody is admitted.
-        count: called for each answer.
-        hosts: names that a request without a token may give as ``Host``, besides addresses and names of
+        tokens: the tenants' tokens; None: every client is admitted.
+        count: called for each response.
+        hosts: values of ``Host`` that are accepted without tokens, in addition to IP addresses and names of
             Services.
     """
 
@@ -66,16 +67,16 @@ class BrainGuard(RequestGuard):
 
 
 def _cross_site_refusal(scope: Scope, hosts: Collection[str]) -> ErrorAnswer | None:
-    """Refuse a request without a token that may come from somebody else's web page.
+    """Reject a request without a token that a foreign web page may have caused.
 
-    With DNS rebinding, the page's own name stands in ``Host``. A page of another origin can send a form or
-    plain text without asking the browser's permission, but not ``application/json``.
+    With DNS rebinding, ``Host`` contains the name of that page. A page of another origin can send forms and
+    plain text without a CORS preflight, but not ``application/json``.
     """
     headers = dict(scope["headers"])
     host = headers.get(b"host", b"").decode("latin-1").lower()
     if not _is_own_name(host, hosts):
         names = "IP addresses, localhost, names of Services and the names of --allowed-host"
-        return ErrorAnswer(421, f"Host {host!r}: without tokens, the Brain answers only to {names}")
+        return ErrorAnswer(421, f"Host {host!r}: without tokens, the Brain accepts only {names}")
     kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if scope["method"] not in ("GET", "HEAD") and kind != b"application/json":
         return ErrorAnswer(415, "without tokens, the Brain accepts only Content-Type: application/json")
@@ -83,7 +84,7 @@ def _cross_site_refusal(scope: Scope, hosts: Collection[str]) -> ErrorAnswer | N
 
 
 def _is_own_name(host: str, hosts: Collection[str]) -> bool:
-    """Whether a ``Host`` is an address, one of `hosts`, or a name that public DNS cannot resolve."""
+    """Whether a ``Host`` is an IP address, one of `hosts`, or a name that public DNS cannot resolve."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].removesuffix(".")
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)

@@ -1,5 +1,5 @@
-"""The input of Brain's algorithms, read from the store: the job's own samples, former jobs of its scenario,
-its fair share."""
+"""Reads the input of the Brain's algorithms from the store: the job's own samples, former jobs of its
+scenario, and its fair share."""
 
 import math
 import threading
@@ -18,26 +18,27 @@ from edl_workflows.scaling.dlrover.brain.request import BrainRequest
 from edl_workflows.scaling.dlrover.resources import AMOUNTS, WORKER, NodeSize, OptimizerJob
 
 HISTORY_SECONDS = 7 * 86_400.0
-"""Age up to which former jobs are used, as upstream does."""
+"""Largest age of former jobs that are used, as in DLRover."""
 HISTORY_JOBS = 20
 HISTORY_SAMPLES = 60
-"""Per former job, as many as upstream keeps."""
+"""Samples per former job, as many as DLRover keeps."""
 OWN_SAMPLES = 500
 SILENT_SECONDS = 3_600.0
-"""A job whose master has sent nothing for so long is considered finished."""
+"""A job whose master has sent nothing for this long is considered finished."""
 ACTIVE_SECONDS = 300.0
-"""Jobs whose masters reported or asked within so long take part in sharing the cluster."""
+"""Jobs whose masters reported or asked for a plan within this time get a share of the cluster."""
 MONITOR_SECONDS = 120.0
-"""Older samples of the monitor say nothing about the current cluster."""
+"""Samples of the monitor that are older do not describe the current cluster."""
 SHARE_SECONDS = 30.0
-"""The shares of all jobs are computed together, at most this often: a thousand jobs take a fifth of a second.
+"""Shortest interval between computations of the shares of all jobs: for a thousand jobs, one takes 0.2 s.
 """
 MAX_SHARING = 5_000
 _MIB = 2.0**20
 _ROUNDING = 1e-6
-"""Requests are sums of floats: three workers hold what three times one worker is."""
+"""Tolerance for rounding errors: requests are sums of floats."""
 _NOTHING = 1e-9
-"""Cores, MiB or pieces: what is left of a cluster that others fill. 0 would mean that the cluster has none.
+"""The amount that remains of a resource that other pods use up, in cores, MiB or items. 0 would mean that the
+cluster does not have the resource.
 """
 
 
@@ -55,7 +56,7 @@ class PlanInputs:
         self._shares: Mapping[JobKey, int] = {}
 
     def request(self, asked: OptimizeRequest, now: float) -> BrainRequest:
-        """A job with everything that may matter for its plan.
+        """A job with everything that its plan may depend on.
 
         Raises:
             UnavailableError: the store does not answer.
@@ -67,12 +68,12 @@ class PlanInputs:
             facts, now - HISTORY_SECONDS, now - SILENT_SECONDS, HISTORY_JOBS, HISTORY_SAMPLES
         )
         share = self._share(key, now)
-        # The others' claims are in the share already: within it nothing is scarce.
+        # The share already takes the claims of other jobs into account, so no resource is scarce within it.
         claims = () if share is None else (WorkerClaim(job.name, NodeSize(), least=share, wanted=share),)
         return BrainRequest(job, tuple(former), training_of(facts.training), claims=claims)
 
     def _share(self, key: JobKey, now: float) -> int | None:
-        """The number of workers that the job may have besides the other jobs; None if unknown."""
+        """The number of workers that the job may have beside the other jobs; None if unknown."""
         with self._lock:
             if not 0 <= now - self._shared_at < SHARE_SECONDS:
                 running = self._store.running(now - ACTIVE_SECONDS, MAX_SHARING)
@@ -85,11 +86,12 @@ class PlanInputs:
 def worker_shares(running: Iterable[StoredJob], cluster: ClusterObservation) -> dict[JobKey, int]:
     """The number of workers that each job may have for a fair division of the cluster.
 
-    Jobs of one namespace divide one weight: a tenant with many jobs does not get more than one with few.
+    The jobs of a namespace share one weight, so that a tenant with many jobs does not get more than one with
+    few.
 
     Args:
-        running: jobs whose masters report; one that the monitor does not see claims nothing.
-        cluster: its current state, with all its pods.
+        running: jobs whose masters report. A job that the monitor does not see claims nothing.
+        cluster: the current state of the cluster, including all its pods.
     """
     claiming = {made.job: (job, made) for job in running if (made := claim_of(job))}
     free = shared_capacity((job for job, _ in claiming.values()), cluster)
@@ -98,15 +100,15 @@ def worker_shares(running: Iterable[StoredJob], cluster: ClusterObservation) -> 
     jobs = Counter(job.key.namespace for job, _ in claiming.values())
     weighted = [replace(made, weight=1 / jobs[job.key.namespace]) for job, made in claiming.values()]
     found = fair_shares(weighted, free).workers
-    # Nothing is reserved for a job without pods, but none is told to have no worker.
+    # Nothing is reserved for a job without pods, but every job may have at least one worker.
     return {claiming[name][0].key: max(workers, 1) for name, workers in found.items()}
 
 
 def claim_of(stored: StoredJob) -> WorkerClaim | None:
     """A job's claim; None if the monitor does not see the job, or if it has no workers or is inconsistent.
 
-    The sizes and counts that its master reports are a tenant's word. So no more is reserved for the job than
-    its pods hold; anything beyond that it gets only as part of its fair share.
+    The sizes and counts that its master reports come from a tenant and are not trusted. So no more is
+    reserved for the job than its pods hold; more is only given as part of its fair share.
     """
     if stored.facts is None or stored.seen is None:
         return None
@@ -135,7 +137,7 @@ def _workers_in(room: Mapping[str, float], worker: NodeSize) -> int:
 
 
 def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterObservation) -> dict[str, float]:
-    """What these jobs may share: what the nodes offer, minus what other pods request."""
+    """The resources that these jobs share: those of the nodes, minus the requests of other pods."""
     offered, taken = _amounts(cluster.allocatable), _amounts(cluster.requested)
     own = [_amounts(job.seen.requests) for job in sharing if job.seen is not None]
     return {
@@ -146,7 +148,7 @@ def shared_capacity(sharing: Iterable[StoredJob], cluster: ClusterObservation) -
 
 
 def _amounts(seen: Amounts) -> dict[str, float]:
-    """In cores, MiB and pieces."""
+    """Convert amounts to cores, MiB and items."""
     gpus = sum(amount for name, amount in seen.items() if name.endswith("/gpu"))
     return {"cpu": seen.get("cpu", 0.0), "memory": seen.get("memory", 0.0) / _MIB, "gpu": gpus}
 
@@ -163,7 +165,7 @@ def _most_by_limits(job: OptimizerJob) -> float:
 
 
 def _beside_workers(job: OptimizerJob) -> NodeSize:
-    """What a job's other nodes have together."""
+    """The total resources of a job's nodes that are not workers."""
     others = [role for name, role in job.roles.items() if name != WORKER]
     return NodeSize.of(
         {name: sum(role.count * (role.resource.amount(name) or 0.0) for role in others) for name in AMOUNTS}

@@ -1,4 +1,4 @@
-"""How much one tenant may ask of a Brain that it shares with others. An operator is not limited."""
+"""Limits on the calls and jobs of each tenant of a shared Brain. Operators have no limits."""
 
 import threading
 import time
@@ -11,19 +11,19 @@ from edl_workflows.brain.store.records import JobKey
 from edl_workflows.exceptions import UnavailableError
 
 CALLS_PER_SECOND = 400.0
-"""Calls of all kinds together, unless the operator says otherwise. A job makes one every 15 seconds, and one
-every 30: room for 4,000 jobs, on a server that answers some thousands a second."""
+"""Default limit of calls of all kinds. A job reports every 15 s and asks for a plan every 30 s, so this is
+enough for 4,000 jobs. A server handles some thousands of calls per second."""
 _BURST_SECONDS = 20.0
-"""After a quiet time a tenant may make so many seconds' calls at once: as when Brain comes back and all
-masters report."""
+"""Calls that a tenant may make at once after a quiet time, as a multiple of its calls per second: when the
+Brain comes back, all masters report."""
 MAX_JOBS = 10_000
-"""Jobs within `JOB_SECONDS`. Each is a row that stays for the time of retention."""
+"""Most new jobs within `JOB_SECONDS`. Each is a row that is kept for the retention time."""
 JOB_SECONDS = 86_400.0
 
 
 @dataclass
 class _Spent:
-    """What a tenant has used up."""
+    """How much of its limits a tenant has used."""
 
     calls: float = 0.0
     looked: float = 0.0
@@ -31,11 +31,11 @@ class _Spent:
 
 
 class TenantLimits:
-    """Counts what tenants ask, in this process. For any thread.
+    """Counts the calls and jobs of tenants in this process. Thread-safe.
 
     Args:
         clock: monotonic seconds.
-        calls_per_second: of each tenant.
+        calls_per_second: limit for each tenant.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class TenantLimits:
         self._tenants: dict[str, _Spent] = {}
 
     def take(self, tenant: Tenant, job: JobKey | None = None) -> None:
-        """Count a call; one that writes is about a job.
+        """Count a call. Calls that write are about a job.
 
         Raises:
-            UnavailableError: the tenant has asked too often, or about too many jobs.
+            UnavailableError: the tenant has made too many calls, or reported too many jobs.
         """
         if tenant.namespaces is None:
             return
@@ -63,7 +63,7 @@ class TenantLimits:
             if spent.calls + 1 > self._burst:
                 raise UnavailableError(
                     f"the tenant {tenant.name} sends more than {self._calls_per_second:g} requests a second: "
-                    "send fewer, or have the Brain's operator raise --tenant-calls-per-second"
+                    "send fewer, or ask the Brain's operator to raise --tenant-calls-per-second"
                 )
             spent.calls += 1
             if job is not None:

@@ -15,13 +15,13 @@ class BrainMetrics(ApiMetrics):
         super().__init__()
         self._answers = Counter(
             "edl_brain_answers",
-            "Answers by method, call (metrics, optimize, jobs, plans, cluster, other) and status code.",
+            "Responses by method, call (metrics, optimize, jobs, plans, cluster, other) and status code.",
             ["method", "call", "code"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "edl_brain_answer_seconds",
-            "Time until an answer began, by call; of reports, until they were durable.",
+            "Time until a response began, by call; for reports, until they were durable.",
             ["call"],
             buckets=SECONDS,
             registry=self.registry,
@@ -31,11 +31,11 @@ class BrainMetrics(ApiMetrics):
         )
 
     def answered(self, method: str, call: str, code: int, seconds: float) -> None:
-        """Count an answer; see `CountAnswer`."""
+        """Count a response; see `CountAnswer`."""
         method, call = method if method in _METHODS else "other", call if call in CALLS else "other"
         self._answers.labels(method, call, str(code)).inc()
         self._seconds.labels(call).observe(seconds)
 
     def watch(self, waiting: Callable[[], int]) -> None:
-        """Show how many writes wait."""
+        """Export the number of waiting writes."""
         self._waiting.set_function(waiting)

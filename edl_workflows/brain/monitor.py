@@ -1,13 +1,13 @@
-"""The cluster monitor: watches nodes, pods, jobs of all kinds and ScalePlans, and writes them to Brain's
+"""The cluster monitor: watches nodes, pods, jobs of all kinds and ScalePlans, and writes them to the Brain's
 store.
 
-One LIST+WATCH per resource type keeps a cache; in a fixed cycle, the differences from what the store knows
-are written, with a sample of the whole cluster. What is written follows from the caches alone: the next cycle
-makes up for a failed write, and a new process starts with the objects that the store believes present, so
-that jobs deleted meanwhile are marked, too.
+One LIST+WATCH per resource type maintains a cache. In a fixed cycle, the monitor writes the differences
+between the caches and the store, and a sample of the whole cluster. What it writes depends only on the caches
+and the store, so the next cycle makes up for a failed write, and a new process also marks the jobs that were
+deleted while no monitor ran.
 
-While a watch is down nothing is sampled: a gap in a chart says more than an old number. A kind that the API
-server does not have is left out until it has it.
+While a watch is down, no samples are written: a gap in a chart is better than an outdated value. A kind that
+is not installed is skipped until it is.
 """
 
 import functools
@@ -32,31 +32,33 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, ApiResource, Scope
 log = structlog.get_logger(__name__)
 
 NODE_METRICS = ApiResource("metrics.k8s.io", "v1beta1", "nodes", "NodeMetrics", namespaced=False)
-"""Served by a metrics server, where a cluster has one. It cannot be watched."""
+"""The metrics API, which a metrics server provides if the cluster has one. It cannot be watched."""
 COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th, which at the longest delay is every five
-minutes."""
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay."""
 
 Row = TypeVar("Row", bound=JobObservation | PlanObservation)
 
 
 class MonitorStore(Protocol):
-    """The monitor's port to Brain's store. Each call is one transaction, and may be repeated."""
+    """The interface of the Brain's store for the monitor. Each call is one transaction and may be
+    repeated."""
 
     def open_jobs(self, kind: str, namespace: str) -> Collection[str]:
-        """Uids of a kind's recorded jobs that are not marked as gone, in one namespace or in all ("")."""
+        """Uids of a kind's stored jobs that are not marked as gone, in one namespace or, if it is empty, in
+        all."""
 
     def open_plans(self, namespace: str) -> Collection[str]:
         """The same for ScalePlans."""
 
     def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
-        """Write these jobs, and mark others as gone."""
+        """Store these jobs, and mark the jobs with the uids in `gone` as gone."""
 
     def record_plans(self, plans: Collection[PlanObservation], gone: Collection[str], now: float) -> None:
         """The same for ScalePlans."""
 
     def record_cluster(self, sample: ClusterObservation) -> None:
-        """Add a sample."""
+        """Store a sample."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ class MonitorOptions:
     """Options of the monitor.
 
     Attributes:
-        namespace: of the watched jobs and pods, or `ALL_NAMESPACES`.
-        period: seconds between two samples; changes of jobs are written as often.
+        namespace: namespace of the watched jobs and pods, or `ALL_NAMESPACES`.
+        period: seconds between two samples. Changes of jobs are written at the same interval.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -77,9 +79,9 @@ class ClusterMonitor:
 
     Args:
         cluster: the API server.
-        store: where to write.
+        store: the store to write to.
         options: see `MonitorOptions`.
-        clock: Unix seconds.
+        clock: the clock, in Unix seconds.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class ClusterMonitor:
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """Stop; wait up to so many seconds for the writes in progress."""
+        """Stop the monitor. Wait at most `seconds` for writes in progress."""
         self._stopped.set()
         for informer in self._informers:
             informer.stop()
@@ -129,12 +131,12 @@ class ClusterMonitor:
             self._thread.join(seconds)
 
     def problems(self) -> list[str]:
-        """Problems that only a new process cures."""
+        """Problems that only a restart of the process solves."""
         dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
         return ["the cluster monitor ended"] if dead else []
 
     def waits_for(self) -> list[str]:
-        """What has not been listed yet."""
+        """The resources that have not been listed yet."""
         return [f"not listed yet: {one.scope}" for one in self._informers if not one.synced]
 
     @property
@@ -142,7 +144,7 @@ class ClusterMonitor:
         return (self._nodes, self._pods, *self._kinds.values())
 
     def _run(self) -> None:
-        # The first lists take a moment: not a whole period shall pass without a row.
+        # The first lists take a moment. The first sample should not have to wait for a whole period.
         deadline = time.monotonic() + min(5.0, self._options.period)
         while self.waits_for() and time.monotonic() < deadline and not self._stopped.wait(0.05):
             pass
@@ -150,10 +152,10 @@ class ClusterMonitor:
             try:
                 self._look()
             except EdlError as error:
-                log.warning("the store was not told; trying again", error=str(error))
+                log.warning("monitor could not write to the store; retrying", error=str(error))
             except Exception:
-                # A defect must not end the watch of everything else.
-                log.exception("defect in the cluster monitor")
+                # A bug must not stop the monitor.
+                log.exception("unexpected error in the cluster monitor")
             self._stopped.wait(self._options.period)
 
     def _look(self) -> None:
@@ -176,16 +178,16 @@ class ClusterMonitor:
     def _used(self) -> Amounts:
         try:
             return observations.total_usage(client.list_objects(self._metrics, Scope(NODE_METRICS)).items)
-        except EdlError:  # there is no metrics server, or it has a bad moment
+        except EdlError:  # there is no metrics server, or it does not respond
             return {}
 
 
 class _StoreSync(Generic[Row]):
-    """The objects of a kind, as the store knows them.
+    """Keeps the stored objects of a kind up to date.
 
     Args:
-        there: uids of the objects that an earlier process wrote.
-        record: writes to the store.
+        there: returns the uids of the objects that an earlier process stored.
+        record: writes rows to the store.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class _StoreSync(Generic[Row]):
         self._told: Mapping[str, Row | None] | None = None
 
     def tell(self, seen: Collection[Row], now: float) -> None:
-        """Write the changes, and mark the missing objects as gone."""
+        """Write the changed objects, and mark those that no longer exist as gone."""
         told = dict.fromkeys(self._there()) if self._told is None else self._told
         changed, gone = differences(told, seen)
         if changed or gone:
@@ -207,10 +209,10 @@ class _StoreSync(Generic[Row]):
 
 
 def differences(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
-    """What the store does not know: rows that are new or changed, and uids of objects that are gone.
+    """The rows that are new or changed, and the uids of objects that no longer exist.
 
     Args:
-        told: by uid, the row that was written; None where only the uid is known.
+        told: the stored row for each uid; None if only the uid is known.
         seen: the current rows.
     """
     there = {row.uid for row in seen}
@@ -222,9 +224,9 @@ def _complain(scope: Scope, error: EdlError, failures: int) -> None:
         return
     if isinstance(error, NotFoundError):
         log.warning(
-            "the API server does not have this kind, which is left out: install the CRDs with `edl crds "
+            "the API server does not have this kind, so it is skipped: install the CRDs with `edl crds "
             "install`",
             watch=str(scope),
         )
     else:
-        log.warning("watch failed; trying again", watch=str(scope), error=str(error))
+        log.warning("watch failed; retrying", watch=str(scope), error=str(error))

@@ -1,8 +1,8 @@
-"""What the cluster monitor observes and stores, as values and made from manifests. Pure.
+"""The values that the cluster monitor stores, and their creation from manifests. This module is pure.
 
-Times are Unix seconds, amounts cores, bytes and pieces. Jobs and ScalePlans become rows as soon as they reach
-the cache, so that nothing is kept of ten thousand templates. Texts and lists are cut: the author of a
-manifest must not be able to fill the store.
+Times are in Unix seconds, amounts in cores, bytes and items. Jobs and ScalePlans are converted to rows when
+they enter the cache, which therefore does not contain thousands of pod templates. Texts and lists are
+truncated, so that the author of a manifest cannot fill the store.
 """
 
 import math
@@ -22,7 +22,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePl
 from edl_workflows.jobs.view import JobPhase, JobView
 
 Amounts = Mapping[str, float]
-"""By resource, in base units."""
+"""Amounts by resource name, in base units."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class ClusterObservation:
 
     Attributes:
         nodes: number of nodes.
-        nodes_ready: those that accept pods.
-        allocatable: what the ready nodes offer together.
-        requested: the requests of pods that have a node and have not ended.
-        used: what the nodes' processes use, by the cluster's metrics server; empty without one.
+        nodes_ready: number of nodes that accept pods.
+        allocatable: total allocatable resources of the ready nodes.
+        requested: total requests of pods that are bound to a node and have not ended.
+        used: total usage of the nodes according to the metrics server; empty without one.
         pods_running, pods_pending: pods by phase, without those that are being deleted.
     """
 
@@ -61,11 +61,12 @@ class JobObservation:
     """A job of any kind, as its object describes it now.
 
     Attributes:
-        uid: the object's; a job that is created again under the same name has another.
+        uid: uid of the object. A job that is created again under the same name has another one.
         phase: a `JobPhase`.
-        requests: what its pods request together.
-        stage, reasons, notes: of ``status.autoscaling``: the plan's stage, why by role or pod, and why not.
-        optimizer: which optimizer made that plan, ``local`` or ``brain``; "" for none.
+        requests: total requests of its pods.
+        stage, reasons, notes: from ``status.autoscaling``: the stage of the plan, the reasons for changes by
+            role or pod, and the reasons against changes.
+        optimizer: the optimizer that made that plan, ``local`` or ``brain``; "" for none.
         created, started, finished: None if unknown or not yet.
     """
 
@@ -95,10 +96,10 @@ class PlanObservation:
 
     Attributes:
         job: name of the ElasticJob, in the plan's namespace.
-        changes: what it asks for, one line each, such as ``worker: 4 replicas of 2 cores``.
+        changes: the requested changes, one line each, such as ``worker: 4 replicas of 2 cores``.
         reason: why it was made (``spec.reason``).
-        phase: of the plan; "" before its executor has seen it.
-        message: of its executor.
+        phase: phase of the plan; "" before its executor has seen it.
+        message: message of its executor.
     """
 
     uid: str
@@ -117,20 +118,20 @@ Object = dict[str, Any]
 Manifest = Mapping[str, Any]
 
 MAX_TEXT = 1000
-"""Characters of a message or a reason."""
+"""Longest message or reason in characters."""
 MAX_LINES = 20
-"""Of a list of changes, reasons or notes."""
+"""Most entries of a list of changes, reasons or notes."""
 
 PODS = "pods"
 SEEN = "seen"
-"""Key of a cached job or plan: its row; None if it is not stored."""
+"""Key in a cached job or plan that contains its row, or None if it is not stored."""
 _ENDED = ("Succeeded", "Failed")
 _PHASES = frozenset(map(str, JobPhase))
 _JOB_LABELS = tuple(dict.fromkeys(kind.labels[0] for kind in KINDS if kind.view is not None))
 
 
 def reduce_node(node: Manifest) -> Object:
-    """The parts of a node that the cache keeps: what it offers, and whether it is ready."""
+    """The parts of a node that the cache keeps: its allocatable resources, and whether it is ready."""
     status = node.get("status") or {}
     ready = any(
         one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ()
@@ -154,12 +155,12 @@ def reduce_pod(pod: Manifest) -> Object:
 def sample_cluster(
     nodes: Collection[Manifest], pods: Iterable[Manifest], used: Amounts, now: float
 ) -> ClusterObservation:
-    """A sample of the cluster.
+    """Compute a sample of the cluster.
 
     Args:
         nodes: as returned by `reduce_node`.
         pods: as returned by `reduce_pod`.
-        used: what the nodes' processes use.
+        used: total usage of the nodes.
         now: Unix seconds.
     """
     allocatable: dict[str, float] = {}
@@ -193,7 +194,8 @@ def total_usage(node_metrics: Iterable[Manifest]) -> dict[str, float]:
 
 
 def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict[str, float]]:
-    """What each job's pods hold, by the label key of the job's kind, the namespace and the job's name."""
+    """Total requests of each job's pods. Keys are the label key of the job's kind, the namespace and the
+    job's name."""
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     for pod in pods:
         if not _holds(pod):
@@ -206,7 +208,7 @@ def requests_by_job(pods: Iterable[Manifest]) -> dict[tuple[str, str, str], dict
 
 
 def reducer_of(kind: Kind) -> Callable[[Manifest], Object]:
-    """What the cache keeps of a kind's objects: their identity, and their row."""
+    """A function that returns what the cache keeps of an object of a kind: its identity and its row."""
 
     def keep(manifest: Manifest) -> Object:
         row = observe_plan(manifest) if kind.view is None else observe_job(kind, manifest)
@@ -216,11 +218,11 @@ def reducer_of(kind: Kind) -> Callable[[Manifest], Object]:
 
 
 def observe_job(kind: Kind, manifest: Manifest) -> JobObservation:
-    """A job's row, without what its pods hold.
+    """A job's row, without the requests of its pods.
 
     Args:
-        kind: its row in the registry; one with a view.
-        manifest: the object. One that does not validate is stored with its phase.
+        kind: its row in the registry, which must have a view.
+        manifest: the object. If it is invalid, only its phase is stored.
     """
     assert kind.view is not None
     try:
@@ -231,7 +233,7 @@ def observe_job(kind: Kind, manifest: Manifest) -> JobObservation:
 
 
 def observe_plan(manifest: Manifest) -> PlanObservation | None:
-    """A ScalePlan's row; None of one that only carries out another, and of one that does not validate."""
+    """A ScalePlan's row; None for auto plans, which carry out other plans, and for invalid ones."""
     try:
         plan = ScalePlan.parse(manifest)
     except ManifestError:
@@ -254,7 +256,7 @@ def observe_plan(manifest: Manifest) -> PlanObservation | None:
 
 
 def describe_changes(spec: ScalePlanSpec) -> list[str]:
-    """What a plan asks for, one line each."""
+    """The changes that a plan requests, one line each."""
     found = []
     for role, wanted in spec.replica_resource_specs.items():
         count = "" if wanted.replicas is None else _count(wanted.replicas, "replica")
@@ -274,12 +276,12 @@ def describe_changes(spec: ScalePlanSpec) -> list[str]:
 def with_requests(
     job: JobObservation, label: str, held: Mapping[tuple[str, str, str], Amounts]
 ) -> JobObservation:
-    """A job's row with what its pods hold.
+    """A job's row with the total requests of its pods.
 
     Args:
         job: the row.
         label: key of the label with the job's name on its pods.
-        held: as returned by `requests_by_job`.
+        held: the result of `requests_by_job`.
     """
     return replace(job, requests=held.get((label, job.namespace, job.name), {}))
 

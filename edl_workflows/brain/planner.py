@@ -1,8 +1,8 @@
-"""The process that plans. Planning is computation that holds Python's lock; in a process of its own it does
-not delay reports.
+"""Computes plans in a process of its own: the computation holds Python's interpreter lock and would delay
+reports.
 
-The process reads the store and writes nothing. It ends when the other end of its pipe is closed, also by the
-Brain's death. If it ends by itself, or takes too long, the next plan is made by a new process.
+The process reads the store and writes nothing. It ends when the other end of its pipe is closed, also if the
+Brain dies. If it ends by itself or takes too long, a new process makes the next plan.
 """
 
 import contextlib
@@ -28,16 +28,16 @@ from edl_workflows.scaling.dlrover.resources import ResourcePlan
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 120.0
-"""A process that needs longer to start is killed. It starts within a second or two."""
+"""Longest time for the process to start, which usually takes a second or two. After that it is killed."""
 PLAN_SECONDS = 30.0
 
 
 class PlannerProcess:
-    """The process, started on first use. Thread-safe; plans are made one after the other.
+    """The process that computes plans, one after the other. It is started on first use. Thread-safe.
 
     Args:
-        database_url: of a store whose schema is up to date.
-        set_up_process: called first in the process; pickled.
+        database_url: URL of a store whose schema is up to date.
+        set_up_process: called first in the process; it is pickled.
     """
 
     def __init__(self, database_url: str, set_up_process: Callable[[], None] | None = None) -> None:
@@ -59,11 +59,12 @@ class PlannerProcess:
         """Make a plan.
 
         Raises:
-            UnavailableError: the store does not answer, or the process ended or takes too long: ask again.
+            UnavailableError: the store does not answer, or the process ended or takes too long; the caller
+                may retry.
             EdlError: an unexpected error, which the process has logged.
         """
         if not self._lock.acquire(timeout=PLAN_SECONDS):
-            raise UnavailableError(f"other plans take more than {PLAN_SECONDS:g} s; ask again")
+            raise UnavailableError(f"other plans take more than {PLAN_SECONDS:g} s; retry later")
         try:
             with self._failing():
                 calls = self._start()
@@ -76,24 +77,24 @@ class PlannerProcess:
         return answer
 
     def close(self) -> None:
-        """End the process, after the plan in progress."""
+        """End the process after the plan in progress."""
         with self._lock:
             self._end()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Kill a process that does not answer; the next call starts another."""
+        """Kill the process if it does not answer; the next call starts another one."""
         try:
             yield
-        except (EOFError, OSError) as error:  # one of which is TimeoutError
+        except (EOFError, OSError) as error:  # includes TimeoutError
             self._end()
             why = "takes too long" if isinstance(error, TimeoutError) else "ended"
-            raise UnavailableError(f"the process that plans {why}; ask again") from error
+            raise UnavailableError(f"the planner process {why}; retry later") from error
 
     def _start(self) -> Connection:
         if self._calls is not None:
             return self._calls
-        # Not by a copy of this process, which may have a lock that nobody releases.
+        # Not forked: a copy of this process may have a lock that is never released.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         with theirs:
@@ -108,7 +109,7 @@ class PlannerProcess:
         if self._calls is None or self._process is None:
             return
         self._calls.close()
-        self._process.kill()  # it writes nothing, so nothing is lost
+        self._process.kill()  # nothing is lost, because it writes nothing
         self._process.join()
         self._process.close()
         self._calls = self._process = None
@@ -121,8 +122,8 @@ def _received(calls: Connection, seconds: float) -> Any:
 
 
 def _work(calls: Connection, database_url: str, set_up_process: Callable[[], None] | None) -> None:
-    """The process: plan until the other end is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the Brain, which ends this
+    """Main function of the process: answer requests until the other end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the Brain ends this process
     if set_up_process is not None:
         set_up_process()
     histories = PlanInputs(StoreReader(database.connect(database_url)))
@@ -138,6 +139,6 @@ def _answer(histories: PlanInputs, asked: OptimizeRequest, now: float) -> Resour
         return algorithms.optimize_job(question_of(asked), histories.request(asked, now))
     except EdlError as error:
         return error
-    except Exception as error:  # one plan's; the next is made
-        log.exception("defect in a plan", job=f"{asked.job.namespace}/{asked.job.name}")
+    except Exception as error:  # does not affect the next plan
+        log.exception("unexpected error while planning", job=f"{asked.job.namespace}/{asked.job.name}")
         return EdlError(f"internal error: {type(error).__name__}; see the server's log")

@@ -1,5 +1,5 @@
-"""Brain as a process: the store, the API with its page, the cluster monitor, the removal of old rows, and
-endpoints for probes and Prometheus."""
+"""The process of the Brain: the store, the API with its web page, the cluster monitor, the removal of old
+rows, and endpoints for probes and Prometheus."""
 
 import contextlib
 import gc
@@ -35,15 +35,15 @@ class BrainOptions:
 
     Attributes:
         database_url: see `database.parse_url`.
-        tokens_file: the tenants' tokens; None: everybody is admitted.
-        allowed_hosts: names for requests without a token, see `BrainGuard`.
+        tokens_file: the tenants' tokens; None: every client is admitted.
+        allowed_hosts: accepted values of ``Host`` without tokens, see `BrainGuard`.
         host, port: where the API listens; port 0 for any free one.
         certificate, key: PEM files, for HTTPS.
         metrics_host: address of the health and metrics endpoints.
-        metrics_port: their port; None for no endpoints.
+        metrics_port: port of these endpoints; None to leave them out.
         retention: which rows are kept.
-        monitor: how to watch the cluster; None: not at all.
-        tenant_calls_per_second: what each tenant may ask.
+        monitor: options of the cluster monitor; None to run without it.
+        tenant_calls_per_second: limit of the calls of each tenant.
     """
 
     database_url: str
@@ -61,7 +61,7 @@ class BrainOptions:
 
 
 class BrainServer:
-    """One server. Several may share a PostgreSQL database.
+    """One Brain. Several may share a PostgreSQL database.
 
     Args:
         options: see `BrainOptions`.
@@ -100,9 +100,10 @@ class BrainServer:
         Raises:
             UnavailableError: a port is taken, or the planner process does not start.
         """
-        self.planner.start()  # before anybody asks: it takes a moment
+        self.planner.start()  # early, because it takes a moment
         with self.serving():
-            # What is loaded by now stays: a collection that walks through it stops every answer for 0.15 s.
+            # Exclude all objects that exist now from garbage collection, which would otherwise stop all
+            # responses for 0.15 s.
             gc.freeze()
             stop.wait()
 
@@ -115,7 +116,7 @@ class BrainServer:
         """
         options, registry = self._options, self.metrics.registry
         if self._tokens is None:
-            log.warning("tokens are not required: whoever reaches the port may see and write everything")
+            log.warning("tokens are not required: every client that reaches the port may read and write all")
         with (
             contextlib.closing(self.store),
             contextlib.closing(self.planner),
@@ -149,7 +150,7 @@ class BrainServer:
             monitored=self._monitor is not None,
             allowed_hosts=options.allowed_hosts,
         )
-        # Masters pause for less than a minute between reports.
+        # Longer than the interval of masters' reports, so that their connections stay open.
         listen = ListenOptions(options.host, options.port, options.certificate, options.key, keep_alive=60)
         return http.serve_in_thread(app, listen, "brain")
 

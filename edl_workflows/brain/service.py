@@ -1,4 +1,4 @@
-"""What each call of the Brain does: store reports, plan, and return what is stored."""
+"""Implements the calls of the Brain: stores reports, makes plans, and returns what is stored."""
 
 import asyncio
 import contextlib
@@ -23,19 +23,20 @@ from edl_workflows.scaling.dlrover.samples import JobSample, valid_samples
 log = structlog.get_logger(__name__)
 
 AHEAD_SECONDS = 600.0
-"""Clocks differ; a sample from further in the future is wrong, and would be the newest for ever."""
+"""Tolerance for different clocks, in seconds. A sample from further in the future is rejected; it would stay
+the newest one."""
 MAX_PROBLEMS = 20
 MAX_REASON = 2_000
 
 
 class BrainApi:
-    """The calls of the API. All but `report` block.
+    """The calls of the API. All of them block, except `report`.
 
     Args:
         store: the store.
         planner: makes plans from what is stored.
         clock: Unix seconds.
-        limits: of tenants.
+        limits: limits of tenants.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class BrainApi:
         self._limits = limits or TenantLimits()
 
     async def report(self, tenant: Tenant, report: brain.MetricsReport) -> brain.MetricsReceipt:
-        """Store what a master reports, without samples that are not credible. Returns when the report is
+        """Store the report of a master, without samples that are not credible. Returns when the report is
         durable.
 
         Raises:
@@ -66,7 +67,7 @@ class BrainApi:
         return brain.MetricsReceipt(accepted=len(samples), refused=problems)
 
     def optimize(self, tenant: Tenant, asked: brain.OptimizeRequest) -> brain.OptimizeReply:
-        """Plan for a job. The caller is recorded: from then on its job takes part in sharing the cluster.
+        """Make a plan for a job. The call is recorded: from then on the job gets a share of the cluster.
 
         Raises:
             ForbiddenError: the job is not the tenant's.
@@ -82,7 +83,7 @@ class BrainApi:
         return plan_message(plan)
 
     def metrics(self, tenant: Tenant, uid: str, newest: int) -> brain.JobMetrics:
-        """What is stored of a job.
+        """What is stored about a job.
 
         Raises:
             NotFoundError: the tenant has no such job.
@@ -90,7 +91,7 @@ class BrainApi:
         """
         job = self.store.job(tenant.namespaces, uid)
         if job is None or job.facts is None:
-            raise NotFoundError(f"nobody has reported of a job with the uid {uid}")
+            raise NotFoundError(f"there is no report about a job with the uid {uid}")
         return brain.JobMetrics(
             job=job.facts,
             samples=_sample_messages(self.store.samples(job.key, newest)),
@@ -102,7 +103,7 @@ class BrainApi:
         """Count a call that only reads.
 
         Raises:
-            UnavailableError: the tenant asks too much.
+            UnavailableError: the tenant exceeds its limits.
         """
         self._limits.take(tenant)
 
@@ -111,7 +112,7 @@ class BrainApi:
         self._limits.take(tenant, JobKey(job.namespace, job.uid))
 
     def _keep(self, job: brain.JobDescription, plan: ResourcePlan, now: float) -> None:
-        """Store a plan for the web page, unless the same was answered before."""
+        """Store a plan for the web page, unless the previous one was the same."""
         changes, reason = describe_plan(plan), "; ".join(dict.fromkeys(plan.reasons.values()))[:MAX_REASON]
         if self.store.last_answer(job.namespace, job.name) != (changes, reason):
             answer = PlanAnswer(f"brain-{uuid.uuid4()}", job.namespace, job.name, now, changes, reason)
@@ -119,7 +120,7 @@ class BrainApi:
 
 
 def _sample_messages(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
-    """Messages of stored samples, without those that damaged rows became."""
+    """Messages for stored samples, without those from damaged rows."""
     found = []
     for sample in valid_samples(samples).samples:
         with contextlib.suppress(ValidationError):
@@ -128,18 +129,18 @@ def _sample_messages(samples: Iterable[JobSample]) -> list[brain.SampleMessage]:
 
 
 def credible_samples(samples: Iterable[JobSample], now: float) -> tuple[Sequence[JobSample], list[str]]:
-    """The credible samples, and why others are not."""
+    """The credible samples, and the reasons why others are not credible."""
     known = valid_samples(samples)
     kept = [sample for sample in known.samples if 0 <= sample.time <= now + AHEAD_SECONDS]
     late = len(known.samples) - len(kept)
     problems = list(known.problems)
     if late:
-        problems.append(f"{late} samples are not of this time: check the clock")
+        problems.append(f"{late} samples are from the future: check the clock of the master's machine")
     return kept, problems[:MAX_PROBLEMS]
 
 
 def describe_plan(plan: ResourcePlan) -> tuple[str, ...]:
-    """What a plan asks for, one line each."""
+    """The changes that a plan requests, one line each."""
     found = []
     for role, wanted in plan.node_group_resources.items():
         count = "" if wanted.count is None else f"{wanted.count} nodes"

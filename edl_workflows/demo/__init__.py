@@ -1,5 +1,5 @@
-"""`make demo`: the embedded cluster, Airflow, and one elastic job through a pipeline, with live progress and
-a report.
+"""`make demo`: runs the embedded cluster and Airflow, sends an elastic job through a pipeline, shows its
+progress and writes a report.
 
-It uses only what users have: the `edl` command, the example DAGs, Airflow's own processes and REST API.
+It uses only what users have: the `edl` command, the example DAGs, and Airflow's processes and REST API.
 """

@@ -1,4 +1,4 @@
-"""``python -m edl_workflows.demo``: what ``make demo`` runs."""
+"""``python -m edl_workflows.demo``, which ``make demo`` runs."""
 
 import signal
 import sys
@@ -17,7 +17,7 @@ def main(
     dags: Annotated[Path, typer.Option(help="Folder with the example DAGs.")] = Path("dags"),
 ) -> None:
     """Train a real elastic job through an Airflow pipeline on this machine."""
-    # Cleaning up runs in `finally` blocks: a termination must pass through them as Ctrl-C does.
+    # Clean-up is in `finally` blocks, so SIGTERM must raise an exception as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     try:
@@ -26,7 +26,7 @@ def main(
         console.print(f"The demo failed: {error}", style="bold red", soft_wrap=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
-        console.print("Stopped; everything that was started has been ended.")
+        console.print("Stopped. All processes of the demo have been ended.")
         raise typer.Exit(130) from None
     raise typer.Exit(0 if succeeded else 1)
 

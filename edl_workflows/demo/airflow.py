@@ -1,9 +1,10 @@
-"""A private Airflow on this machine: its four services as child processes, and the few REST calls that the
-demo makes.
+"""Runs a private Airflow on this machine: its four services as child processes, and the REST calls that the
+demo needs.
 
-Not ``airflow standalone``: that command leaves its children behind when it is stopped by SIGTERM.
+It does not use ``airflow standalone``, which leaves its child processes running when it gets SIGTERM.
 """
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -24,12 +25,12 @@ START_SECONDS = 300.0
 
 
 def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
-    """Environment of an Airflow that is nobody else's: own home, own port, no login, no examples.
+    """Environment variables of a private Airflow: own home, own port, no login, no examples.
 
     Args:
         home: its folder, with the SQLite database and logs.
         dags: folder of DAG files.
-        port: of the API server, on loopback.
+        port: port of the API server, on loopback.
     """
     secret = secrets.token_hex(16)
     log_port, trigger_log_port = free_port(), free_port()
@@ -49,7 +50,8 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        # On a busy machine a service holds the database for longer than SQLite's 5 s, and the others end.
+        # On a busy machine a service may lock the database for longer than SQLite's default of 5 s, which
+        # would end the others.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=120",
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
@@ -59,12 +61,12 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
 
 
 class Airflow:
-    """Airflow's services while the context lasts.
+    """Runs Airflow's services while the context lasts.
 
     Args:
-        home: its folder (made if needed).
+        home: its folder, created if absent.
         dags: folder of DAG files.
-        env: further variables for its processes, such as connections.
+        env: additional variables for its processes, such as connections.
     """
 
     def __init__(self, home: Path, dags: Path, env: Mapping[str, str]) -> None:
@@ -72,7 +74,7 @@ class Airflow:
         self.url = f"http://127.0.0.1:{self.port}"
         self._home = home
         self._env = {**os.environ, **settings(home, dags, self.port), **env}
-        # Airflow's services start each other by the bare name `airflow`.
+        # Airflow's services start each other as `airflow`, without a path.
         self._env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self._env.get('PATH', '')}"
         self._children: list[Child] = []
         self._http = httpx.Client(base_url=self.url, timeout=120)
@@ -97,7 +99,7 @@ class Airflow:
         self.stop()
 
     def stop(self) -> None:
-        """End all services and everything that they started."""
+        """End all services and all processes that they have started."""
         self._http.close()
         for child in self._children:
             child.terminate()
@@ -105,10 +107,10 @@ class Airflow:
             child.reap()
 
     def check(self) -> None:
-        """See that every service lives.
+        """Check that all services run.
 
         Raises:
-            UnavailableError: one has ended; names its log.
+            UnavailableError: one has ended; the message names its log.
         """
         for child in self._children:
             child.check()
@@ -136,23 +138,22 @@ class Airflow:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self.check()
-            try:
+            # The server does not accept connections until it has started.
+            with contextlib.suppress(httpx.TransportError):
                 token = self._http.get("/auth/token")
                 if token.is_success:
                     self._http.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
                     return
-            except httpx.TransportError:
-                pass
             time.sleep(0.5)
         raise UnavailableError(
-            f"Airflow's API server did not answer on {self.url} within {START_SECONDS:.0f} s"
+            f"Airflow's API server did not respond on {self.url} within {START_SECONDS:.0f} s"
         )
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One call of Airflow's REST API (``/api/v2``).
+        """Call Airflow's REST API (``/api/v2``).
 
         Raises:
-            UnavailableError: it refused or did not answer.
+            UnavailableError: it rejected the request or did not respond.
         """
         try:
             answer = self._http.request(method, f"/api/v2{path}", json=body)
@@ -163,10 +164,10 @@ class Airflow:
         return result
 
     def await_dag(self, dag_id: str) -> None:
-        """Wait until the DAG has been parsed and stored.
+        """Wait until a DAG has been parsed and stored.
 
         Raises:
-            UnavailableError: it has import errors, or did not appear in time.
+            UnavailableError: the DAG has import errors, or did not appear in time.
         """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
@@ -175,31 +176,31 @@ class Airflow:
                 return
             errors = self.call("GET", "/importErrors")["import_errors"]
             if errors:
-                raise UnavailableError(f"{errors[0]['filename']} does not import: {errors[0]['stack_trace']}")
+                raise UnavailableError(f"{errors[0]['filename']}: import failed: {errors[0]['stack_trace']}")
             time.sleep(0.5)
         raise UnavailableError(f"Airflow did not load the DAG {dag_id!r} within {START_SECONDS:.0f} s")
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any]) -> str:
-        """Start a run and return its id."""
+        """Start a DAG run and return its id."""
         run_id: str = self.call(
             "POST", f"/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": dict(conf)}
         )["dag_run_id"]
         return run_id
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """The DAG's runs, newest first."""
+        """The runs of a DAG, newest first."""
         runs: list[dict[str, Any]] = self.call("GET", f"/dags/{dag_id}/dagRuns?order_by=-run_after")[
             "dag_runs"
         ]
         return runs
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
-        """The run's task instances."""
+        """The task instances of a run."""
         return list(
             self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=200")["task_instances"]
         )
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """What a task returned (its XCom ``return_value``)."""
+        """The return value of a task (its XCom ``return_value``)."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.call("GET", path)["value"]

@@ -1,4 +1,5 @@
-"""Child processes that never outlive the demo: each is a session of its own, ended as a whole."""
+"""Child processes that never outlive the demo. Each has a session of its own, whose processes are ended
+together."""
 
 import contextlib
 import os
@@ -12,7 +13,7 @@ from edl_workflows.exceptions import UnavailableError
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
+    """A TCP port on loopback on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -20,13 +21,13 @@ def free_port() -> int:
 
 
 class Child:
-    """One process with all that it starts.
+    """A process, including all processes that it starts.
 
     Args:
         name: for messages.
-        command: with arguments.
-        env: its whole environment.
-        log: file that takes its output.
+        command: command with arguments.
+        env: its complete environment.
+        log: file for its output.
     """
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
@@ -43,7 +44,7 @@ class Child:
             )
 
     def check(self) -> None:
-        """See that it lives.
+        """Check that it runs.
 
         Raises:
             UnavailableError: it has ended.
@@ -53,17 +54,18 @@ class Child:
             raise UnavailableError(f"{self.name} ended with code {code}; its output is in {self.log}")
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM to all its processes."""
         self._signal(signal.SIGTERM)
 
     def reap(self, grace: float = 10.0) -> None:
-        """Wait for its end; after `grace` seconds, and for stragglers of its session, SIGKILL."""
+        """Wait until it ends. Send SIGKILL after `grace` seconds, and to processes of its session that
+        remain."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         self._signal(signal.SIGKILL)
         self._process.wait()
 
     def _signal(self, number: signal.Signals) -> None:
-        # The group may be gone already, which is what we want.
+        # The process group may already have ended.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)

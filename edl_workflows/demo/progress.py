@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live table in a terminal, plain lines elsewhere."""
+"""Shows the progress of the demo: a live table in a terminal, plain lines elsewhere."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,15 +20,16 @@ STATE_STYLES = {
     "running": "blue",
 }
 LINE_SECONDS = 10.0
-"""Without a terminal, a job's numbers are repeated at most so often; changes of state are always said."""
+"""Without a terminal, the shortest interval between two lines with a job's numbers. Changes of state are
+always printed."""
 
 
 @dataclass(frozen=True)
 class TaskState:
-    """One task of a DAG run, as Airflow's API says it.
+    """The state of a task of a DAG run.
 
     Attributes:
-        seconds: since it started, or how long it took.
+        seconds: seconds since its start or, if it has ended, its duration.
     """
 
     task_id: str
@@ -37,14 +38,15 @@ class TaskState:
 
 
 def task_states(instances: Iterable[dict[str, Any]]) -> tuple[TaskState, ...]:
-    """Airflow's task instances in order of their start; those that have not started come last."""
+    """The states of Airflow's task instances, in the order of their start. Those that have not started come
+    last."""
     started = sorted(instances, key=lambda t: (t["start_date"] is None, t["start_date"] or "", t["task_id"]))
     return tuple(TaskState(t["task_id"], t["state"] or "waiting", t["duration"] or 0.0) for t in started)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """All that is shown at one moment; `seconds` since the demo began."""
+    """Everything that is shown at one moment; `seconds` is the time since the start of the demo."""
 
     seconds: float
     tasks: dict[str, tuple[TaskState, ...]]
@@ -53,23 +55,23 @@ class Moment:
 
 
 class Display(Protocol):
-    """Shows moments while its context lasts."""
+    """Shows the progress while its context lasts."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def show(self, moment: Moment) -> None:
-        """Show what is now."""
+        """Show the current state."""
 
 
 def display(console: Console) -> Display:
-    """The right display for where the output goes."""
+    """The display that suits the console."""
     return LiveDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
 class LiveDisplay:
-    """A table that redraws itself."""
+    """A table that is redrawn."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, refresh_per_second=4, transient=True)
@@ -84,7 +86,7 @@ class LiveDisplay:
         self._live.__exit__(kind, error, trace)
 
     def show(self, moment: Moment) -> None:
-        """Redraw."""
+        """Redraw the table."""
         head = Text(f"{moment.seconds:4.0f} s  {moment.note}", style="bold")
         self._live.update(
             Group(head, *(_task_table(*item) for item in moment.tasks.items()), _job_table(moment.jobs))
@@ -93,7 +95,7 @@ class LiveDisplay:
 
 @dataclass
 class LineDisplay:
-    """A line for each change, for logs."""
+    """Prints a line for each change, for logs."""
 
     console: Console
     _said: dict[str, str] = field(default_factory=dict)
@@ -105,10 +107,10 @@ class LineDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing to close: lines are out when they are printed."""
+        """Do nothing: all lines have been printed."""
 
     def show(self, moment: Moment) -> None:
-        """Say what changed since the last moment."""
+        """Print what has changed since the last call."""
         if moment.note:
             self._say(moment, "note", moment.note, moment.note)
         for dag_id, tasks in moment.tasks.items():

@@ -1,4 +1,4 @@
-"""What the demo leaves behind: ``result.json``, the jobs' timelines as pictures, and a closing table."""
+"""Writes the results of the demo: ``result.json``, pictures of the jobs' timelines, and a table."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ from edl_workflows.jobs.view import JobView
 
 @dataclass(frozen=True)
 class DemoResult:
-    """How it went.
+    """The result of the demo.
 
     Attributes:
-        seconds: the pipelines', without the start of the services.
-        runs: by DAG id, the run's state.
-        tasks: by DAG id.
-        metrics: what the evaluation task returned.
+        seconds: duration of the pipelines, without the start of the services.
+        runs: the state of the run for each DAG id.
+        tasks: the tasks for each DAG id.
+        metrics: the return value of the evaluation task.
     """
 
     seconds: float
@@ -36,13 +36,13 @@ class DemoResult:
 
     @property
     def succeeded(self) -> bool:
-        """Whether each run, and each of its tasks, succeeded."""
+        """Whether all runs and all their tasks succeeded."""
         states = [*self.runs.values(), *(task.state for tasks in self.tasks.values() for task in tasks)]
         return bool(states) and all(state == "success" for state in states)
 
 
 def write(outcome: DemoResult, timelines: Sequence[timeline.Timeline], folder: Path) -> list[Path]:
-    """Write ``result.json`` and one picture a job.
+    """Write ``result.json`` and a picture for each job.
 
     Returns:
         The files.
@@ -74,7 +74,7 @@ def _result(outcome: DemoResult, timelines: Sequence[timeline.Timeline]) -> dict
 
 
 def show(outcome: DemoResult, files: Sequence[Path], console: Console) -> None:
-    """Print the closing tables and where the files are."""
+    """Print the tables and the paths of the files."""
     console.print(_stages(outcome))
     console.print(_plans(outcome))
     for name, value in outcome.metrics.items():

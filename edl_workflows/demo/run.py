@@ -1,5 +1,7 @@
-"""The demo itself: start the services, trigger the pipeline, watch, report, clean up whatever happens."""
+"""Runs the demo: starts the services, triggers the pipeline, follows it, writes the report, and always cleans
+up."""
 
+import contextlib
 import json
 import os
 import sys
@@ -36,10 +38,10 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """Where things are.
+    """The folders of the demo.
 
     Attributes:
-        output: folder for the report, and below it all state of the services.
+        output: folder for the report and the state of the services.
         dags: folder with the example DAGs.
     """
 
@@ -54,7 +56,7 @@ def run(options: DemoOptions, console: Console) -> bool:
         Whether every stage succeeded.
 
     Raises:
-        UnavailableError: a service did not start or died; its log is named.
+        UnavailableError: a service did not start or has ended; the message names its log.
         StageTimeoutError: the pipelines did not end in time.
     """
     state = options.output / "state"
@@ -76,7 +78,7 @@ def run(options: DemoOptions, console: Console) -> bool:
 
 @contextmanager
 def _cluster(state: Path) -> Iterator[Path]:
-    """The embedded cluster with its controller; gives the kubeconfig."""
+    """Run the embedded cluster with its controller. Yields the path of the kubeconfig."""
     folder = state / "cluster"
     folder.mkdir(exist_ok=True)
     kubeconfig = folder / "kubeconfig"
@@ -96,12 +98,11 @@ def _await_nodes(child: Child, kubeconfig: Path) -> None:
     while time.monotonic() < deadline:
         child.check()
         if kubeconfig.exists():
-            try:
+            # The kubeconfig is written before the API server listens.
+            with contextlib.suppress(UnavailableError):
                 cluster = Cluster.from_kubeconfig(kubeconfig)
                 if client.list_objects(cluster, resources.Scope(resources.NODES)).items:
                     return
-            except UnavailableError:
-                pass  # it listens in a moment
         time.sleep(0.2)
     raise UnavailableError(
         f"the embedded cluster was not ready within {CLUSTER_SECONDS:.0f} s; its output is in {child.log}"
@@ -123,7 +124,7 @@ def _airflow_env(kubeconfig: Path, state: Path) -> dict[str, str]:
 
 
 class _Watcher:
-    """Follows the two DAG runs and the jobs that they make."""
+    """Follows the two DAG runs and their jobs."""
 
     def __init__(self, airflow: Airflow, cluster: Cluster, screen: Display, begun: float) -> None:
         self._airflow = airflow
@@ -133,7 +134,8 @@ class _Watcher:
         self._samples: defaultdict[str, list[timeline.TimelineSample]] = defaultdict(list)
 
     def follow(self) -> tuple[report.DemoResult, list[timeline.Timeline]]:
-        """Trigger the first DAG and look until the second, which its asset event starts, has ended too."""
+        """Trigger the first DAG, and follow it and the second one, which the first one's asset event
+        triggers, until both have ended."""
         started = time.monotonic()
         run_id = self._airflow.trigger(TRAIN_DAG, {})
         while time.monotonic() - started < RUN_SECONDS:
@@ -148,7 +150,7 @@ class _Watcher:
                 return report.DemoResult(seconds, runs, tasks, jobs, plans, metrics), self._timelines(plans)
             time.sleep(LOOK_SECONDS)
         raise StageTimeoutError(
-            f"the pipelines did not end within {RUN_SECONDS:.0f} s; see the logs below the output folder"
+            f"the pipelines did not end within {RUN_SECONDS:.0f} s; see the logs in the output folder"
         )
 
     def _pipelines(self, run_id: str) -> tuple[dict[str, str], dict[str, tuple[TaskState, ...]]]:

@@ -30,9 +30,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     405: {"description": "The path has no such method."},
     408: {"description": "The body did not arrive in time."},
     413: {"description": "The body is too large."},
-    422: {"description": "The body or a parameter is wrong; the message names it."},
+    422: {"description": "The body or a parameter is invalid; the message names it."},
     429: {"description": "Too many requests: try again after Retry-After seconds."},
-    500: {"description": "A defect of the server."},
+    500: {"description": "A bug in the server."},
     503: {"description": "The Kubernetes API can't be reached: try again after Retry-After seconds."},
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -1,8 +1,7 @@
-"""What a cluster needs to run jobs, as manifests: definitions, rights, the controller, and what guards it.
-Pure.
+"""The manifests of an installation: definitions, permissions, the controller and optional components. This
+package is pure and does not talk to a cluster.
 
-``options.py`` is what an installation chooses, ``rbac.py`` who may do what, ``workloads.py`` what runs, and
-``manifests.py`` puts them in the order of applying. `edl install` prints them.
-
-Not here: anything that talks to a cluster.
+- `options`: the options of an installation; `rbac`: permissions; `workloads`: Deployments and Services;
+  `admission`: admission policies; `manifests`: all manifests in the order in which they are applied. `edl
+  install` prints them.
 """

@@ -1,8 +1,8 @@
-"""What the API server refuses although RBAC allows it: ValidatingAdmissionPolicies (Kubernetes 1.30 and
-newer).
+"""ValidatingAdmissionPolicies, which restrict what RBAC cannot restrict (Kubernetes 1.30 and newer).
 
-RBAC grants verbs on resources. It can't say "only the controller makes what a job owns", "a master plans for
-its own job" or "may suspend a job, but not change its template". Each policy here says one of these, in CEL.
+RBAC grants verbs on resources. It cannot express that only the controller may create objects that a job owns,
+that a master may create plans for its own job only, or that a user may suspend a job but not change its
+template. Each policy expresses one of these rules in CEL.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _CHILDREN = (
 
 
 def admission_policies(options: InstallOptions) -> Iterator[Manifest]:
-    """Policies and their bindings, for the namespaces with jobs of the installation."""
+    """The policies and their bindings, for the namespaces with jobs of the installation."""
     jobs = [kind for kind in options.rows if kind.view is not None]
     yield from _policy(options, "edl-children", _children(options, jobs))
     yield from _policy(options, "edl-job-labels", _job_labels(options, jobs))
@@ -35,8 +35,8 @@ def admission_policies(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
-    """What a job controls is the controller's work. Otherwise a Secret with a forged owner would be adopted
-    as the job's token.
+    """Only the controller may create objects that a job controls. Otherwise a Secret with a forged owner
+    reference would be adopted as the job's token.
     """
     kinds = " || ".join(
         f"(o.kind == '{kind.name}' && o.apiVersion.startsWith('{kind.source.api.group}/'))" for kind in jobs
@@ -49,13 +49,14 @@ def _children(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             f"(request.operation == 'CREATE' || !oldObject.{owned})"
         },
         "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
-        "message": "only the installation's controller makes objects that a job controls: "
-        "leave out the owner reference",
+        "message": "only the installation's controller may create objects that a job controls: "
+        "remove the owner reference",
     }
 
 
 def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
-    """NetworkPolicies and Services tell a job's pods by their labels."""
+    """Only the controller may label pods as pods of a job, since NetworkPolicies and Services select them by
+    these labels."""
     marked = " || ".join(_marked(kind) for kind in jobs)
     pairs = ((kind.labels[0], kind.pods.selector.partition("=")[0]) for kind in jobs)
     keys = list(dict.fromkeys(key for pair in pairs for key in pair))
@@ -69,13 +70,13 @@ def _job_labels(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "newly": f"request.operation == 'CREATE' || !({same})",
         },
         "expression": f"request.userInfo.username == '{_account(options, names.CONTROLLER)}'",
-        "message": "only the installation's controller gives a pod the label of a job: leave it out",
+        "message": "only the installation's controller may give a pod the label of a job: remove it",
     }
 
 
 def _marked(kind: Kind) -> str:
-    """Whether an object has the labels of the kind's pods: of its operator, where several share the label
-    with the job's name.
+    """A CEL condition: whether an object has the labels of a kind's pods. If several operators use the same
+    label for the job's name, the operator's label must match too.
     """
     operator, _, value = kind.pods.selector.partition("=")
     named = f"'{kind.labels[0]}' in {_LABELS}"
@@ -83,7 +84,7 @@ def _marked(kind: Kind) -> str:
 
 
 def _plans(options: InstallOptions) -> Manifest:
-    """Auto plans come from the job's master, which plans for no other job."""
+    """Only a job's master may create auto plans, and only for its own job."""
     controller = _account(options, names.CONTROLLER)
     auto = f"{_LABELS}[?'{names.SCALE_TYPE_LABEL}'].orValue('') == '{names.SCALE_AUTO}'"
     was_auto = auto.replace("object.", "oldObject.", 1)
@@ -103,14 +104,15 @@ def _plans(options: InstallOptions) -> Manifest:
         },
         "expression": f"variables.own || (!variables.account.endsWith('{names.master_account_name('')}')"
         f" && (variables.shared || !({auto}) || variables.unchanged))",
-        "message": "an auto ScalePlan is made by the master of its job, and a master makes plans for its "
-        "own job only; for others use scale-type: manual. "
-        "Name the account of masters that share one by `edl install --master-account`",
+        "message": "only the master of a job may create its auto ScalePlans, and a master may create plans "
+        "for its own job only; other users create plans with scale-type: manual. "
+        "If masters share a service account, name it with `edl install --master-account`",
     }
 
 
 def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
-    """Who may change a job but not make one, as `edl-triggerer`, may suspend and resume it."""
+    """An identity that may update jobs but not create them, such as `edl-triggerer`, may only suspend and
+    resume them."""
     exempt = ", ".join(f"'{_account(options, name)}'" for name in (names.CONTROLLER, names.DI_SERVER))
     plurals: dict[str, list[str]] = {}
     for kind in jobs:
@@ -135,13 +137,13 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
         },
         "expression": f"{mine} || "
         f"(variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",
-        "message": "who may not create a job may only suspend and resume it: "
-        "the other fields of its spec stay",
+        "message": "an identity that may not create jobs may only suspend and resume them: "
+        "it cannot change other fields of the spec",
     }
 
 
 def _same(now: str, then: str, but: str) -> str:
-    """Whether two maps are the same but for one key."""
+    """A CEL condition: whether two maps are equal except for one key."""
     kept = f"{now}.all(k, k == '{but}' || (k in {then} && {now}[k] == {then}[k]))"
     return f"{kept} && {then}.all(k, k == '{but}' || k in {now})"
 

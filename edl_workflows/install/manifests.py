@@ -1,4 +1,4 @@
-"""An installation's manifests, in the order of applying, and as text."""
+"""The manifests of an installation, in the order in which they are applied, and their YAML text."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from edl_workflows.jobs import schema
 Manifest = dict[str, Any]
 
 PART_OF = {"app.kubernetes.io/part-of": "edl-workflows"}
-"""On every object: `kubectl get … -l` finds an installation by it."""
+"""Label of every object, by which `kubectl get … -l` finds an installation."""
 
 
 def installation_manifests(options: InstallOptions) -> list[Manifest]:
-    """Every object of an installation: those that others need stand before them."""
+    """All objects of an installation. An object comes after those that it needs."""
     objects = [
         _namespace(options.namespace),
         *_definitions(options),
@@ -29,12 +29,12 @@ def installation_manifests(options: InstallOptions) -> list[Manifest]:
 
 
 def render_manifests(objects: list[Manifest]) -> str:
-    """The objects as YAML documents; the same objects give the same text."""
+    """The objects as YAML documents. The text depends only on the objects."""
     return yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors: equal parts are written out, as people and diffs want them."""
+    """Writes YAML without anchors: equal parts are repeated, which is easier to read and to compare."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
         return True
@@ -46,7 +46,7 @@ def _namespace(name: str) -> Manifest:
 
 
 def _definitions(options: InstallOptions) -> list[Manifest]:
-    """As `edl crds print` has them."""
+    """The definitions, as `edl crds print` prints them."""
     return [
         schema.make_crd(
             kind.source.api.group, kind.source.api.version, kind.source.api.plural, kind.model, kind.crd

@@ -1,8 +1,8 @@
-"""RBAC roles of the controller, of Argo's agent, and of those who run pipelines.
+"""RBAC roles of the controller, of the other components, and of users who run pipelines.
 
-The controller's rights come from the kinds' table (`edl_workflows.jobs.kinds`) and from what it passes on:
-the API server lets nobody grant a right that they do not hold, and the controller makes a Role for each job's
-master. The tests compare every right here with an audit log of real use.
+The permissions of the controller follow from the registry of kinds (`edl_workflows.jobs.kinds`). They include
+those of masters, because the controller creates a Role for each master and Kubernetes lets no identity grant
+permissions that it does not have. Tests compare all permissions with an audit log of real use.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ Manifest = dict[str, Any]
 
 GROUP = "rbac.authorization.k8s.io"
 ARGO_AGENT = "edl-argo-agent"
-"""The agent's account, its Deployment, and the Lease by which its replicas take turns."""
+"""Name of the ServiceAccount, the Deployment and the Lease of Argo's agent."""
 PIPELINE = "edl-pipeline"
 VIEWER = "edl-viewer"
 TRIGGERER = "edl-triggerer"
@@ -30,13 +30,13 @@ _ARGO = "argoproj.io"
 
 
 def policy_rule(group: str, resource: str, *verbs: str, name: str = "") -> Manifest:
-    """A PolicyRule of one resource; `name` limits it to one object."""
+    """A PolicyRule for one resource; `name` restricts it to one object."""
     found: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}
     return found | {"resourceNames": [name]} if name else found
 
 
 def _jobs(*verbs: str) -> list[Manifest]:
-    """The same rights on the jobs of every kind."""
+    """The same verbs for the jobs of every kind."""
     found = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
     return [policy_rule(one.group, one.plural, *verbs) for one in found]
 
@@ -44,21 +44,22 @@ def _jobs(*verbs: str) -> list[Manifest]:
 def controller_rules(
     rows: Collection[Kind] = kinds.KINDS, *, network_policies: bool = True
 ) -> list[Manifest]:
-    """In every namespace with jobs of these kinds: its own work, what the masters get from it, and events."""
+    """Permissions of the controller in namespaces with jobs of these kinds: for its own work, for those that
+    it grants to masters, and for events."""
     watched = [row.isolated() if network_policies else row for row in rows]
     own = [
         policy_rule(source.api.group, "/".join(filter(None, (source.api.plural, subresource))), *verbs)
         for source in kinds.used_sources(watched)
         for subresource, verbs in source.rights
     ]
-    # get: an event that an earlier process told already is counted up.
+    # get: to increase the count of an event that an earlier process has recorded.
     events = policy_rule("", "events", "get", "create", "patch")
     masters = pods.master_rules("") if ELASTIC_JOB in rows else []
     return merge_rules([*own, *masters, events])
 
 
 def pipeline_rules() -> list[Manifest]:
-    """What stages do with jobs. The pods are listed to find which parameter server holds a rank."""
+    """Permissions for stages. Pods are listed to find the parameter server with a rank."""
     return [
         *_jobs(*_READ, "create", "patch", "delete"),
         policy_rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
@@ -67,12 +68,12 @@ def pipeline_rules() -> list[Manifest]:
 
 
 def viewer_rules() -> list[Manifest]:
-    """To look at jobs and to wait for them."""
+    """Permissions to view jobs and to wait for them."""
     return [*_jobs(*_READ), policy_rule(names.GROUP, SCALE_PLANS, *_READ)]
 
 
 def triggerer_rules() -> list[Manifest]:
-    """To wait for jobs and plans, and to end or suspend them when their task is killed."""
+    """Permissions to wait for jobs and plans, and to end or suspend them when their task is killed."""
     return [
         *_jobs(*_READ, "patch", "delete"),
         policy_rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
@@ -80,7 +81,8 @@ def triggerer_rules() -> list[Manifest]:
 
 
 def argo_agent_rules() -> list[Manifest]:
-    """All that stages do, the steps to do it for, and the workflows whose deadline has passed."""
+    """Permissions of Argo's agent: those for stages, to serve plugin steps, and to read the workflows whose
+    deadline has passed."""
     return [
         *pipeline_rules(),
         policy_rule(_ARGO, "workflowtasksets", "list", "watch"),
@@ -90,15 +92,15 @@ def argo_agent_rules() -> list[Manifest]:
 
 
 def node_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """In the whole cluster, for who places preemptible DIJobs. An installation for one namespace does not get
-    them.
+    """Cluster-wide permissions to place preemptible DIJobs. An installation for a single namespace does not
+    get them.
     """
     return [policy_rule("", "nodes", "list", "watch")] if DI_JOB in rows else []
 
 
 def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
-    """What the controller needs besides to change the replicas of elastic jobs: by edits of the spec, or by
-    ScalePlans.
+    """Additional permissions of the controller to change the replicas of elastic jobs, by updates of the spec
+    or by ScalePlans.
     """
     elastic = [row for row in rows if row.elastic is not None]
     found = []
@@ -111,8 +113,8 @@ def autoscaler_rules(rows: Collection[Kind] = kinds.KINDS) -> list[Manifest]:
 
 
 def di_server_rules() -> list[Manifest]:
-    """To find jobs and their pods, to edit the one, and to keep what programs report. No Secrets: a digest is
-    enough.
+    """Permissions of the DI server: to find jobs and their pods, to update jobs, and to store what programs
+    report. It needs no Secrets: it compares tokens with a digest.
     """
     group, plural = api.DI_JOBS.group, api.DI_JOBS.plural
     return [
@@ -123,8 +125,8 @@ def di_server_rules() -> list[Manifest]:
 
 
 def brain_rules() -> list[Manifest]:
-    """For its cluster monitor, which sees nodes, pods, plans and the jobs of every kind. A kind that is not
-    there is left out.
+    """Permissions of the Brain's cluster monitor, which reads nodes, pods, plans and the jobs of every kind.
+    A kind that is not installed is skipped.
     """
     seen = [
         policy_rule(kind.source.api.group, kind.source.api.plural, "list", "watch") for kind in kinds.KINDS
@@ -134,14 +136,15 @@ def brain_rules() -> list[Manifest]:
 
 
 def lease_rules(lease: str) -> list[Manifest]:
-    """To take turns by a Lease. Creation can't be limited by name: the API server does not know it yet."""
+    """Permissions for leader election with a Lease. Creation cannot be restricted by name, because the API
+    server does not know the name when it authorizes."""
     group, leases = "coordination.k8s.io", "leases"
     return [policy_rule(group, leases, "create"), policy_rule(group, leases, "get", "update", name=lease)]
 
 
 def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
-    """One rule a resource, with all verbs that any of the rules has for it; limits to single objects are
-    dropped.
+    """Merge rules to one for each resource, with all verbs that any of the rules has for it. Restrictions to
+    single objects are removed.
     """
     verbs: dict[tuple[str, str], dict[str, None]] = {}
     for one in rules:
@@ -153,7 +156,7 @@ def merge_rules(rules: Iterable[Mapping[str, Any]]) -> list[Manifest]:
 
 
 def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
-    """Accounts, roles and bindings, in the order of applying."""
+    """ServiceAccounts, roles and bindings, in the order in which they are applied."""
     everywhere = [] if options.jobs_namespace else node_rules(options.rows)
     if options.autoscaler:
         everywhere = [*everywhere, *autoscaler_rules(options.rows)]
@@ -164,26 +167,27 @@ def access_manifests(options: InstallOptions) -> Iterator[Manifest]:
     if InstallPart.DI_SERVER in options.parts:
         yield from _account(options, names.DI_SERVER, di_server_rules(), lease=False)
     if InstallPart.BRAIN in options.parts:
-        # The monitor sees the nodes of the whole cluster, so an installation for one namespace goes without
-        # it.
+        # The monitor needs the nodes of the whole cluster, so an installation for a single namespace has
+        # none.
         yield from _account(
             options, names.BRAIN, [] if options.jobs_namespace else brain_rules(), lease=False
         )
-    # Whoever may view or edit a namespace may do so with its jobs; `edit` takes in `view`, and `admin` both.
+    # Aggregated to the user-facing roles of Kubernetes: users who may view or edit a namespace may do the
+    # same with its jobs. `edit` includes `view`, and `admin` includes both.
     yield _cluster_role(VIEWER, viewer_rules(), aggregated_to="view")
     yield _cluster_role(PIPELINE, pipeline_rules(), aggregated_to="edit")
     yield _cluster_role(TRIGGERER, triggerer_rules())
 
 
 def _account(options: InstallOptions, name: str, rules: list[Manifest], *, lease: bool) -> Iterator[Manifest]:
-    """A service account with these rights, if any, where the jobs are, and its lease at home if its replicas
-    take turns.
+    """A ServiceAccount with these permissions in the namespaces with jobs and, if its replicas elect a
+    leader, permissions for the Lease in its own namespace.
     """
     yield {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": {"name": name, "namespace": options.namespace},
-        # The pods that need the token say so.
+        # Pods that need the token request it themselves.
         "automountServiceAccountToken": False,
     }
     subject = {"kind": "ServiceAccount", "name": name, "namespace": options.namespace}

@@ -1,5 +1,5 @@
-"""What runs: the controller's Deployment, Argo's agent's, the DI server's, Brain's, and what guards and shows
-them.
+"""The Deployments of the controller, Argo's agent, the DI server and the Brain, with their Services,
+NetworkPolicies and PodDisruptionBudgets.
 """
 
 import hashlib
@@ -17,9 +17,9 @@ Manifest = dict[str, Any]
 
 CONFIG_FOLDER = "/etc/edl-workflows"
 MASTER_TEMPLATE = "master-template.yaml"
-"""Key of the ConfigMap, and file in `CONFIG_FOLDER`."""
+"""Key of the ConfigMap, and name of the file in `CONFIG_FOLDER`."""
 COMMAND = ("python", "-m", "edl_workflows.cli")
-"""The image's `edl`, in the form that a master's pod has it, too."""
+"""The command `edl` in the image, in the same form as in a master's pod."""
 PORT = names.CONTROLLER_PORT
 
 POD_SECURITY = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -28,24 +28,25 @@ CONTAINER_SECURITY = {
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
 }
-"""Together the Pod Security Standard "restricted", and a file system that nothing is written to."""
+"""Together these satisfy the Pod Security Standard "restricted" and make the file system read-only."""
 
 BRAIN_TOKENS = "tokens.json"
-"""Key of the Secret, and file in `CONFIG_FOLDER`."""
+"""Key of the Secret, and name of the file in `CONFIG_FOLDER`."""
 BRAIN_FOLDER = "/var/lib/edl-brain"
 BRAIN_STORAGE = "10Gi"
-"""30 days of a job that reports all the time are some 4,600 samples, of half a kilobyte with 5 nodes: room
-for thousands.
+"""Enough for thousands of jobs: one that reports for 30 days has about 4,600 samples, each of half a kilobyte
+if it has 5 nodes.
 """
 _GROUP = 65532
-"""As `Containerfile` has it; a volume belongs to root at first."""
+"""The group in `Containerfile`. Without it, a volume would belong to root."""
 
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
-"""1,000 jobs of 4 pods take about 220 MiB. No limit of CPU: a throttled leader loses its lease."""
+"""1,000 jobs with 4 pods each need about 220 MiB. There is no CPU limit, because a throttled leader would
+lose its lease."""
 
 
 def workload_manifests(options: InstallOptions) -> Iterator[Manifest]:
-    """Deployments with their Services, policies and budgets, in the order of applying."""
+    """Deployments with their Services, policies and budgets, in the order in which they are applied."""
     config = _config(options)
     yield config
     where = ["--namespace", options.jobs_namespace] if options.jobs_namespace else ["--all-namespaces"]
@@ -80,8 +81,8 @@ def pod_labels(name: str) -> dict[str, str]:
 
 
 def master_template(options: InstallOptions) -> Manifest:
-    """What every master's pod has beside its command: where its image comes from, and no more rights than it
-    needs.
+    """The base template of masters' pods: pull policy and Secrets of the image, and a restricted security
+    context.
     """
     container: Manifest = {"name": "main", "securityContext": CONTAINER_SECURITY}
     spec: Manifest = {"securityContext": POD_SECURITY, "containers": [container]}
@@ -101,7 +102,7 @@ def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Man
         "spec": {
             "replicas": options.replicas,
             "selector": {"matchLabels": labels},
-            # The leader goes only when a candidate of the new version is ready to follow it.
+            # The leader is stopped only when a candidate of the new version is ready to take over.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": pod,
         }
@@ -115,7 +116,7 @@ def _pod_spec(options: InstallOptions, name: str, arguments: list[str]) -> Manif
         "image": options.image,
         "command": [*COMMAND, *arguments, *listen],
         "ports": [{"name": "metrics", "containerPort": PORT}],
-        # Python and the client's models take seconds to import on a busy node.
+        # Importing Python modules takes seconds on a busy node.
         "startupProbe": _probe("/healthz") | {"periodSeconds": 2, "failureThreshold": 60},
         "livenessProbe": _probe("/healthz") | {"periodSeconds": 10, "failureThreshold": 6},
         "readinessProbe": _probe("/readyz") | {"periodSeconds": 5},
@@ -139,7 +140,7 @@ def _probe(path: str) -> Manifest:
 
 
 def _spread(name: str) -> Manifest:
-    """On different nodes where there are several; on one node better than not at all."""
+    """Spread replicas over nodes if possible; several on one node are better than none."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -156,20 +157,21 @@ def _pull(options: InstallOptions, spec: Manifest) -> None:
 
 
 def _mount(template: Manifest, config: Manifest) -> None:
-    """The config as files. It is read at the start: another content makes other pods."""
+    """Mount the configuration as files. It is read at the start, so a hash of its content in the pod template
+    makes changes restart the pods."""
     digest = hashlib.sha256(config["data"][MASTER_TEMPLATE].encode()).hexdigest()
     template["metadata"]["annotations"] = {"checksum/config": digest}
     _attach(template["spec"], "config", {"configMap": {"name": config["metadata"]["name"]}}, CONFIG_FOLDER)
 
 
 def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
-    """The API of DIJobs' programs, for their pods in any namespace."""
+    """The DI server, for pods of DIJobs in any namespace."""
     name, port = names.DI_SERVER, names.DI_SERVER_PORT
     listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the jobs' pods are elsewhere
     deployment = _deployment(options, name, ["di-server", "run", *where, *listen])
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     container["ports"].append({"name": "api", "containerPort": port})
-    # Whoever wants an administrator makes the Secret; jobs have tokens of their own.
+    # The Secret is optional: it enables the administrator's token. Jobs have tokens of their own.
     key = {"name": name, "key": names.TOKEN_KEY, "optional": True}
     container["env"] = [{"name": names.ENV_DI_SERVER_TOKEN, "valueFrom": {"secretKeyRef": key}}]
     jobs = {
@@ -181,8 +183,8 @@ def _di_server(options: InstallOptions, where: list[str]) -> Iterator[Manifest]:
 
 
 def _brain(options: InstallOptions) -> Iterator[Manifest]:
-    """Brain for the masters of any namespace. One pod: an SQLite database has one Brain, and one of several
-    watches the cluster; while it is away, masters plan by themselves."""
+    """The Brain, for masters in any namespace. It has one pod, because an SQLite database allows one Brain
+    and only one Brain should watch the cluster. While it is down, masters make plans on their own."""
     name, port = names.BRAIN, names.BRAIN_PORT
     listen = ["--host", "0.0.0.0", "--port", str(port)]  # noqa: S104 - the masters are elsewhere
     tokens = ["--tokens-file", f"{CONFIG_FOLDER}/{BRAIN_TOKENS}"]
@@ -204,7 +206,7 @@ def _brain(options: InstallOptions) -> Iterator[Manifest]:
         spec["securityContext"] = POD_SECURITY | {"fsGroup": _GROUP}
         spec["containers"][0]["env"] = [
             {"name": names.ENV_BRAIN_DATABASE_URL, "value": f"sqlite:///{BRAIN_FOLDER}/brain.db"},
-            {"name": "SQLITE_TMPDIR", "value": BRAIN_FOLDER},  # nothing else can be written to
+            {"name": "SQLITE_TMPDIR", "value": BRAIN_FOLDER},  # the only writable folder
         ]
     masters = {
         "podSelector": {"matchLabels": {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}},
@@ -215,7 +217,7 @@ def _brain(options: InstallOptions) -> Iterator[Manifest]:
 
 
 def _attach(spec: Manifest, name: str, source: Manifest, path: str) -> None:
-    """A volume for a pod's container; only one with a claim is written to."""
+    """Add a volume to a pod's container. It is read-only unless it has a claim."""
     spec.setdefault("volumes", []).append({"name": name} | source)
     mount = {"name": name, "mountPath": path, "readOnly": "persistentVolumeClaim" not in source}
     spec["containers"][0].setdefault("volumeMounts", []).append(mount)
@@ -243,25 +245,25 @@ def _api_service(options: InstallOptions, name: str, port: int) -> Manifest:
 def _guarded(
     options: InstallOptions, deployment: Manifest, besides: list[Manifest] | None = None
 ) -> Iterator[Manifest]:
-    """A Deployment with its metrics, its policy and its budget.
+    """A Deployment with a Service for its metrics, a NetworkPolicy and a PodDisruptionBudget.
 
     Args:
         options: the installation.
-        deployment: what is guarded.
-        besides: who may send to it, beside those who read the metrics.
+        deployment: the Deployment.
+        besides: ingress rules in addition to the one for metrics.
     """
     name = deployment["metadata"]["name"]
     labels = pod_labels(name)
     yield deployment
     service = _object("v1", "Service", f"{name}-metrics", options.namespace)
     service["metadata"]["labels"] = labels
-    # By convention of Prometheus' example configuration, which most installations follow.
+    # The convention of Prometheus' example configuration, which most installations follow.
     service["metadata"]["annotations"] = {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT)}
     yield service | {
         "spec": {"selector": labels, "ports": [{"name": "metrics", "port": PORT, "targetPort": "metrics"}]}
     }
-    # What it sends is not limited: a policy knows addresses, and the API server's differ from cluster to
-    # cluster.
+    # Egress is not restricted: a policy would need the addresses of the API server, which differ between
+    # clusters.
     metrics = {"ports": [{"port": PORT, "protocol": "TCP"}]}
     yield _policy(options.namespace, name, labels, [metrics, *(besides or [])])
     yield _object("policy/v1", "PodDisruptionBudget", name, options.namespace) | {

@@ -55,7 +55,7 @@ class ClusterOptions:
     Attributes:
         folder: folder with the cluster's state.
         capacity: capacity of its node.
-        back_off: pause before the first restart of a crashed container; later ones double.
+        back_off: pause before the second restart of a crashed container; it doubles with each further one.
         grace: longest time that pods get to end when the cluster stops, in seconds.
         allow_open_ports: whether servers in pods may listen on every interface of the machine.
     """

@@ -1,10 +1,10 @@
-"""What every long-running process has besides its work: leader election, health and metrics endpoints, HTTP
-servers, signals.
+"""What all long-running processes share: leader election, health and metrics endpoints, HTTP servers and
+signals.
 
-- `leader_process`: the life of a process that leads; `leader`: leader election by a Lease
-- `health`, `metrics`: what probes and Prometheus read
-- `http`: an HTTP server with bounded connections (`connections`, `http_protocol`); `http_api`: what our HTTP
-  APIs share
+- `leader_process`: the life cycle of a process with leader election; `leader`: leader election with a Lease
+- `health`, `metrics`: endpoints for probes and Prometheus
+- `http`: an HTTP server with bounded connections (`connections`, `http_protocol`); `http_api`: the common
+  parts of our HTTP APIs
 - `signals`: SIGTERM and SIGINT as an event
 - `log_limit`: limits on log lines that clients can cause
 """

@@ -1,4 +1,4 @@
-"""A server's connections, bounded in number and in time.
+"""Bounds the connections of a server in number and in time.
 
 A `Listener` is the socket on which an event loop accepts connections, and `Connections` counts the open ones.
 At the limit, the connection that has waited longest for a request is dropped to make room for the new one:
@@ -23,10 +23,11 @@ import structlog
 from edl_workflows.process.log_limit import LogLimit
 
 MAX_DESCRIPTORS = 65_536
-"""The open files that a process asks for. More would slow down programs that close every possible descriptor.
+"""Limit of open files that a process requests. A higher one would slow down programs that close every
+possible descriptor.
 """
 MAX_CONNECTIONS = 8192
-"""Per server. An idle TLS connection takes about 50 KiB."""
+"""Largest number of connections of a server. An idle TLS connection takes about 50 KiB."""
 BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""
 ACCEPTED_IN_A_TURN = 64
@@ -75,21 +76,21 @@ class Connection(socket.socket):
     _number = -1
 
     def belong(self, connections: "Connections") -> Self:
-        """Count this connection among `connections` until it is closed."""
+        """Count this connection in `connections` until it is closed."""
         self._of, self._number = connections, self.fileno()
         self.deadlines: dict[AwaitedInput, float] = {}
         return self
 
     def expect(self, awaited: AwaitedInput, seconds: float) -> None:
-        """Set a deadline: the client must send this within so many seconds."""
+        """Set a deadline: the client must send this within `seconds`."""
         self.deadlines[awaited] = time.monotonic() + seconds
 
     def received(self, awaited: AwaitedInput) -> None:
         self.deadlines.pop(awaited, None)
 
     def drop(self) -> None:
-        """Shut the connection down. The event loop notices at once and closes it."""
-        with contextlib.suppress(OSError):  # the client went away by itself
+        """Shut the connection down. The event loop notices that at once and closes it."""
+        with contextlib.suppress(OSError):  # the client has already disconnected
             self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -114,8 +115,8 @@ class Connections:
         """Count an accepted connection.
 
         Args:
-            accepted: its socket.
-            seconds: until its first request must have arrived; None for connections that do not carry
+            accepted: the socket of the connection.
+            seconds: time within which its first request must arrive; None for connections that do not carry
                 requests.
         """
         connection = Connection(fileno=accepted.detach()).belong(self)
@@ -129,13 +130,13 @@ class Connections:
         return self._open[number]
 
     def set_idle(self, connection: Connection, seconds: float) -> None:
-        """The connection waits for a request, which must arrive within so many seconds."""
+        """Mark the connection as waiting for a request, which must arrive within `seconds`."""
         connection.expect(AwaitedInput.REQUEST, seconds)
         self._idle.pop(connection.fileno(), None)
-        self._idle[connection.fileno()] = None  # at the end: the order is that of waiting
+        self._idle[connection.fileno()] = None  # appended, so that the longest waiting comes first
 
     def set_busy(self, connection: Connection) -> None:
-        """A request has arrived: the connection is no longer dropped to make room for others."""
+        """Mark the connection as serving a request, so that it is no longer dropped in favour of others."""
         connection.received(AwaitedInput.REQUEST)
         self._idle.pop(connection.fileno(), None)
 
@@ -172,10 +173,10 @@ class Listener(socket.socket):
 
     Args:
         family: address family.
-        address: to bind to.
+        address: address to bind to.
         connections: the open connections of all listeners of the server.
-        seconds: until the first request on a connection must have arrived; None: idle connections are never
-            dropped.
+        seconds: time within which the first request on a connection must arrive; None: idle connections are
+            never dropped.
 
     Raises:
         OSError: the address is not available.
@@ -200,19 +201,20 @@ class Listener(socket.socket):
             raise
 
     def listen(self, backlog: int = BACKLOG, /) -> None:
-        """Asyncio passes the number that it accepts per turn; the kernel may queue more."""
+        """Listen. Asyncio passes the number of connections that it accepts per turn, but the kernel may queue
+        more."""
         super().listen(max(backlog, BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept the next connection.
 
         Raises:
-            BlockingIOError: there is none for now.
+            BlockingIOError: no connection is waiting, or there is no room for one yet.
         """
         if len(self._connections) >= self._connections.limit:
             if self._pending.poll(0) and not self._connections.drop_idle():
                 self._refuse()
-            raise BlockingIOError  # once the loop has closed the dropped one, there is room
+            raise BlockingIOError  # there is room when the event loop has closed the dropped connection
         try:
             accepted, address = super().accept()
         except OSError as error:
@@ -244,12 +246,12 @@ class Listener(socket.socket):
 def open_listeners(
     host: str, port: int, connections: Connections, seconds: float | None = None
 ) -> list[Listener]:
-    """ListenOptions on all addresses of a host that this machine has; ``localhost`` often has an IPv6 address
-    although IPv6 is off.
+    """Listen on all addresses of a host that this machine has. ``localhost`` often resolves to an IPv6
+    address even if IPv6 is disabled.
 
     Args:
-        host: a name or an address; "" for all addresses of this machine.
-        port: 0 for any free one.
+        host: name or address; "" for all addresses of this machine.
+        port: port number; 0 for any free port.
         connections: see `Connections`.
         seconds: see `Listener`.
 

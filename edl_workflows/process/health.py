@@ -16,7 +16,7 @@ from edl_workflows.process import http
 log = structlog.get_logger(__name__)
 
 HealthCheck = Callable[[], list[str]]
-"""Returns the current problems; none means healthy."""
+"""Returns the current problems; an empty result means healthy."""
 
 
 class HealthServer:
@@ -24,10 +24,10 @@ class HealthServer:
 
     Args:
         host: address to listen on; ``0.0.0.0`` in a pod, since probes come from the node.
-        port: 0 for any free one, see `port`.
-        alive: problems that only a restart of the process cures.
-        ready: what the process still waits for.
-        registry: metrics to show.
+        port: port number; 0 for any free port, which `port` then contains.
+        alive: returns problems that only a restart of the process solves.
+        ready: returns what the process still waits for.
+        registry: the metrics to serve.
 
     Raises:
         UnavailableError: the port is taken.
@@ -51,14 +51,14 @@ def _application(alive: HealthCheck, ready: HealthCheck, registry: CollectorRegi
     checks = {"/healthz": alive, "/livez": alive, "/readyz": ready}
 
     async def check(request: Request) -> PlainTextResponse:
-        problems = await run_in_threadpool(checks[request.url.path])  # it may ask a database
+        problems = await run_in_threadpool(checks[request.url.path])  # a check may query a database
         return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
 
     async def metrics(_request: Request) -> Response:
         return Response(await run_in_threadpool(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
     async def absent(_request: Request, _error: Exception) -> PlainTextResponse:
-        return PlainTextResponse("known are /healthz, /readyz and /metrics\n", 404)
+        return PlainTextResponse("paths are /healthz, /readyz and /metrics\n", 404)
 
     routes = [*(Route(path, check) for path in checks), Route("/metrics", metrics)]
     return Starlette(routes=routes, exception_handlers={404: absent})
@@ -73,6 +73,6 @@ def serve_health(
         yield
         return
     health = HealthServer(host, port, alive, ready, registry)
-    log.info("health and metrics", host=host, port=health.port)
+    log.info("serving health and metrics", host=host, port=health.port)
     with contextlib.closing(health):
         yield

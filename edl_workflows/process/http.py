@@ -1,5 +1,4 @@
-"""The HTTP server of all our processes: uvicorn with bounded connections, and request bodies that are read
-whole."""
+"""The HTTP server of all our processes: uvicorn with bounded connections and request bodies."""
 
 import asyncio
 import contextlib
@@ -26,8 +25,9 @@ from edl_workflows.process.http_protocol import REQUEST_SECONDS, BoundedHttpProt
 from edl_workflows.process.log_limit import limit_server_logs
 
 STOP_SECONDS = 5
-"""For answers in progress when the server stops; longer ones, such as long polls, are cut off."""
-_TICKS_A_SECOND = 10  # uvicorn's
+"""Seconds for responses in progress to complete when the server stops. Longer ones, such as long polls, are
+aborted."""
+_TICKS_A_SECOND = 10  # of uvicorn
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class ListenOptions:
     """Where and how a server listens.
 
     Attributes:
-        port: 0 for any free one.
+        port: port number; 0 for any free port.
         certificate, key: PEM files, for HTTPS.
         keep_alive: seconds that a connection may be idle.
-        stop_seconds: for answers in progress when the server stops.
+        stop_seconds: seconds for responses in progress to complete when the server stops.
         option: the command-line option that sets the port, for error messages.
     """
 
@@ -52,11 +52,11 @@ class ListenOptions:
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one application; `serve` runs it in asyncio's own event loop until ``should_exit`` is set.
+    """Serves one application. `serve` runs it in asyncio's own event loop until ``should_exit`` is set.
 
     Its connections are bounded in number (see `edl_workflows.process.connections`), in size and in time (see
-    `edl_workflows.process.http_protocol`). uvloop would accept connections without these bounds. The server
-    does not handle signals; the process does.
+    `edl_workflows.process.http_protocol`). uvloop would accept connections without these bounds, so it is not
+    used. The process handles signals, not the server.
 
     Args:
         app: the ASGI application.
@@ -73,7 +73,7 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=cast("type[asyncio.Protocol]", protocol),
-                ws="none",  # a WebSocket handshake is a request like others
+                ws="none",  # WebSocket handshakes are handled as ordinary requests
                 backlog=ACCEPTED_IN_A_TURN,
                 ssl_certfile=listen_at.certificate,
                 ssl_keyfile=listen_at.key,
@@ -105,7 +105,7 @@ class HttpServer(uvicorn.Server):
         await super().serve(list(self._listeners))
 
     async def on_tick(self, counter: int) -> bool:
-        """Uvicorn calls this ten times a second; True stops the server."""
+        """Called by uvicorn ten times a second. Returns whether to stop the server."""
         if counter % _TICKS_A_SECOND == 0:
             self.connections.drop_late()
         return await super().on_tick(counter)
@@ -114,7 +114,7 @@ class HttpServer(uvicorn.Server):
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Close the port of a server that never served."""
+        """Close the port of a server that was never started."""
         for listener in self._listeners:
             listener.close()
 
@@ -126,7 +126,7 @@ def serve_in_thread(app: ASGIApp, listen_at: ListenOptions, name: str) -> Iterat
     Args:
         app: the ASGI application.
         listen_at: where to listen.
-        name: of the thread, and of the server in error messages.
+        name: name of the thread, and of the server in error messages.
 
     Raises:
         UnavailableError: the port is taken.
@@ -138,7 +138,7 @@ def serve_in_thread(app: ASGIApp, listen_at: ListenOptions, name: str) -> Iterat
     try:
         while not http.started:
             if not thread.is_alive():
-                raise UnavailableError(f"the {name} ended while it started; its log says why")
+                raise UnavailableError(f"the {name} ended during its start; its log says why")
             thread.join(0.01)
         yield url
     finally:
@@ -148,17 +148,17 @@ def serve_in_thread(app: ASGIApp, listen_at: ListenOptions, name: str) -> Iterat
 
 
 async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -> bytes:
-    """Read the whole body of a request.
+    """Read the complete body of a request.
 
     Args:
-        scope: of the request.
-        receive: of the request.
-        size: the largest body, in bytes.
-        seconds: until the body must have arrived.
+        scope: ASGI scope of the request.
+        receive: ASGI receive function of the request.
+        size: largest body in bytes.
+        seconds: time within which the body must arrive.
 
     Raises:
-        ClientDisconnect: the client went away before the end of the body. What had arrived may look valid,
-            but must not be acted on; there is nobody to answer.
+        ClientDisconnect: the client disconnected before the end of the body. The received part may look valid
+            but must be ignored, and no response is needed.
         OverflowError: the body is larger.
         TimeoutError: the body did not arrive in time.
     """
@@ -183,7 +183,7 @@ async def read_body(scope: Scope, receive: Receive, size: int, seconds: float) -
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns the body which was already read, and then what follows it."""
+    """A receive function that returns a body that was already read, and then what follows it."""
     told = False
 
     async def replayed() -> Message:

@@ -1,12 +1,13 @@
-"""What the HTTP APIs of the master, the Brain, the DI server and the Argo plugin share.
+"""Common parts of the HTTP APIs of the master, the Brain, the DI server and the Argo plugin.
 
-`RequestGuard` admits requests and bounds their bodies; `add_error_handlers` turns errors into answers. An API
-supplies its own form of an error's JSON (`ErrorBody`) and its own rules of admission.
+`RequestGuard` admits requests and limits their bodies; `add_error_handlers` converts errors to responses.
+Each API has its own form of errors in JSON (`ErrorBody`) and its own rules of admission.
 """
 
 import hmac
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -37,11 +38,11 @@ Model = TypeVar("Model", bound=BaseModel)
 Statuses = Mapping[type[EdlError], int]
 
 RETRY_SECONDS = 2
-"""``Retry-After`` of a 503."""
+"""Seconds in the ``Retry-After`` header of a 503."""
 MAX_MESSAGE = 1_000
-"""Characters of an error's message."""
+"""Longest error message in characters."""
 MAX_PROBLEMS = 10
-"""Problems of one body that a message lists."""
+"""Most problems of a body that a message lists."""
 
 _STATUSES: Statuses = {
     NotFoundError: 404,
@@ -54,10 +55,10 @@ _STATUSES: Statuses = {
 
 @dataclass(frozen=True)
 class ErrorAnswer:
-    """An answer that says why a request failed.
+    """A response that says why a request failed.
 
     Attributes:
-        kind: name of the error's class; "" where the request did not reach a route.
+        kind: name of the error's class; "" if the request did not reach a route.
     """
 
     status: int
@@ -71,7 +72,7 @@ class ErrorAnswer:
 
 
 ErrorBody = Callable[[ErrorAnswer], Mapping[str, Any]]
-"""An API's JSON for an error."""
+"""Converts an error to the JSON of an API."""
 
 
 def error_body(answer: ErrorAnswer) -> dict[str, Any]:
@@ -79,16 +80,17 @@ def error_body(answer: ErrorAnswer) -> dict[str, Any]:
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON in ASCII: text from a caller may hold lone surrogates, which UTF-8 cannot encode."""
+    """A response with JSON in ASCII: text from a caller may contain lone surrogates, which UTF-8 cannot
+    encode."""
     text = json.dumps(content, separators=(",", ":"))
     return Response(text, status, dict(headers or {}), media_type="application/json")
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:
-    """Parse a request body, whatever its Content-Type; several times faster than FastAPI does it.
+    """Parse a request body, regardless of its Content-Type. This is several times faster than in FastAPI.
 
     Raises:
-        InvalidError: the body is not valid; the message names each wrong field.
+        InvalidError: the body is invalid; the message names each invalid field.
     """
     try:
         return model.model_validate_json(body)
@@ -104,11 +106,11 @@ def body_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def error_answer(error: Exception, statuses: Statuses | None = None) -> ErrorAnswer:
-    """The answer to a request that raised an error.
+    """The response to a request that raised an error.
 
     Args:
-        error: what was raised; an unknown exception is logged, and the answer does not repeat its text.
-        statuses: an API's own HTTP statuses; they take precedence over the common ones.
+        error: the exception. If it is unexpected, it is logged, and the response does not contain its text.
+        statuses: HTTP statuses of this API, which take precedence over the common ones.
     """
     if isinstance(error, EdlError):
         table = [*(statuses or {}).items(), *_STATUSES.items()]
@@ -123,7 +125,7 @@ def error_answer(error: Exception, statuses: Statuses | None = None) -> ErrorAns
 
 
 def add_error_handlers(app: FastAPI, body: ErrorBody = error_body, statuses: Statuses | None = None) -> None:
-    """Answer every error of an application's routes with JSON; see `error_answer`."""
+    """Respond to every error of an application's routes with JSON; see `error_answer`."""
 
     async def handle(_request: Request, error: Exception) -> Response:
         return error_answer(error, statuses).response(body)
@@ -133,34 +135,34 @@ def add_error_handlers(app: FastAPI, body: ErrorBody = error_body, statuses: Sta
 
 
 def bearer_token(scope: Scope) -> bytes:
-    """The token in ``Authorization: Bearer``; empty if there is none."""
+    """The token in the header ``Authorization: Bearer``; empty if there is none."""
     scheme, _, credentials = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
     return credentials.strip() if scheme.lower() == b"bearer" else b""
 
 
 def has_token(scope: Scope, expected: str) -> bool:
-    """Whether a request carries this token. No request carries an empty one."""
+    """Whether a request has this token. Always False if `expected` is empty."""
     return bool(expected) and hmac.compare_digest(bearer_token(scope), expected.encode())
 
 
 @dataclass(frozen=True)
 class BodyLimit:
-    """The largest body that is read, in bytes, and the seconds in which it must arrive."""
+    """The largest body in bytes, and the seconds within which it must arrive."""
 
     size: int
     seconds: float
 
 
-class RequestGuard:
-    """ASGI middleware that admits requests before their bodies are read, and bounds the bodies.
+class RequestGuard(ABC):
+    """ASGI middleware that admits requests before their bodies are read, and limits the bodies.
 
-    A body is read whole before the application sees the request: a client that disconnects halfway changes
+    The application gets a request only when its body is complete, so a client that disconnects early changes
     nothing.
 
     Args:
         app: the application behind it.
-        limit: of each body.
-        body: the API's JSON for errors.
+        limit: limit of each body.
+        body: converts errors to the JSON of the API.
     """
 
     def __init__(self, app: ASGIApp, limit: BodyLimit, body: ErrorBody = error_body) -> None:
@@ -169,15 +171,15 @@ class RequestGuard:
         self._body = body
 
     def is_open(self, path: str) -> bool:  # noqa: ARG002 - for subclasses
-        """Whether a path is served without admission, limit and record."""
+        """Whether requests to a path skip admission, limit and `record`."""
         return False
 
+    @abstractmethod
     def admit(self, scope: Scope) -> ErrorAnswer | None:
-        """Admit a request: None, or the refusal."""
-        raise NotImplementedError
+        """Decide about a request. Returns None to admit it, or the response that rejects it."""
 
-    def record(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count an answer; `seconds` passed until it began."""
+    def record(self, scope: Scope, status: int, seconds: float) -> None:  # noqa: B027 - optional
+        """Count a response, which began after `seconds`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or self.is_open(scope["path"]):

@@ -1,8 +1,7 @@
-"""uvicorn's HTTP/1.1 protocol on httptools, with bounds on what a client may send and on how long it may
-take.
+"""uvicorn's HTTP/1.1 protocol on httptools, with limits on what a client may send and how long it may take.
 
-httptools itself has no bound: it buffers a header until it is complete, however long that is. h11, uvicorn's
-other parser, has one, but takes more than twice the CPU time per request.
+httptools itself has no limits: it buffers a header of any length until it is complete. h11, uvicorn's other
+parser, has limits but takes more than twice the CPU time per request.
 """
 
 import asyncio
@@ -14,21 +13,23 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from edl_workflows.process.connections import AwaitedInput, Connection, Connections
 
 MAX_HEAD_BYTES = 64 * 2**10
-"""Of the request line and headers together; of trailers; of the framing between two bytes of a body."""
+"""Most bytes of the request line and all headers, of trailers, and of the chunk framing between two bytes of
+a body."""
 MAX_HEADERS = 256
 MAX_PIPELINED = 16
-"""Requests that may wait on a connection while another one is answered."""
+"""Most pipelined requests that may wait on a connection while another one is processed."""
 REQUEST_SECONDS = 10.0
-"""For the TLS handshake and the first head together; for each later head, from its first byte."""
+"""Seconds for the TLS handshake and the first head together, and for each later head from its first byte
+on."""
 BODY_SECONDS = 60.0
-"""For a body. Applications may allow less."""
+"""Seconds for a body. Applications may allow less."""
 READING_SECONDS, READING_BYTES = 300.0, 256 * 2**10
-"""While the write buffers are full, the client must read this many bytes in this many seconds, or all there
-is."""
+"""While the write buffers are full, the client must read this many bytes, or all that is buffered, in this
+many seconds."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """One connection among those of a server."""
+    """The protocol of one connection."""
 
     def __init__(self, connections: Connections, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -51,7 +52,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # answered as if it had not asked for another protocol
+            return  # the upgrade is ignored and the request answered normally
         except httptools.HttpParserError:
             self._refuse(431 if self._too_large else 400)
             return
@@ -95,7 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError(f"the head has more than {MAX_HEAD_BYTES} bytes")
 
     def on_headers_complete(self) -> None:
-        """The request is answered now, or after the requests before it."""
+        """Process the request now, or after earlier requests of the connection."""
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError(f"more than {MAX_PIPELINED} requests wait for an answer")
         self._unread = 0
@@ -118,7 +119,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as the server writes."""
+        """Called when the client reads more slowly than the server writes."""
         self._watch_reading()
         super().pause_writing()
 

@@ -1,11 +1,11 @@
-"""Leader election by a ``coordination.k8s.io/v1`` Lease, with client-go's rules.
+"""Leader election with a ``coordination.k8s.io/v1`` Lease, by the rules of client-go.
 
 The `kubernetes` package's own ``leaderelection`` (36.0) only supports ConfigMap annotations, which every
 other implementation has given up; it compares wall clocks of different machines and cannot be stopped.
 
-A candidate judges a lease by how long the candidate itself has seen it unrenewed, never by the times in it,
-since clocks differ. A leader counts from before it sent its last successful renewal, and stops by its own
-clock: `Elector.leading` turns False in time even while a renewal hangs.
+Clocks differ, so a candidate ignores the times in a lease: it measures for how long it has itself seen no
+renewal. A leader measures the time since it sent its last successful renewal, so `Elector.leading` becomes
+False in time even while a renewal hangs.
 """
 
 import datetime as dt
@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 class LeadershipLostError(EdlError):
-    """The lease could not be renewed in time, so this process may not write any more. It exits and is started
-    again as a candidate."""
+    """The lease could not be renewed in time, so this process must not write any more. It exits and is
+    restarted as a candidate."""
 
 
 def _identity() -> str:
@@ -40,16 +40,16 @@ def _identity() -> str:
 
 @dataclass(frozen=True)
 class Election:
-    """The lease to compete for, and the times; their defaults are client-go's.
+    """The lease to compete for, and its times. The defaults are those of client-go.
 
     Attributes:
-        namespace: of the Lease.
-        name: of the Lease; one name per installation of the controller.
-        identity: of this candidate.
-        lease_seconds: after which others take over an unrenewed lease.
-        renew_seconds: how long a leader leads after its last renewal; shorter than `lease_seconds`, so that
-            there are never two.
-        retry_seconds: between attempts.
+        namespace: namespace of the Lease.
+        name: name of the Lease, one for each installation of the controller.
+        identity: name of this candidate.
+        lease_seconds: time after which another candidate may take over a lease that is not renewed.
+        renew_seconds: how long a leader leads after its last renewal. This is shorter than `lease_seconds`,
+            so that there are never two leaders.
+        retry_seconds: time between attempts.
     """
 
     namespace: str
@@ -64,7 +64,7 @@ class Elector:
     """One candidate.
 
     Args:
-        cluster: that holds the Lease.
+        cluster: the cluster with the Lease.
         election: the lease and the times.
         clock: monotonic seconds.
     """
@@ -72,8 +72,8 @@ class Elector:
     def __init__(
         self, cluster: Cluster, election: Election, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        # A renewal that fails is tried again in our own rhythm, and one that hangs must not outlive the
-        # lease.
+        # The client does not retry failed renewals, which `keep` does at its own interval, and its timeout is
+        # shorter than the lease.
         policy = CallPolicy(attempts=1, read_seconds=election.renew_seconds / 2)
         self._cluster = cluster.with_policy(policy)
         self._election = election
@@ -106,7 +106,7 @@ class Elector:
             if not self.attempt() and not self.leading:
                 raise LeadershipLostError(
                     f"leadership lost: lease {self._election.namespace}/{self._election.name} could not be "
-                    f"renewed within {self._election.renew_seconds:g} s; start this process again"
+                    f"renewed within {self._election.renew_seconds:g} s; restart this process"
                 )
 
     def attempt(self) -> bool:
@@ -115,15 +115,15 @@ class Elector:
         try:
             held = self._take(began)
         except EdlError as error:
-            # Nothing is known of the lease (a conflict: somebody wrote it between our read and our write).
-            # Whoever leads goes on leading until its time is over.
+            # The state of the lease is unknown. (A conflict means that another process wrote it between our
+            # read and our write.) If this process leads, it continues to lead until its time is over.
             log.info("lease request failed", lease=self._election.name, error=str(error))
             return False
         self._leads_until = began + self._election.renew_seconds if held else float("-inf")
         return held
 
     def release(self) -> None:
-        """Give the lease back, so that a successor need not wait for it to expire; best effort."""
+        """Try to give the lease back, so that a successor does not have to wait until it expires."""
         if not self.leading:
             return
         self._leads_until = float("-inf")

@@ -1,4 +1,5 @@
-"""The life of a process that leads: endpoints first, then leadership, then its work until the end."""
+"""The life cycle of a process with leader election: first it serves endpoints, then it waits for leadership,
+then it works until it is stopped."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,12 +14,12 @@ from edl_workflows.process.metrics import ProcessMetrics
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """Options of every such process.
+    """Options that all these processes have.
 
     Attributes:
-        election: None to lead without an election; correct only where no second process can run.
+        election: the election; None to work without one, which is only safe if no second process can run.
         metrics_host: address of the health and metrics endpoints.
-        metrics_port: their port; None for no endpoints.
+        metrics_port: port of these endpoints; None to leave them out.
     """
 
     election: Election | None = None
@@ -27,12 +28,12 @@ class ProcessOptions:
 
 
 class LeaderProcess:
-    """Leadership and endpoints of one process.
+    """The leadership and the endpoints of one process.
 
     Args:
-        cluster: that holds the Lease; requests to it are counted.
+        cluster: the cluster with the Lease. Requests to it are counted.
         options: see `ProcessOptions`.
-        metrics: what the endpoint shows.
+        metrics: the metrics to serve.
     """
 
     def __init__(self, cluster: Cluster, options: ProcessOptions, metrics: ProcessMetrics) -> None:
@@ -49,17 +50,18 @@ class LeaderProcess:
         alive: HealthCheck,
         ready: HealthCheck,
     ) -> None:
-        """Wait for leadership, then work; release both at the end.
+        """Serve the endpoints, wait for leadership, and work. At the end, release the lease and close the
+        endpoints.
 
         Args:
-            stop: ends the wait; the work watches it itself, with `keep`.
+            stop: ends the wait for leadership. `work` must watch it itself, with `keep`.
             work: called once, in this thread, when this process leads.
-            alive: problems that only a restart of the process cures.
-            ready: what a leader still waits for. A candidate that does not lead is ready to take over.
+            alive: returns problems that only a restart of the process solves.
+            ready: returns what a leader still waits for. A candidate that does not lead is always ready.
 
         Raises:
             LeadershipLostError: another process leads now; this one must exit.
-            UnavailableError: the endpoints' port is taken.
+            UnavailableError: the port of the endpoints is taken.
         """
         host, port, registry = self._options.metrics_host, self._options.metrics_port, self._metrics.registry
         with serve_health(host, port, alive, lambda: ready() if self.leads else [], registry):
@@ -86,15 +88,15 @@ class LeaderProcess:
 
     @contextmanager
     def renewing(self) -> Iterator[None]:
-        """Keep the leadership, in a thread, while work in progress is finished, so that no other process
-        starts beside it. A lost lease stays lost."""
+        """Keep the leadership in a thread while the context lasts, so that work in progress can be finished
+        before another process takes over. A lost lease is not acquired again."""
         elector, done = self._elector, threading.Event()
         if elector is None or not elector.leading:
             yield
             return
 
         def renew() -> None:
-            with suppress(LeadershipLostError):  # the guard refuses every write from then on
+            with suppress(LeadershipLostError):  # from then on, `guard` rejects all writes
                 elector.keep(done)
 
         thread = threading.Thread(target=renew, name="lease", daemon=True)
@@ -106,13 +108,13 @@ class LeaderProcess:
             thread.join()
 
     def guard(self) -> None:
-        """Call this before each write.
+        """Check that this process may write. Must be called before each write.
 
         Raises:
-            LeadershipLostError: this process may not write any more.
+            LeadershipLostError: this process must not write any more.
         """
         if not self.leads:
-            raise LeadershipLostError("no leader any more: nothing is written")
+            raise LeadershipLostError("this process no longer leads, so it writes nothing")
 
     @property
     def leads(self) -> bool:

@@ -1,20 +1,21 @@
-"""A limit on log lines that clients can cause at will: some are logged, with the number of those left out."""
+"""Limits log lines that clients can cause at will. Some are logged, together with the number of those that
+were left out."""
 
 import logging
 import time
 from collections.abc import Callable, Hashable
 
 SECONDS = 10.0
-"""Between two lines of the same kind."""
+"""Interval between two lines of the same kind."""
 MAX_KEYS = 256
-"""Kinds of lines that are told apart; beyond that, all kinds start anew."""
+"""Most kinds of lines that are distinguished. If there are more, all kinds are forgotten."""
 
 
 class LogLimit:
-    """Admits one line of each kind every `SECONDS`.
+    """Admits one line of each kind per `SECONDS`.
 
     Args:
-        clock: seconds, from any start.
+        clock: the clock, in seconds since any time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -22,7 +23,8 @@ class LogLimit:
         self._kinds: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, kind: Hashable) -> int | None:
-        """The number of lines of this kind left out since the last one; None: leave out this one."""
+        """Decide about a line. Returns the number of lines of this kind that were left out since the last
+        one, or None to leave this one out."""
         now = self._clock()
         if len(self._kinds) >= MAX_KEYS:
             self._kinds.clear()
@@ -35,7 +37,8 @@ class LogLimit:
 
 
 class LogLimitFilter(logging.Filter):
-    """`LogLimit` for a logger of the standard library. Errors from the same line of code are of one kind."""
+    """A `LogLimit` for a logger of the standard library. Errors from the same line of code are of the same
+    kind."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +47,7 @@ class LogLimitFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         left_out = self._limit.admit((record.msg, _origin(record)))
         if left_out:
-            record.msg = f"{record.msg} ({left_out} more like this in between)"
+            record.msg = f"{record.msg} ({left_out} similar messages left out)"
         return left_out is not None
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as an event, and a delay of SIGALRM."""
+"""Converts SIGTERM and SIGINT to an event, and delays SIGALRM."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    """An event that SIGTERM and SIGINT set. A second signal ends the process at once."""
     stop = threading.Event()
 
     def handle(number: int, _frame: object) -> None:
@@ -21,9 +21,9 @@ def stop_on_signals() -> threading.Event:
 
 @contextlib.contextmanager
 def alarm_waits() -> Iterator[None]:
-    """Delay SIGALRM, usually a time-out, until the end of this block, which must not be interrupted.
+    """Delay SIGALRM, which usually is a timeout, until the end of a block that must not be interrupted.
 
-    Only the main thread runs signal handlers; in other threads this does nothing.
+    In threads other than the main one this does nothing, since only the main thread runs signal handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,16 +1,17 @@
-"""A cluster in simulated time: what a scheduler would have done with a published workload.
+"""Simulates how a scheduler would have run a published workload on a cluster.
 
-Everything except `readers`, `store` and `pictures` is pure, and gives the same result for the same seed.
+All modules except `readers`, `store` and `pictures` are pure, and the same seed gives the same result.
 
-- Input: `workload` has the jobs of a run, also those of a cluster's trace; `readers` reads files.
-- Training: `throughput` has measured step times, `application` the progress of one kind of training, and
-  `job` one job's training in simulated time.
-- Decisions: `scheduler` is the contract of schedulers and makes one for each policy of
-  `edl_workflows.scaling.policies`; `pollux`, `tiresias` and `optimus` are schedulers of their own.
-- Run: `cluster` simulates interval by interval; `capacity` has node failures, and services that take GPUs.
-- Results: `metrics` of a run; `study` describes runs and summarizes results; `store` keeps them; `pictures`
-  draws.
-- Ready scenarios: `evaluation` of the Pollux paper, and `paddle`, PaddlePaddle EDL's experiment.
+- Input: `workload` defines the jobs of a run and converts traces of clusters; `readers` reads files.
+- Training: `throughput` has measured step times, `application` models the progress of one kind of training,
+  and `job` simulates the training of one job.
+- Decisions: `scheduler` defines the interface of schedulers and creates one for each policy in
+  `edl_workflows.scaling.policies`; `pollux`, `tiresias` and `optimus` are schedulers that exist only here.
+- Run: `cluster` simulates a run interval by interval; `capacity` models node failures and services that take
+  GPUs.
+- Results: `metrics` measures a run; `study` describes runs and summarizes their results; `store` keeps
+  results in a file; `pictures` draws them.
+- Scenarios: `evaluation`, that of the Pollux paper, and `paddle`, the experiment of PaddlePaddle EDL.
 
 The algorithms that scale live jobs are in `edl_workflows.scaling`.
 """

@@ -52,8 +52,8 @@ class BatchSplit:
 
     Attributes:
         local_bsz: examples in a replica's mini-batch.
-        accumulation: mini-batches whose gradients are accumulated before the one that is followed by an
-            exchange.
+        accumulation: number of mini-batches whose gradients are accumulated before the last one, after which
+            gradients are exchanged.
     """
 
     local_bsz: int
@@ -69,7 +69,7 @@ class Application:
 
     Args:
         name: its name in workloads.
-        validation: batch size → the training measured with it; all have the same number of epochs.
+        validation: batch size → the training that was measured with it; all have the same number of epochs.
         throughput: its step times.
         min_local_bsz: smallest mini-batch of a replica.
         max_local_bsz: largest one that fits a GPU.
@@ -91,7 +91,7 @@ class Application:
         if len(epochs) != 1 or epochs == {0}:
             raise InvalidError(
                 f"application {name}: its trainings have {sorted(epochs)} epochs; "
-                "give at least one, all of a length"
+                "give at least one training, and the same number of epochs for all"
             )
         self.name = name
         self.epochs = epochs.pop()
@@ -112,7 +112,7 @@ class Application:
 
     @property
     def max_batch_size(self) -> int:
-        """The largest batch that was tried."""
+        """The largest batch that was measured."""
         return self._sizes[-1]
 
     def progress_after(self, epochs: int) -> float:

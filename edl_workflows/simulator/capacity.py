@@ -11,7 +11,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.portable_math import portable_log
 
 FAILURE = "failure"
-"""Stands for a failure in `CapacityChange.by`."""
+"""Value of `CapacityChange.by` for a failure."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def draw_failures(
         raise InvalidError(f"seed: {seed} is below 0")
     changes = []
     for number, (node, gpus) in enumerate(sorted(nodes.items())):
-        # One generator for each node: another node changes nothing for the others.
+        # One generator for each node, so that an additional node does not change the failures of the others.
         random = np.random.default_rng([seed, number])
         time = _exponential(random, mean_time_between)
         while time < until:

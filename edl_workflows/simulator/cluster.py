@@ -1,8 +1,9 @@
 """Simulates a run interval by interval.
 
-As in the simulator of the Pollux artifact, jobs train for an interval with what they hold. Then the scheduler
-decides once, and each job whose nodes change restarts. Submissions, failures and services take effect at the
-end of an interval: a job that completes in the interval in which its node fails is not affected.
+As in the simulator of the Pollux artifact, jobs train for an interval with the GPUs that they hold. Then the
+scheduler decides once, and each job whose nodes change restarts. Submissions, failures and services take
+effect at the end of an interval: a job that completes in the interval in which its node fails is not
+affected.
 """
 
 from collections import Counter
@@ -149,7 +150,7 @@ def simulate(
 
     Args:
         workload: in any order; jobs submitted at the same time are ordered by name.
-        applications: by name; all that the workload names.
+        applications: all applications of the workload, by name.
         scheduler: a new scheduler.
         settings: the cluster.
 
@@ -192,7 +193,7 @@ class _Simulation:
         self._held: dict[str, Sequence[str]] = {}
         self._total = settings.capacity()
         self._taken: Counter[tuple[str, str]] = Counter()
-        """(Node, failure or service) → GPUs."""
+        """(Node, failure or service) → GPUs that it takes."""
         self._nodes = dict(self._total)
         """Node → GPUs available to jobs."""
         self._changes = sorted(settings.changes, key=lambda change: change.time)[::-1]
@@ -203,7 +204,7 @@ class _Simulation:
         self._holdings: list[HoldingPeriod] = []
 
     def over(self) -> bool:
-        """Whether all jobs are complete, or the time is up."""
+        """Whether all jobs are complete or the end of the run is reached."""
         return not (self._active or self._to_come) or self._now >= self._end
 
     def step(self) -> None:
@@ -237,7 +238,7 @@ class _Simulation:
         )
 
     def _book(self, name: str, gpus: int, now: float) -> None:
-        """Close the job's holding period, and open one with this number of GPUs."""
+        """End the job's holding period and start one with this number of GPUs."""
         since, before = self._open.pop(name, (now, 0))
         if before:
             self._holdings.append(HoldingPeriod(name, since, now, before))
@@ -289,7 +290,7 @@ class _Simulation:
                 self._active[name].place((), self._now, 0.0)
 
     def _decide(self) -> None:
-        """Ask the scheduler, and give each job its new allocation."""
+        """Call the scheduler, and give each job its new allocation."""
         nodes = {node: gpus for node, gpus in self._nodes.items() if gpus > 0}
         found = self._scheduler.schedule([self._seen(job) for job in self._active.values()], nodes)
         _check_promise(found, nodes)

@@ -1,4 +1,4 @@
-"""The evaluation of the Pollux paper (OSDI'21, §5.3) as a ready scenario.
+"""The scenario of the evaluation in the Pollux paper (OSDI'21, §5.3).
 
 It has eight workloads for each load, 16 nodes with four GPUs, a decision each minute, and restarts of 30 s.
 The published figures are means of the eight mean job completion times, from the summaries in the paper's

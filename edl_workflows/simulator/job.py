@@ -95,7 +95,7 @@ class SimulatedJob:
         self._observed: TrainingMeasurement | None = None
 
     def place(self, placement: Placement, now: float, restart_penalty: float) -> None:
-        """Save a checkpoint and continue with these replicas; without any, wait."""
+        """Save a checkpoint and continue with these replicas, or wait if there are none."""
         self._save()
         self.placement = placement
         if not placement:
@@ -142,7 +142,7 @@ class SimulatedJob:
         return delay
 
     def _train(self, now: float, end: float, slowdown: float) -> float:
-        """Train until the epoch is complete or the time is up; the time then."""
+        """Train until the epoch is complete or `end` is reached. Returns the time then."""
         speed = self._goodput() * (1.0 - slowdown)
         target = self.application.progress_after(self.epoch + 1)
         missing = max(0.0, target - self.progress)

@@ -1,12 +1,12 @@
-"""PaddlePaddle EDL's experiment as a ready scenario: training jobs and a web service on a CPU cluster.
+"""The scenario of PaddlePaddle EDL's experiment: training jobs and a web service on a CPU cluster.
 
 In the report (``doc/edl/experiment`` in PaddlePaddle/cloud), a cluster of 133 nodes with 2348 cores runs jobs
 with 10 parameter servers of 4 cores and 2 to 60 trainers of 5 cores. In case 1, twenty jobs are submitted ten
 seconds apart. In case 2, six jobs share the cluster with Nginx, whose 400 instances of 3 cores shrink to 100
 and grow again, with a step every 90 s. Without autoscaling, a job has a fixed number of trainers.
 
-The report leaves some things open. Assumed are equal nodes, 1.5 s from scheduling a pod to its running, and
-30 s to delete a pod (Kubernetes' default). No job ends within the measured time.
+Where the report gives no details, the simulation assumes equal nodes, 1.5 s from scheduling a pod to running
+it, and 30 s to delete a pod (the default of Kubernetes). No job ends within the measured time.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ TRAINER_CORES = 5.0
 MIN_TRAINERS, MAX_TRAINERS = 2, 60
 NGINX_CORES = 3.0
 PLAN_INTERVAL = 5
-"""Seconds between two plans, as in upstream's loop."""
+"""Seconds between two plans, as in PaddlePaddle EDL."""
 START_SECONDS = 1.5
 STOP_SECONDS = 30.0
 
@@ -164,14 +164,14 @@ class _Experiment:
             self._delete(pods, pods[-1], now)
 
     def _delete(self, pods: list[_Pod], pod: _Pod, now: int) -> None:
-        """Delete a pod; without a node it is gone at once."""
+        """Delete a pod. A pod without a node is removed at once."""
         pods.remove(pod)
         if pod.node is not None:
             pod.gone_at = now + STOP_SECONDS
             self._stopping.append(pod)
 
     def _plan(self, now: int) -> None:
-        """Carry out a plan: pods on other nodes than planned are deleted, and new ones created."""
+        """Carry out a plan: delete pods on other nodes than planned, and create new ones."""
         jobs = {
             job: fulfilment.FulfilmentJob(
                 {"cpu": TRAINER_CORES}, MIN_TRAINERS, MAX_TRAINERS, len(pods), _places(pods)
@@ -194,9 +194,9 @@ class _Experiment:
             self._resize(pods, job, TRAINER_CORES, change.after, now)
 
     def _known_nodes(self) -> Mapping[str, FulfilmentNode]:
-        """Nodes with what pods other than trainers use on them.
+        """The nodes, with the resources that pods other than trainers use.
 
-        Terminating pods don't count: their cores would be freed twice.
+        Terminating pods are not counted, because their cores would be freed twice.
         """
         used = dict.fromkeys(self._nodes, 0.0)
         for pods in self._others.values():

@@ -19,7 +19,7 @@ COLOURS = ("#2a6fb5", "#b5532a", "#6b8f3c", "#7d5ba6", "#8a8a8a")
 """Colours of runs, in their order."""
 _WAITS = "#d8d8d8"
 _MOST_BARS = 400
-"""The most bars in a picture; more would be thinner than a pixel."""
+"""Most bars in a picture; more would be thinner than a pixel."""
 _NAMED_BARS = 40
 _UNITS = ((3 * 24 * 3600.0, 24 * 3600.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 60.0, "minutes"))
 """(Least duration in seconds, the unit in seconds, its name)."""
@@ -62,7 +62,7 @@ def draw_completion(runs: Mapping[str, Sequence[SimulationRun]], title: str, pat
 
     Args:
         runs: label → runs whose jobs are counted together.
-        title: above it.
+        title: the title.
         path: the image's file.
 
     Raises:
@@ -96,7 +96,7 @@ def draw_jobs(run: SimulationRun, title: str, path: Path) -> None:
 
     Args:
         run: the run; its first 400 jobs are drawn.
-        title: above it.
+        title: the title.
         path: the image's file.
 
     Raises:
@@ -144,7 +144,7 @@ def draw_paddle(outcomes: Mapping[str, PaddleResult], title: str, path: Path) ->
 
     Args:
         outcomes: label → measurements.
-        title: above it.
+        title: the title.
         path: the image's file.
 
     Raises:

@@ -20,7 +20,7 @@ from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 
 MOST_REPLICAS = 64
-"""As in the artifact, which has no measurements with more."""
+"""As in the artifact, which has no measurements for more."""
 
 
 class AdaptiveBatch:
@@ -100,7 +100,7 @@ class AdaptiveBatch:
         return self._perf
 
     def _forget(self) -> None:
-        """Drop what depends on the model."""
+        """Clear the caches that depend on the model."""
         self._model = None
         self._splits = {}
 
@@ -131,7 +131,8 @@ class PolluxScheduler:
         return self._agents[job.name]
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
-        """Allocate by what jobs know of themselves and, with `history`, of earlier jobs."""
+        """Allocate by the measurements of jobs and, with `history`, of earlier jobs of the same
+        application."""
         hints = {job.spec.name: self._hints(job) for job in jobs}
         if self.history:
             hints = self._with_former(jobs, hints)

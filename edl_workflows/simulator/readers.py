@@ -3,6 +3,7 @@
 Errors name the file, line and field.
 """
 
+import contextlib
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -88,15 +89,14 @@ class CsvRow:
             InvalidError: there is none.
         """
         name, text = self._field(*names)
-        try:
+        # A text that is not a date may be a number.
+        with contextlib.suppress(ValueError):
             return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            pass
         try:
             return self.number(name, zero=True)
         except InvalidError:
-            time = "a date and time as 2017-10-09 07:01:55"
-            problem = f"{text!r} is neither {time} nor a number of seconds from 0 up"
+            time = "a date and time such as 2017-10-09 07:01:55"
+            problem = f"{text!r} is neither {time} nor a number of seconds of at least 0"
             raise self.wrong(name, problem) from None
 
     def wrong(self, name: str, problem: str) -> InvalidError:
@@ -112,7 +112,7 @@ class CsvRow:
             )
         text = (self.fields[name] or "").strip()
         if not text:
-            raise self.wrong(name, "there is nothing")
+            raise self.wrong(name, "the field is empty")
         return name, text
 
 
@@ -127,7 +127,7 @@ def read_rows(path: Path) -> Iterator[CsvRow]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.DictReader(file)
             if not lines.fieldnames:
-                raise InvalidError(f"{path}:1: the file is empty; its first line has to name the columns")
+                raise InvalidError(f"{path}:1: the file is empty; its first line must name the columns")
             for fields in lines:
                 if None in fields:
                     raise InvalidError(
@@ -139,7 +139,7 @@ def read_rows(path: Path) -> Iterator[CsvRow]:
     except OSError as error:
         raise InvalidError(f"{path}: the file can't be read: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InvalidError(f"{path}: the file is no CSV in UTF-8: {error}") from error
+        raise InvalidError(f"{path}: the file is not CSV in UTF-8: {error}") from error
 
 
 def is_pollux_workload(path: Path) -> bool:

@@ -114,7 +114,7 @@ class StudyResult:
 
     @classmethod
     def parse(cls, value: Any) -> "StudyResult":
-        """The opposite of `to_json`.
+        """The inverse of `to_json`.
 
         Raises:
             InvalidError: the value is not a result.
@@ -128,7 +128,7 @@ class StudyResult:
         except (KeyError, TypeError):
             sound = False
         if not sound:
-            raise InvalidError("not the result of a simulation; give another file, or remove the line")
+            raise InvalidError("not the result of a simulation; give another file, or delete the line")
         return cls(key, str(group), RunMetrics(**metrics))
 
 

@@ -1,9 +1,9 @@
 """The jobs of a run, as their users submit them, and workloads made from a cluster's trace.
 
 In a cluster's trace, only the GPUs and the duration of each job are known. The work of such a job is its GPUs
-times its seconds. With r of its g GPUs it is assumed to run at r / g of its speed, and with more than g no
-faster. That is optimistic for a job that would wait for the slowest of its GPUs, and pessimistic for a job
-that could have used more.
+times its seconds. With r of its g GPUs it is assumed to run at r / g of its speed, and with more than g not
+faster. That is optimistic for a job whose replicas wait for the slowest one, and pessimistic for a job that
+could use more GPUs.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,10 @@ from edl_workflows.simulator.application import Application, ValidationTrace
 from edl_workflows.simulator.throughput import StepTime, ThroughputTable
 
 _EPOCHS = 10
-"""The epochs of a job, in which schedulers see its progress."""
+"""Number of epochs of a job from a trace. Schedulers see its progress in epochs."""
 _GPU_BATCH = 1000
-"""Examples of the batch per GPU with all GPUs; large enough for nearly equal shares with fewer GPUs."""
+"""Examples per GPU when a job from a trace has all its GPUs. The number is large, so that the batch can be
+divided nearly equally among fewer GPUs."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class WorkloadJob:
 
     def __post_init__(self) -> None:
         if not (isfinite(self.submitted) and self.submitted >= 0):
-            raise InvalidError(f"job {self.name}: submitted at {self.submitted}; give seconds from 0 up")
+            raise InvalidError(f"job {self.name}: submitted at {self.submitted}; give seconds of at least 0")
         if self.replicas < 1 or self.batch_size < 1:
             raise InvalidError(
                 f"job {self.name}: {self.replicas} replicas, batch {self.batch_size}; "
@@ -74,7 +75,7 @@ class ClusterJob:
         if not (self.gpus >= 1 and 0 < self.duration < inf and 0 <= self.submitted < inf):
             raise InvalidError(
                 f"job {self.name}: {self.gpus} GPUs for {self.duration} s from {self.submitted} s on; "
-                "give at least one GPU, a duration above 0 and a time from 0 up"
+                "give at least one GPU, a duration above 0 and a time of at least 0"
             )
 
 

@@ -1,8 +1,10 @@
-"""Answers to the web page. Times are Unix seconds, amounts cores, bytes and pieces, speeds steps per second.
+"""Responses to the web page. Times are in Unix seconds, amounts in cores, bytes and items, speeds in steps
+per second.
 
-``GET /v1/cluster?seconds=`` answers `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=``
+``GET /v1/cluster?seconds=`` returns `ClusterAnswer`, ``GET /v1/jobs?limit=&offset=&phase=&search=``
 `JobsAnswer`, ``GET /v1/jobs/{uid}`` `JobAnswer`, ``GET /v1/plans?limit=&offset=&job=`` `PlansAnswer`. Lists
-start with the newest entry; points start with the oldest and are at most `MAX_POINTS`, evenly chosen.
+begin with the newest entry. Lists of points begin with the oldest and contain at most `MAX_POINTS`, evenly
+selected.
 """
 
 from pydantic import Field
@@ -10,9 +12,9 @@ from pydantic import Field
 from edl_workflows.protocol.message import Message
 
 MAX_POINTS = 500
-"""Of one curve: more than a chart has pixels for."""
+"""Most points of a curve; a chart has fewer pixels."""
 MAX_ROWS = 200
-"""Of one page of a list."""
+"""Most rows in one page of a list."""
 
 
 class ClusterPoint(Message):
@@ -45,7 +47,7 @@ class RoleCounts(Message):
     """Replicas of one role.
 
     Attributes:
-        ready: None if only the job's master has reported, since only the monitor knows.
+        ready: number of ready replicas. Only the monitor knows it; None if it has not seen the job.
     """
 
     desired: int
@@ -56,10 +58,10 @@ class JobRow(Message):
     """A job.
 
     Attributes:
-        goodput: part of its time since the start that went into steps which were never lost, 0 to 1; None if
-            too little is known.
-        optimizer, stage, reasons, notes: of its newest plan, whether or not it was carried out.
-        seen: when the monitor or the master last reported it.
+        goodput: fraction of the time since the start that was spent on steps that were not lost, 0 to 1; None
+            if too little is known.
+        optimizer, stage, reasons, notes: properties of its newest plan, even if that was not carried out.
+        seen: when the monitor or the master last reported the job.
     """
 
     uid: str
@@ -112,12 +114,12 @@ class PlanRow(Message):
     """A plan for a job.
 
     Attributes:
-        id: unique; the uid of a ScalePlan.
-        name: of the ScalePlan; "" of an answer of the Brain that no ScalePlan has followed yet.
-        changes: what it asks for, one line each.
-        reason: why, in words.
-        phase: of the ScalePlan.
-        message: of its executor.
+        id: unique id; for ScalePlans the uid.
+        name: name of the ScalePlan; "" for a plan of the Brain for which there is no ScalePlan yet.
+        changes: the requested changes, one line each.
+        reason: why the plan was made.
+        phase: phase of the ScalePlan.
+        message: message of its executor.
     """
 
     id: str

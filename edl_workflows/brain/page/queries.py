@@ -1,4 +1,4 @@
-"""Queries of the web page: the cluster over time, jobs, plans. Each function is one read transaction."""
+"""Queries of the web page: the cluster over time, jobs and plans. Each function is one read transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -47,12 +47,12 @@ PHASE = case(
 )
 """The monitor's phase; inferred for a job that only its master reports, and for one that was deleted."""
 FEW = 3
-"""Fewer samples give no goodput."""
+"""Fewest samples from which a goodput is computed."""
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Which rows of a list.
+    """A range of rows of a list.
 
     Attributes:
         limit: the most rows to return.
@@ -65,7 +65,7 @@ class RowRange:
 
 @dataclass(frozen=True)
 class _Progress:
-    """A job's progress, by its samples."""
+    """A job's progress according to its samples."""
 
     step: int
     speed: float
@@ -90,15 +90,15 @@ def query_jobs(
     phase: str = "",
     search: str = "",
 ) -> messages.JobsAnswer:
-    """Jobs, the newest first.
+    """The jobs, newest first.
 
     Args:
         store: the store.
-        namespaces: of the jobs.
+        namespaces: namespaces of the jobs.
         page: which of them.
         now: Unix seconds.
         phase: only jobs in this phase; "" for all.
-        search: only jobs with this in their name or namespace.
+        search: only jobs whose name or namespace contains this.
     """
     which = [within(JOB.c.namespace, namespaces)]
     if phase:
@@ -123,7 +123,7 @@ def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) 
     """A job with its history.
 
     Raises:
-        NotFoundError: there is none in these namespaces.
+        NotFoundError: these namespaces have no such job.
     """
     wanted = select(JOB, PHASE.label("known_phase")).where(
         JOB.c.uid == uid, within(JOB.c.namespace, namespaces)
@@ -144,11 +144,11 @@ def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) 
 def query_plans(
     store: StoreReader, namespaces: Namespaces, page: RowRange, now: float, *, job: str = ""
 ) -> messages.PlansAnswer:
-    """Plans, the newest first.
+    """The plans, newest first.
 
     Args:
         store: the store.
-        namespaces: of the plans.
+        namespaces: namespaces of the plans.
         page: which of them.
         now: Unix seconds.
         job: only plans for jobs of this name; "" for all.
@@ -164,7 +164,7 @@ def query_plans(
 
 
 def _listed() -> Select[Any]:
-    """ScalePlans, and answers of the Brain that no ScalePlan of the job has followed yet."""
+    """Select ScalePlans, and plans of the Brain for which there is no ScalePlan of the job yet."""
     later = PLAN.alias("later")
     followed = exists().where(
         later.c.namespace == PLAN.c.namespace,
@@ -176,7 +176,7 @@ def _listed() -> Select[Any]:
 
 
 def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
-    """At most `messages.MAX_POINTS` of these rows, evenly chosen, the newest among them, oldest first."""
+    """At most `messages.MAX_POINTS` of these rows, evenly selected and including the newest, oldest first."""
     total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
     stride = -(-total // messages.MAX_POINTS) or 1
     number = func.row_number().over(order_by=time.desc()).label("number")
@@ -186,10 +186,10 @@ def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> S
 
 
 def _progress(connection: Connection, keys: Sequence[JobKey]) -> dict[JobKey, _Progress]:
-    """The step of these jobs, and the part of their time that went into steps that were never lost.
+    """The step of each job, and the fraction of its time that was spent on steps that were not lost.
 
-    Steps are lost when the job continues from an earlier one. Of the time between two samples, the part
-    counts in which steps beyond the furthest so far were made.
+    Steps are lost when a job continues from an earlier step. Of the time between two samples, only the part
+    counts in which the job went beyond its highest step so far.
     """
     of_job, time = (SAMPLE.c.namespace, SAMPLE.c.uid), SAMPLE.c.time
     lagged = (
@@ -248,8 +248,8 @@ def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> messages.JobRo
 
 
 def _replicas(job: StoredJob) -> dict[str, dict[str, int | None]]:
-    """The replicas that the monitor saw; without it the counts that the master wants, whose readiness is
-    unknown."""
+    """The replicas that the monitor saw. Without a monitor, the counts that the master wants; how many are
+    ready is then unknown."""
     if job.seen is not None:
         return {role: asdict(counts) for role, counts in job.seen.replicas.items()}
     roles = job.facts.roles if job.facts else {}

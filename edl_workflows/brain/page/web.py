@@ -1,5 +1,5 @@
-"""The web page's files, the same for everybody. The page sends its requests to the API with the token that
-its reader enters."""
+"""Serves the files of the web page without a token. The page sends requests to the API with the token that
+the user enters."""
 
 from importlib import resources
 
@@ -14,7 +14,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 _HEADERS = {
-    # Only files of this server, and no script or style that stands in the document itself.
+    # Allows only files of this server, and no inline scripts or styles.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -27,7 +27,7 @@ _HEADERS = {
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page at ``/``, and the files that it refers to beside it."""
+    """Serve the page at ``/``, and its other files."""
     folder = resources.files("edl_workflows.brain.page") / "files"
     for file in folder.iterdir():
         suffix = file.name[file.name.rfind(".") :]

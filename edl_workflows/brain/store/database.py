@@ -1,7 +1,7 @@
-"""The connection to SQLite or PostgreSQL, the schema's migrations, and the meaning of a database's errors.
+"""Connections to SQLite or PostgreSQL, schema migrations, and the mapping of database errors to ours.
 
 SQLite uses a write-ahead log, and a commit is on disk when it returns. A write transaction takes the write
-lock at its beginning, so that it cannot fail for it later.
+lock at its beginning, so that it cannot fail to get the lock later.
 """
 
 import contextlib
@@ -28,12 +28,13 @@ from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 
 DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 LOCK_SECONDS = 10
-"""How long a transaction waits for another one's lock."""
+"""How long a transaction waits for a lock, in seconds."""
 CONNECT_SECONDS = 5
 POOL = 8
-"""Connections that read at the same time."""
+"""Most concurrent connections that read."""
 _MIGRATION_LOCK = 0x65646C62
-"""PostgreSQL's advisory lock (the number spells "edlb"): one process migrates, others wait."""
+"""Key of the PostgreSQL advisory lock (the number spells "edlb") with which one process migrates while others
+wait."""
 _WRITES = "edl_writes"
 
 
@@ -44,27 +45,27 @@ def parse_url(database_url: str) -> URL:
         database_url: ``sqlite:////path/brain.db`` or ``postgresql://user:password@host/name``.
 
     Raises:
-        InvalidError: it is neither. The message does not repeat the URL, which may contain a password.
+        InvalidError: the URL is neither. The message does not contain the URL, which may contain a password.
     """
     try:
         url = make_url(database_url)
     except ArgumentError as error:
         raise InvalidError(
-            "the database's URL can't be read; it looks like sqlite:////path/brain.db or "
+            "the database URL is malformed; write it as sqlite:////path/brain.db or "
             "postgresql://user@host/name"
         ) from error
     driver = DRIVERS.get(url.get_backend_name())
     if driver is None:
         raise InvalidError(
-            f"no database {url.get_backend_name()!r}: the Brain's store is sqlite:// or postgresql://"
+            f"{url.get_backend_name()!r} is not supported: the Brain's store is sqlite:// or postgresql://"
         )
     if driver == "sqlite" and not url.database:
-        raise InvalidError("sqlite:// needs a file, as sqlite:////var/lib/edl-brain/brain.db")
+        raise InvalidError("sqlite:// needs a file, such as sqlite:////var/lib/edl-brain/brain.db")
     return url.set(drivername=driver)
 
 
 def connect(database_url: str) -> Engine:
-    """Create an engine; it connects on first use.
+    """Create an engine, which connects on first use.
 
     Raises:
         InvalidError: see `parse_url`.
@@ -98,7 +99,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A write transaction, committed and durable when the context ends without an error.
+    """A write transaction. If the context exits without an error, it is committed and durable.
 
     Raises:
         InvalidError: the database cannot store a value.
@@ -110,26 +111,26 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def mapped() -> Iterator[None]:
-    """Turn a database library's exceptions into ours."""
+    """Convert exceptions of the database libraries into ours."""
     try:
         yield
     except EdlError:
         raise
     except (DataError, IntegrityError, OverflowError) as error:
-        raise InvalidError(f"the Brain's store can't hold this: {_first_line(error)}") from error
+        raise InvalidError(f"the Brain's store cannot store this value: {_first_line(error)}") from error
     except (DBAPIError, PoolTimeoutError) as error:
         raise UnavailableError(f"the Brain's store is not available: {_first_line(error)}") from error
     except CommandError as error:
         raise InvalidError(
-            f"the Brain's store was made by another version ({_first_line(error)}); run that version, or a "
+            f"another version created the Brain's store ({_first_line(error)}); run that version or a "
             "newer one"
         ) from error
     except SQLAlchemyError as error:
-        raise InvalidError(f"the Brain's store refused this: {_first_line(error)}") from error
+        raise InvalidError(f"the Brain's store rejected this: {_first_line(error)}") from error
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema up to date; several processes may do it at the same time.
+    """Migrate the schema to the current version. Several processes may do this at the same time.
 
     Raises:
         InvalidError: the store was created by a newer version.
@@ -141,14 +142,15 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("path_separator", "os")
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
-            # Released with the transaction. SQLite's write lock is held already.
+            # The advisory lock is released with the transaction. With SQLite the transaction already has the
+            # write lock.
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+    connection.isolation_level = None  # disables the driver's own handling of transactions
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
@@ -161,6 +163,6 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Without the statement, which SQLAlchemy appends."""
+    """The message without the SQL statement, which SQLAlchemy appends."""
     cause = getattr(error, "orig", None) or error
     return (str(cause).splitlines() or [type(cause).__name__])[0][:300]

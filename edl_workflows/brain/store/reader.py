@@ -1,6 +1,6 @@
-"""Reading the store: for plans, for the monitor, for the API. Thread-safe.
+"""Reads the store for plans, the monitor and the API. Thread-safe.
 
-Rows that cannot be read are left out and never raise an error.
+Damaged rows are skipped and never raise an error.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,14 +26,14 @@ from edl_workflows.scaling.dlrover.brain.request import FormerJob
 from edl_workflows.scaling.dlrover.samples import JobSample
 
 Namespaces = Collection[str] | None
-"""Whose rows a caller may see; None: all."""
+"""Namespaces whose rows a caller may see; None for all."""
 
 
 class StoreReader:
     """Reads a store. Each method is one transaction; all may raise UnavailableError.
 
     Args:
-        engine: of a database whose schema is up to date.
+        engine: engine of a database whose schema is up to date.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -48,8 +48,8 @@ class StoreReader:
         self._read(select(JOB.c.uid).limit(1))
 
     def open_jobs(self, kind: str, namespace: str) -> list[str]:
-        """Uids of a kind's jobs that the monitor saw and that are not gone, in one namespace or in all
-        ("")."""
+        """Uids of a kind's jobs that the monitor saw and that are not marked as gone, in one namespace or, if
+        it is empty, in all."""
         wanted = select(JOB.c.uid).where(JOB.c.kind == kind, JOB.c.seen != "", JOB.c.gone.is_(None))
         return [
             row.uid for row in self._read(wanted.where(JOB.c.namespace == namespace) if namespace else wanted)
@@ -63,7 +63,7 @@ class StoreReader:
         ]
 
     def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
-        """A job; if several namespaces have one with this uid, the one that was reported last."""
+        """A job. If several namespaces have a job with this uid, the one that was reported last."""
         wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
         rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
         return stored_job(rows[0]) if rows else None
@@ -85,14 +85,14 @@ class StoreReader:
     def former(
         self, job: JobDescription, since: float, silent: float, jobs: int, samples: int
     ) -> list[FormerJob]:
-        """Jobs of the same namespace and scenario that have ended or fallen silent.
+        """Jobs of the same namespace and scenario that have ended or no longer report.
 
         Args:
-            job: is left out itself.
-            since: Unix seconds; jobs that ended, or last reported, earlier are left out.
-            silent: Unix seconds; a job that last reported earlier is considered finished.
-            jobs: the most jobs to return, the latest.
-            samples: the most samples of each, the newest.
+            job: the job, which is not among the results.
+            since: Unix seconds; jobs that ended or last reported before are left out.
+            silent: Unix seconds; a job that last reported before is considered finished.
+            jobs: number of jobs to return at most; the latest ones are returned.
+            samples: number of samples per job to return at most; the newest ones are returned.
         """
         wanted = (
             select(JOB.c.uid, JOB.c.name, JOB.c.completed)
@@ -125,24 +125,24 @@ class StoreReader:
         ]
 
     def running(self, since: float, most: int) -> list[StoredJob]:
-        """Jobs that the monitor sees, that have not ended, and whose masters reported lately.
+        """Jobs that the monitor sees, that have not ended, and whose masters reported recently.
 
         Args:
-            since: Unix seconds of the report.
-            most: jobs, the latest.
+            since: Unix seconds; jobs that last reported before are left out.
+            most: number of jobs to return at most; the latest ones are returned.
         """
         wanted = select(JOB).where(JOB.c.reported >= since, JOB.c.ended.is_(None), JOB.c.seen != "")
         rows = self._read(wanted.order_by(JOB.c.reported.desc()).limit(most))
         return [stored_job(row) for row in rows]
 
     def cluster(self, since: float) -> ClusterObservation | None:
-        """The newest sample of the cluster, if it is recent enough."""
+        """The newest sample of the cluster, if it is not older than `since`."""
         wanted = select(CLUSTER).where(CLUSTER.c.time >= since).order_by(CLUSTER.c.time.desc()).limit(1)
         rows = self._read(wanted)
         return cluster_sample(rows[0]) if rows else None
 
     def last_answer(self, namespace: str, job: str) -> tuple[tuple[str, ...], str] | None:
-        """Changes and reason of the Brain's last answer for a job; None if there is none."""
+        """Changes and reason of the Brain's last plan for a job; None if there is none."""
         wanted = select(PLAN).where(PLAN.c.namespace == namespace, PLAN.c.job == job, PLAN.c.name == "")
         rows = self._read(wanted.order_by(PLAN.c.time.desc()).limit(1))
         return (parse_lines(rows[0].changes), rows[0].reason) if rows else None
@@ -153,5 +153,5 @@ class StoreReader:
 
 
 def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
-    """Restrict a query to these namespaces."""
+    """The condition that restricts a query to these namespaces."""
     return true() if namespaces is None else column.in_(sorted(namespaces))

@@ -1,6 +1,6 @@
 """The stored values, and their conversion to and from rows.
 
-A row that cannot be read becomes None, which callers leave out.
+A damaged row is converted to None, which callers skip.
 """
 
 import json
@@ -51,7 +51,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class JobReport:
-    """What a master reports and the store keeps: only what is credible."""
+    """The credible part of a master's report, as it is stored."""
 
     job: JobDescription
     samples: Sequence[JobSample] = ()
@@ -64,8 +64,8 @@ class StoredJob:
     """A stored job without its samples.
 
     Attributes:
-        facts: of its master's newest report.
-        seen: of the monitor's last cycle.
+        facts: what its master reported last.
+        seen: what the monitor saw in its last cycle.
         reported: when its master last reported.
     """
 
@@ -78,7 +78,7 @@ class StoredJob:
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """A plan that the Brain answered, for people.
+    """A plan that the Brain returned, as people see it.
 
     Attributes:
         id: unique.
@@ -95,7 +95,7 @@ class PlanAnswer:
 
 
 def scenario_of(job: JobDescription) -> str:
-    """The key of comparable jobs; the job's name if it has no scenario."""
+    """The key that comparable jobs have in common: the scenario, or the job's name if it has none."""
     return job.scenario or job.name
 
 
@@ -127,7 +127,7 @@ def _parse_or_none(read: Callable[[Any], Value], said: Any) -> Value | None:
     try:
         return read(said)
     except ValidationError:
-        log.warning("a row of the store can't be read and is left out")
+        log.warning("skipped a damaged row of the store")
         return None
 
 
@@ -138,7 +138,7 @@ def sample_of_row(row: Row[Any]) -> JobSample | None:
 
 
 def oom_of_row(row: Row[Any]) -> NodeOom | None:
-    """A node that ran out of memory; None for a row that cannot be read."""
+    """A node that ran out of memory; None for a damaged row."""
     return _parse_or_none(NodeOom.model_validate, {"node": row.node, "time": row.time})
 
 
@@ -207,6 +207,6 @@ def observed_plan_row(plan: PlanObservation, now: float) -> Mapping[str, Any]:
 
 
 def _text(text: str) -> str:
-    """One line that every database can store: PostgreSQL rejects NUL, and no database stores lone
-    surrogates."""
+    """Convert text to a form that every database can store: PostgreSQL rejects NUL, and no database stores
+    lone surrogates."""
     return "".join(character if character.isprintable() else " " for character in text[:MAX_WORDS])

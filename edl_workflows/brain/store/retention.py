@@ -1,7 +1,7 @@
-"""Removal of old rows: samples are thinned out after an hour, and everything is removed after some days.
+"""Removes old rows. Samples are thinned out after an hour, and everything is removed after some days.
 
-A job reports every few seconds, and its plans are made from the last minutes; of older samples, one in ten
-minutes is enough. Rows are removed in small batches, so that reports do not wait.
+A job reports every few seconds, but its plans only use the last minutes. For older samples, one in ten
+minutes is enough. Rows are removed in small batches, so that reports don't have to wait.
 """
 
 import threading
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 DAY = 86_400.0
 BATCH = 500
-"""Rows per transaction: a few milliseconds."""
+"""Rows per transaction, which then takes a few milliseconds."""
 PAUSE = 0.05
 """Seconds between two batches."""
 
@@ -30,9 +30,9 @@ class RetentionOptions:
     """Which rows are kept.
 
     Attributes:
-        days: how long rows are kept, and jobs after they were last reported.
-        whole_seconds: how long every sample of a job and of the cluster is kept.
-        thin_seconds: after that, the first sample in each interval of this length is kept.
+        days: days that rows are kept; for jobs, counted from their last report.
+        whole_seconds: seconds for which all samples of jobs and of the cluster are kept.
+        thin_seconds: after that, only the first sample in each interval of this length is kept.
         period: seconds between two runs.
     """
 
@@ -58,7 +58,7 @@ class Retention:
         self._options = options
         self._clock = clock
         self._thinned = 0.0
-        """Rows from before are thinned out already."""
+        """Rows before this time have already been thinned out."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
@@ -75,7 +75,7 @@ class Retention:
         """Remove all rows that are too old now. Returns how many were removed.
 
         Raises:
-            UnavailableError: the store does not answer, or is too slow; the next run continues where this one
+            UnavailableError: the store does not answer or is too slow. The next run continues where this one
                 ended.
         """
         now, gone = self._clock(), 0
@@ -94,9 +94,9 @@ class Retention:
             try:
                 gone = self.remove()
             except EdlError as error:
-                log.warning("old rows stay for now", error=str(error))
+                log.warning("old rows could not be removed; retrying later", error=str(error))
             except Exception:
-                log.exception("defect in the retention of old rows")
+                log.exception("unexpected error while removing old rows")
             else:
                 log.debug("old rows removed", rows=gone)
 
@@ -109,7 +109,7 @@ def expired_rows(
     Args:
         now: Unix seconds.
         options: which rows are kept.
-        thinned: earlier rows have been thinned out already.
+        thinned: time before which rows have already been thinned out.
     """
     before = now - options.days * DAY
     thin = now - options.whole_seconds
@@ -125,7 +125,7 @@ def expired_rows(
 
 
 def _superfluous(table: Table, since: float, before: float, seconds: int) -> ColumnElement[bool]:
-    """Rows between two times, except the first in each interval."""
+    """Condition for the rows between two times, except the first in each interval."""
     time, earlier = table.c.time, table.alias("earlier")
     same = [earlier.c[column.name] == column for column in table.primary_key if column.name != "time"]
     near = and_(earlier.c.time < time, earlier.c.time > time - seconds - 1)

@@ -1,6 +1,6 @@
-"""Writing to the store what masters report and what the monitor sees. Thread-safe.
+"""Writes what masters report and what the monitor sees. Thread-safe.
 
-Methods that write return when the rows are durable; `submit` returns a future instead.
+Methods that write return when the rows are durable, except `submit`, which returns a future.
 """
 
 import json
@@ -38,13 +38,13 @@ from edl_workflows.exceptions import EdlError
 
 
 class BrainStore(StoreReader):
-    """One database, whose schema is brought up to date.
+    """A store in one database. Opening it migrates the schema.
 
     Args:
         database_url: see `database.parse_url`.
 
     Raises:
-        InvalidError: the URL, or the schema's version, is not known.
+        InvalidError: the URL or the schema's version is unknown.
         UnavailableError: the database does not answer.
     """
 
@@ -66,7 +66,7 @@ class BrainStore(StoreReader):
         self.close()
 
     def close(self) -> None:
-        """Finish the waiting writes, then disconnect."""
+        """Finish waiting writes, then disconnect."""
         self._writer.close()
         self.engine.dispose()
 
@@ -97,7 +97,7 @@ class BrainStore(StoreReader):
         self._writer.write({tables.NEW_CLUSTER: [row]}).result()
 
     def record_jobs(self, jobs: Collection[JobObservation], gone: Collection[str], now: float) -> None:
-        """Store what the monitor saw of jobs, and mark others as gone, in one transaction.
+        """Store what the monitor saw of jobs, and mark the jobs in `gone` as gone, in one transaction.
 
         Raises:
             UnavailableError: as `record`.
@@ -126,7 +126,7 @@ class BrainStore(StoreReader):
         self._writer.call(work).result()
 
     def record_answer(self, answer: PlanAnswer) -> None:
-        """Store an answer of the Brain.
+        """Store a plan that the Brain returned.
 
         Raises:
             UnavailableError: as `record`.
@@ -148,7 +148,7 @@ class BrainStore(StoreReader):
             UnavailableError: as `record`.
         """
         keys = list(table.primary_key)
-        with database.reading(self.engine) as connection:  # which may take long, and no writer waits for it
+        with database.reading(self.engine) as connection:  # may take long, but does not block writers
             rows = [
                 dict(row) for row in connection.execute(select(*keys).where(which).limit(most)).mappings()
             ]

@@ -1,8 +1,8 @@
-"""The store's tables. Their first form and every change of it stand in
-`edl_workflows.brain.store.migrations`.
+"""The current tables of the store. `edl_workflows.brain.store.migrations` has their first version and all
+changes.
 
-A job is known by namespace and uid: whatever uid a tenant claims, its rows lie in its own namespaces. What is
-only read as a whole is JSON in a text. Times are Unix seconds.
+A job is identified by namespace and uid, so that a tenant can only write rows of its own namespaces, whatever
+uid it claims. Values that are only read as a whole are stored as JSON text. Times are in Unix seconds.
 """
 
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ JOB = Table(
     Column("kind", String(63), nullable=False),
     Column("phase", String(63), nullable=False),  # as the monitor saw it
     Column("scenario", Text, nullable=False),
-    Column("heard", Double, nullable=False),  # by whichever of master and monitor
+    Column("heard", Double, nullable=False),  # when the master or the monitor last reported it
     Column("created", Double),
-    Column("reported", Double),  # by the master
+    Column("reported", Double),  # when the master last reported it
     Column("ended", Double),
     Column("completed", Boolean),
     Column("reason", Text, nullable=False),
-    Column("gone", Double),  # since when its object is not there
+    Column("gone", Double),  # since when its object does not exist
     Column(
         "facts", Text, nullable=False
     ),  # protocol.brain.JobDescription; "" before the master's first report
@@ -78,7 +78,7 @@ OOM = Table(
     Column("time", Double, nullable=False),
     PrimaryKeyConstraint(
         "namespace", "uid", "node"
-    ),  # no node runs out of memory twice: another takes its place
+    ),  # a node runs out of memory only once: another one replaces it
     Index("oom_time", "time"),
     sqlite_with_rowid=False,
 )
@@ -88,12 +88,12 @@ PLAN = Table(
     Column("namespace", String(63), nullable=False),
     Column("id", String(128), nullable=False),
     Column("job", String(253), nullable=False),
-    Column("name", String(253), nullable=False),  # of the ScalePlan; "" of an answer of Brain
+    Column("name", String(253), nullable=False),  # of the ScalePlan; "" if the Brain returned the plan
     Column("time", Double, nullable=False),
     Column("phase", String(63), nullable=False),
     Column("reason", Text, nullable=False),
     Column("message", Text, nullable=False),
-    Column("changes", Text, nullable=False),  # a list of lines
+    Column("changes", Text, nullable=False),  # a JSON list of lines
     Column("finished", Double),
     Column("gone", Double),
     PrimaryKeyConstraint("namespace", "id"),
@@ -104,18 +104,18 @@ CLUSTER = Table(
     "cluster",
     METADATA,
     Column("time", Double, primary_key=True),
-    Column("sample", Text, nullable=False),  # seen.ClusterSample
+    Column("sample", Text, nullable=False),  # a ClusterObservation as JSON
 )
 
 
 @dataclass(frozen=True)
 class Upsert:
-    """Rows that are written once or many times.
+    """How rows of a table are inserted or updated.
 
     Attributes:
-        table: whose.
-        updated: columns that the newer row sets; of a row that is there all others stay.
-        learned: columns that the newer row sets if it knows them.
+        table: the table.
+        updated: columns that an update sets; all others keep the values of the existing row.
+        learned: columns that an update sets if the new value is not null.
     """
 
     table: Table
@@ -123,7 +123,7 @@ class Upsert:
     learned: tuple[str, ...] = ()
 
     def statement(self, dialect: Dialect) -> Insert:
-        """For a list of rows."""
+        """The SQL statement for a list of rows."""
         insert = postgresql.insert if dialect.name == "postgresql" else sqlite.insert
         made = insert(self.table)
         keys: Sequence[Column[Any]] = list(self.table.primary_key)
@@ -139,7 +139,7 @@ ENDED_JOB = Upsert(JOB, ("heard", "ended", "completed", "reason"))
 SEEN_JOB = Upsert(
     JOB,
     ("name", "kind", "phase", "heard", "created", "reason", "gone", "seen"),
-    ("ended", "completed"),  # the master may have told it already
+    ("ended", "completed"),  # the master may have reported it already
 )
 NEW_SAMPLE = Upsert(SAMPLE)
 NEW_OOM = Upsert(OOM)
@@ -147,4 +147,4 @@ NEW_PLAN = Upsert(PLAN)
 SEEN_PLAN = Upsert(PLAN, ("phase", "reason", "message", "changes", "finished", "gone"))
 NEW_CLUSTER = Upsert(CLUSTER)
 ORDER = (REPORTED_JOB, ENDED_JOB, NEW_SAMPLE, NEW_OOM, NEW_PLAN, NEW_CLUSTER)
-"""In which one transaction writes: the same for all, so that no two wait for each other."""
+"""Order in which a transaction writes to tables. All use the same order, so that no two block each other."""

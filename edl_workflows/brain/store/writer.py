@@ -1,6 +1,6 @@
 """Group commit: one thread writes, and all writes that wait during a commit form the next transaction.
 
-So an acknowledged write is committed, and a thousand writers share one flush to disk.
+So every acknowledged write is on disk, although a thousand writers may share one flush.
 """
 
 import threading
@@ -20,9 +20,9 @@ from edl_workflows.exceptions import EdlError, UnavailableError
 log = structlog.get_logger(__name__)
 
 MAX_WAITING = 5_000
-"""Writes. Beyond that the store is too slow, and callers are told to retry."""
+"""Most waiting writes. If there are more, the store is too slow, and callers are told to retry."""
 MAX_TOGETHER = 500
-"""Writes per transaction."""
+"""Most writes per transaction."""
 
 Row = Mapping[str, Any]
 Rows = Mapping[Upsert, Sequence[Row]]
@@ -37,10 +37,10 @@ class _Write:
 
 
 class StoreWriter:
-    """Writes in its own thread until `close`.
+    """Writes in a thread of its own until `close`.
 
     Args:
-        engine: of the database.
+        engine: engine of the database.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -53,10 +53,10 @@ class StoreWriter:
         self._thread.start()
 
     def write(self, rows: Rows) -> Future[None]:
-        """Write rows. The future is done when they are durable.
+        """Write rows. The returned future is done when they are durable.
 
         Raises:
-            UnavailableError: too many writes wait already, or the store is closed. The future may also raise
+            UnavailableError: too many writes are waiting, or the store is closed. The future may also raise
                 it, or InvalidError.
         """
         return self._put(_Write(Future(), rows=rows))
@@ -70,7 +70,7 @@ class StoreWriter:
         return self._put(_Write(Future(), work=work))
 
     def close(self) -> None:
-        """Finish the waiting writes, then stop."""
+        """Finish waiting writes, then stop."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -84,12 +84,12 @@ class StoreWriter:
     def _put(self, write: _Write) -> Future[Any]:
         with self._changed:
             if self._closed:
-                raise UnavailableError("the Brain's store is closed: this server ends; ask again")
+                raise UnavailableError("the Brain's store is closed: the server is stopping; retry later")
             if len(self._waiting) >= MAX_WAITING:
                 raise UnavailableError(
-                    f"the Brain's store is behind by {MAX_WAITING} writes; try again later"
+                    f"the Brain's store is too slow: {MAX_WAITING} writes are waiting; retry later"
                 )
-            write.done.set_running_or_notify_cancel()  # who stops waiting for it does not stop it
+            write.done.set_running_or_notify_cancel()  # so that a caller cannot cancel the write
             self._waiting.append(write)
             self._changed.notify_all()
         return write.done
@@ -99,7 +99,7 @@ class StoreWriter:
             self._commit(batch)
 
     def _take(self) -> list[_Write]:
-        """The writes of the next transaction; empty at the end."""
+        """Wait for the writes of the next transaction. Empty when the store is closed."""
         with self._changed:
             while not self._waiting and not self._closed:
                 self._changed.wait()
@@ -116,13 +116,13 @@ class StoreWriter:
                 results = self._execute(connection, batch)
         except UnavailableError as error:
             _fail(batch, error)
-        except Exception as error:  # who waits must learn of it, and the next ones go on
+        except Exception as error:  # passed on to the callers; later writes continue
             if len(batch) > 1:
-                for write in batch:  # one of them is wrong: the others shall not suffer
+                for write in batch:  # one of them may be invalid; the others should succeed
                     self._commit([write])
                 return
             if not isinstance(error, EdlError):
-                log.exception("defect in the store")
+                log.exception("unexpected error in the store")
             _fail(batch, error)
         else:
             for write, result in zip(batch, results, strict=True):

@@ -107,7 +107,7 @@ class PodSituation:
         states: the states of its containers; a container without a state was never started.
         now: the time.
         started_at: when the node accepted the pod.
-        back_off: pause before the first restart; it doubles up to `BACK_OFF_CAP`.
+        back_off: pause before the second restart; it doubles with each further one, up to `BACK_OFF_CAP`.
         failure: a failure that was decided earlier or outside of this module.
         gone: whether the pod no longer exists in the API, so that there is no grace period.
     """

@@ -38,7 +38,7 @@ class WorkerContext:
         events: records events.
         network: assigns addresses and ports.
         launches: prepares the launches of containers.
-        back_off: pause before the first restart of a container.
+        back_off: pause before the second restart of a container.
     """
 
     client: LocalClient

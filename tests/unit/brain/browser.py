@@ -1,4 +1,4 @@
-"""A headless Chromium, told what to do over its DevTools pipe (``--remote-debugging-pipe``): JSON messages,
+"""A headless Chromium that is controlled by its DevTools pipe (``--remote-debugging-pipe``): JSON messages,
 each ended by NUL."""
 
 import base64
@@ -69,7 +69,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         with contextlib.suppress(OSError):
             self._send("Browser.close")
         try:
@@ -82,16 +82,16 @@ class Browser:
         os.close(self._answers)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command to the tab."""
+        """Send one command to the tab."""
         return self._send(method, self._session, **parameters)
 
     def resize(self, width: int, height: int = 900) -> None:
-        """Another size of the tab, in pixels."""
+        """Change the size of the tab, in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
 
     def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a page anew, in a tab of this size, and wait until its script has shown something."""
+        """Load a page in a tab of this size, and wait until its script has shown something."""
         self.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -101,7 +101,7 @@ class Browser:
         self.until("document.body && document.body.dataset.ready")
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is in the page."""
+        """The value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -118,7 +118,7 @@ class Browser:
         return str(self.value(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def texts(self, selector: str) -> list[str]:
-        """The text of each of some elements."""
+        """The texts of all elements that match a selector."""
         found: list[str] = self.value(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText ?? "
             "one.textContent)"
@@ -126,7 +126,7 @@ class Browser:
         return found
 
     def press(self, key: str) -> None:
-        """A key, to whatever has the focus."""
+        """Press a key in the focused element."""
         code = {"Tab": 9, "Enter": 13, "ArrowLeft": 37, "Home": 36}[key]
         more = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
@@ -135,11 +135,11 @@ class Browser:
             )
 
     def write(self, text: str) -> None:
-        """Text, into whatever has the focus."""
+        """Type text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """The page as it looks, as PNG; the whole of it or what is in the window."""
+        """A picture of the whole page or of the window, as PNG."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(found["data"]))
 

@@ -1,4 +1,4 @@
-"""A store as a cluster fills it in some hours, the same each time: for the page's tests and its pictures."""
+"""A store with the data of a cluster over some hours, always the same: for tests and pictures of the page."""
 
 import math
 import random
@@ -31,7 +31,7 @@ _REASONS = (
 
 
 def fill(store: BrainStore, now: float, jobs: int = 12) -> None:
-    """Six hours of a cluster with these jobs."""
+    """Fill the store with six hours of a cluster with these jobs."""
     chance = random.Random(7)
     for index in range(360):
         hours = index / 60
@@ -47,7 +47,7 @@ def fill(store: BrainStore, now: float, jobs: int = 12) -> None:
 
 
 def _plans(job: JobObservation, now: float) -> Iterator[PlanObservation]:
-    """One before each change of the workers, and for the first jobs a migration."""
+    """A plan before each change of the workers, and a migration for the first jobs."""
     begin, end = job.started or now, job.finished or now
     workers = job.replicas["worker"].ready
     for count in range(2, workers + 1):
@@ -80,7 +80,7 @@ def _plan(
 
 
 def _cluster(time: float, hours: float, chance: random.Random) -> ClusterObservation:
-    """After so many hours; in the first of them four nodes are away."""
+    """The cluster after some hours. In the first ones, four nodes are down."""
     nodes = 16 if hours > 1.5 else 12
     cores = nodes * 16.0
     load = 0.62 + 0.2 * math.sin(hours) + 0.05 * math.sin(hours * 7)
@@ -152,7 +152,7 @@ def _facts(job: JobObservation) -> JobDescription:
 
 
 def _samples(job: JobObservation, now: float, chance: random.Random) -> Iterator[JobSample]:
-    """Speed that grows with the workers, and a migration in which it stands."""
+    """Speed that grows with the workers, and a migration during which it is zero."""
     begin, end = job.started or now, job.finished or now
     most = job.replicas["worker"].ready
     step, lost = 0, 2 + 9 * (int(job.uid.removeprefix("uid-")) % 4)

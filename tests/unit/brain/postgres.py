@@ -1,4 +1,5 @@
-"""A PostgreSQL server of Debian's, in a folder of its own, reached by a socket in that folder only."""
+"""A PostgreSQL server from Debian's package, in a folder of its own, which listens only on a socket in that
+folder."""
 
 import contextlib
 import os
@@ -13,15 +14,15 @@ USER = "postgres"
 
 
 def programs() -> Path | None:
-    """The folder of the newest installed version; None where there is none."""
+    """The folder of the newest installed version; None if there is none."""
     found = Path("/usr/lib/postgresql").glob("*/bin/pg_ctl")
     return max((file.parent for file in found), key=lambda folder: int(folder.parent.name), default=None)
 
 
 @contextlib.contextmanager
 def server() -> Iterator[Path]:
-    """A running server; its value is the folder of its socket. It commits as durably as PostgreSQL does by
-    default."""
+    """Run a server. Yields the folder of its socket. Its durability settings are the defaults of
+    PostgreSQL."""
     bin_folder = programs()
     assert bin_folder is not None, "PostgreSQL is needed: apt-get install postgresql"
     folder = Path(tempfile.mkdtemp(prefix="edl-pg-"))  # short: a socket's path has at most 107 characters
@@ -52,7 +53,7 @@ def server() -> Iterator[Path]:
 
 
 def create_database(folder: Path, name: str) -> str:
-    """A fresh database; its URL."""
+    """Create a database. Returns its URL."""
     bin_folder = programs()
     assert bin_folder is not None
     _run(bin_folder / "createdb", "--host", folder, "--username", USER, name)
@@ -60,7 +61,7 @@ def create_database(folder: Path, name: str) -> str:
 
 
 def _run(*words: str | Path) -> None:
-    """As the user who owns the server: PostgreSQL does not run as root."""
+    """Run a program as the user who owns the server: PostgreSQL does not run as root."""
     command = [str(word) for word in words]
     if os.geteuid() == 0:
         command = ["runuser", "-u", USER, "--", *command]

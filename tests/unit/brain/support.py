@@ -1,4 +1,4 @@
-"""Jobs, stores on either database, and a caller for Brain's tests."""
+"""Jobs, stores in both databases, and a client for tests of the Brain."""
 
 import contextlib
 import itertools
@@ -40,14 +40,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[BrainStore]:
-    """A store on each database."""
+    """A store in each kind of database."""
     with BrainStore(database_url) as found:
         yield found
 
 
 @pytest.fixture
 def sqlite_store(tmp_path: Path) -> Iterator[BrainStore]:
-    """A store where the database makes no difference."""
+    """A store for tests in which the database makes no difference."""
     with BrainStore(f"sqlite:///{tmp_path}/brain.db") as found:
         yield found
 
@@ -63,7 +63,7 @@ def facts(uid: str = "uid-1", **more: Any) -> brain.JobDescription:
 
 
 def facts_json(uid: str = "uid-1", **more: Any) -> dict[str, Any]:
-    """The same as a caller writes it."""
+    """`facts` as JSON from a client."""
     return {
         "uid": uid,
         "namespace": "team",
@@ -76,14 +76,14 @@ def facts_json(uid: str = "uid-1", **more: Any) -> dict[str, Any]:
 def sample(
     time: float, step: int = 0, speed: float = 10.0, workers: int = 2, ps_cpu: float = 1.0
 ) -> JobSample:
-    """A job at one moment."""
+    """A sample of a job."""
     nodes = [NodeSample("mnist-edljob-ps-0", "ps", ps_cpu, 2_000.0)]
     nodes += [NodeSample(f"mnist-edljob-worker-{i}", "worker", 2.0, 3_000.0) for i in range(workers)]
     return JobSample(time, step, speed, tuple(nodes))
 
 
 def sample_json(time: float, **more: Any) -> dict[str, Any]:
-    """The same as a caller writes it."""
+    """`sample` as JSON from a client."""
     made = sample(time)
     nodes = [vars(node) for node in made.nodes]
     return {"time": time, "step": made.step, "speed": made.speed, "nodes": nodes} | more
@@ -103,7 +103,7 @@ def tokens_file(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Api:
-    """A Brain as callers see it."""
+    """A Brain as its clients see it."""
 
     url: str
     server: BrainServer
@@ -111,15 +111,15 @@ class Api:
     token: str = TEAM
 
     def as_(self, token: str) -> "Api":
-        """The same with another token."""
+        """The same client with another token."""
         return replace(self, token=token)
 
     def get(self, path: str, **params: Any) -> httpx.Response:
-        """One GET of a path below ``/v1/``."""
+        """Send a GET request for a path below ``/v1/``."""
         return self.http.get(f"{self.url}/v1/{path}", params=params, headers=self._headers)
 
     def post(self, path: str, body: Any) -> httpx.Response:
-        """One POST; `body` is JSON, or bytes as they are."""
+        """Send a POST request; `body` is JSON, or bytes that are sent unchanged."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.http.post(f"{self.url}/v1/{path}", content=content, headers=self._headers)
 
@@ -135,7 +135,7 @@ class Api:
 
 @contextlib.contextmanager
 def running(folder: Path, **options: Any) -> Iterator[Api]:
-    """A Brain over SQLite, asked by a team."""
+    """A Brain with SQLite, called by a team."""
     server = BrainServer(BrainOptions(f"sqlite:///{folder}/brain.db", tokens_file(folder), port=0, **options))
     with httpx.Client(timeout=240) as http, server.serving() as url:
         yield Api(url, server, http)
@@ -150,6 +150,6 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A Brain of all tests of a module that don't mind the others."""
+    """A Brain for all tests of a module that do not depend on its content."""
     with running(tmp_path_factory.mktemp("brain")) as found:
         yield found

@@ -1,4 +1,4 @@
-"""The API over HTTP: who may do what, what is kept, and what wrong input leads to."""
+"""The HTTP API: permissions, storage of reports, and invalid input."""
 
 import time
 import uuid
@@ -17,7 +17,8 @@ QUESTION = {"job": facts_json(), "stage": "job_stage_create"}
 
 
 def test_what_was_acknowledged_is_told(api: Api) -> None:
-    """A reported sample is there as soon as the report is answered; the same report again changes nothing."""
+    """A reported sample is visible as soon as the report is acknowledged; the same report again changes
+    nothing."""
     for _ in range(2):
         answer = api.report(
             sample_json(NOW, step=7),
@@ -34,7 +35,7 @@ def test_what_was_acknowledged_is_told(api: Api) -> None:
 
 
 def test_a_plan_is_answered_and_kept_with_its_reasons(api: Api) -> None:
-    """A new job gets its first nodes; people find the plan once, however often it was asked."""
+    """A new job gets its first nodes. The plan is stored once, however often it was requested."""
     fresh = facts_json(roles={"ps": {"count": 0}, "worker": {"count": 0}})
     for _ in range(2):
         plan = api.post("optimize", QUESTION | {"job": fresh}).json()
@@ -49,7 +50,7 @@ def test_a_plan_is_answered_and_kept_with_its_reasons(api: Api) -> None:
 
 
 def test_plans_follow_from_what_was_reported(api: Api) -> None:
-    """A master that has just started gets its plan from the samples that stand in the store."""
+    """A master that has just started gets a plan from the samples in the store."""
     for i in range(5):
         api.report(sample_json(NOW - 75 + 15 * i, step=i))
     nodes = [
@@ -67,11 +68,12 @@ def test_plans_follow_from_what_was_reported(api: Api) -> None:
 
 
 class TestTenants:
-    """A tenant sees and writes its own jobs only; an operator all."""
+    """A tenant reads and writes only its own jobs; an operator all jobs."""
 
     @pytest.mark.parametrize("token", ["", "wrong", TEAM[:-1], OTHER])
     def test_others_can_t_write(self, shared: Api, token: str) -> None:
-        """Neither report nor ask, whether without a token, with a wrong one or with another tenant's."""
+        """Reports and requests for plans are rejected without a token, with an unknown token and with that of
+        another tenant."""
         job = facts_json("never-written")
         status = 403 if token == OTHER else 401
         stranger = shared.as_(token)
@@ -80,7 +82,7 @@ class TestTenants:
         assert shared.as_(OPERATOR).get("jobs/never-written").status_code == 404
 
     def test_others_can_t_read(self, api: Api) -> None:
-        """A job of another tenant is none."""
+        """A job of another tenant does not exist."""
         api.report(sample_json(NOW))
         api.post("optimize", QUESTION | {"job": facts_json(roles={"worker": {"count": 0}})})
         other = api.as_(OTHER)
@@ -94,7 +96,7 @@ class TestTenants:
             assert seeing.get("plans").json()["total"] == 1
 
     def test_a_stolen_uid_is_another_job(self, api: Api) -> None:
-        """Whoever names another tenant's uid writes to a job of its own namespace, and reads that one."""
+        """A tenant that uses the uid of another tenant's job writes and reads a job in its own namespace."""
         api.report(sample_json(NOW, step=1))
         api.as_(OTHER).report(sample_json(NOW, step=2), job=facts_json(namespace="other"))
         steps = {
@@ -104,7 +106,7 @@ class TestTenants:
         assert steps == {TEAM: [1], OTHER: [2]}
 
     def test_history_stays_in_its_namespace(self, api: Api) -> None:
-        """What other tenants' jobs of the same name used plays no part in a plan."""
+        """Jobs of the same name of other tenants have no influence on a plan."""
         heavy = [
             sample_json(NOW - i, nodes=[{"name": "w", "role": "worker", "cpu": 9, "memory": 60_000}])
             for i in range(5)
@@ -120,7 +122,7 @@ class TestTenants:
         assert ours["groups"]["worker"]["resource"]["memory"] < 60_000
 
     def test_a_token_is_not_repeated(self, api: Api) -> None:
-        """A refusal does not show what was tried."""
+        """An error does not contain the token that was sent."""
         assert "secret-7" not in api.as_("secret-7").get("jobs").text
 
 
@@ -140,7 +142,7 @@ BAD_SAMPLES = {
 
 @pytest.mark.parametrize("bad", BAD_SAMPLES.values(), ids=BAD_SAMPLES)
 def test_a_sample_that_can_t_be_believed_is_left_out(shared: Api, bad: dict[str, Any]) -> None:
-    """The good one beside it is kept, and the receipt says why the other is not."""
+    """Credible samples beside it are stored, and the receipt says why it was rejected."""
     uid = str(uuid.uuid4())
     answer = shared.report(sample_json(NOW), sample_json(NOW - 1) | bad, job=facts_json(uid))
     assert answer.status_code == 200, answer.text
@@ -150,7 +152,7 @@ def test_a_sample_that_can_t_be_believed_is_left_out(shared: Api, bad: dict[str,
 
 
 def test_samples_that_contradict_each_other_are_left_out(api: Api) -> None:
-    """Of two reports of one moment in one message neither is believed."""
+    """If a message has two samples for the same moment, both are rejected."""
     answer = api.report(sample_json(NOW, step=1), sample_json(NOW, step=2)).json()
     assert answer["accepted"] == 0
     assert "contradict" in answer["refused"][0]
@@ -180,7 +182,7 @@ BAD_REPORTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", BAD_REPORTS.values(), ids=BAD_REPORTS)
 def test_a_wrong_report_is_refused(shared: Api, body: Any) -> None:
-    """With the field that is wrong, and nothing is kept."""
+    """The response names the invalid field, and nothing is stored."""
     before = shared.as_(OPERATOR).get("jobs").json()["total"]
     answer = shared.post("metrics", body)
     assert answer.status_code == 422, answer.text
@@ -197,7 +199,7 @@ BAD_QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("more", BAD_QUESTIONS.values(), ids=BAD_QUESTIONS)
 def test_a_wrong_question_is_refused(shared: Api, more: dict[str, Any]) -> None:
-    """As a wrong report."""
+    """Like an invalid report."""
     assert shared.post("optimize", QUESTION | more).status_code == 422
 
 
@@ -215,7 +217,7 @@ STRANGE_QUESTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("stage", ["create", "worker_initial", "ps_initial", "running"])
 @pytest.mark.parametrize("more", STRANGE_QUESTIONS.values(), ids=STRANGE_QUESTIONS)
 def test_a_job_that_makes_no_sense_gets_no_plan(shared: Api, stage: str, more: dict[str, Any]) -> None:
-    """And hears why."""
+    """The response says why."""
     answer = shared.post("optimize", QUESTION | {"stage": f"job_stage_{stage}"} | more)
     assert answer.status_code == 200, answer.text
     assert answer.json()["groups"] == {}
@@ -229,7 +231,7 @@ def _small_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_small_bodies")
 def test_a_body_is_bounded(api: Api) -> None:
-    """A body of 2,000 bytes is refused, with and without a Content-Length."""
+    """A body of 2,000 bytes is rejected, with and without a Content-Length."""
     assert api.post("metrics", b"x" * 2_000).status_code == 413
     headers = {"Authorization": f"Bearer {TEAM}"}
     chunks = (b"x" * 100 for _ in range(20))
@@ -237,7 +239,7 @@ def test_a_body_is_bounded(api: Api) -> None:
 
 
 def test_a_store_that_is_away_is_said(api: Api) -> None:
-    """503 with Retry-After, and the server lives on."""
+    """503 with Retry-After, and the server continues."""
     api.report(sample_json(NOW))
     store = api.server.store
     with store.engine.begin() as connection:
@@ -252,7 +254,7 @@ def test_a_store_that_is_away_is_said(api: Api) -> None:
 
 
 def test_a_corrupt_row_does_not_matter(api: Api) -> None:
-    """What can't be read is left out of plans, of histories and of what people see."""
+    """Damaged rows are left out of plans, of histories and of the web page."""
     api.report(sample_json(NOW), sample_json(NOW - 15))
     api.report(sample_json(NOW), job=facts_json("uid-2"), end={"time": NOW, "completed": True})
     with api.server.store.engine.begin() as connection:

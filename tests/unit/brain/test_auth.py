@@ -1,4 +1,4 @@
-"""Tokens: what the file holds, when it is read, and who is let in."""
+"""Tokens: the content of the file, when it is read, and which requests are admitted."""
 
 import json
 import stat
@@ -12,7 +12,8 @@ from edl_workflows.exceptions import ForbiddenError, InvalidError
 
 
 def test_a_made_token_lets_in(tmp_path: Path) -> None:
-    """As its tenant, to its namespaces; the file has only a hash, and only its owner may read it."""
+    """A created token admits its tenant to its namespaces. The file contains only a hash, and only its owner
+    may read it."""
     file = tmp_path / "tokens.json"
     token, row = auth.new_token("team-a", ["a", "b"])
     auth.add_token(file, row)
@@ -30,7 +31,7 @@ def test_a_made_token_lets_in(tmp_path: Path) -> None:
 
 
 def test_a_tenant_writes_to_its_namespaces() -> None:
-    """An operator to all."""
+    """An operator writes to all."""
     Tenant("team-a", frozenset({"a"})).check("a")
     Tenant("ops").check("a")
     with pytest.raises(ForbiddenError, match="namespace b"):
@@ -38,7 +39,7 @@ def test_a_tenant_writes_to_its_namespaces() -> None:
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    """A new token counts, and a removed one does not, without a restart; a broken file changes nothing."""
+    """New tokens become valid and removed ones invalid without a restart; a broken file changes nothing."""
     file, now = tmp_path / "tokens.json", [0.0]
     first, row = auth.new_token("team-a", ["a"])
     auth.add_token(file, row)
@@ -75,7 +76,7 @@ WRONG_FILES = {
 
 @pytest.mark.parametrize("text", WRONG_FILES.values(), ids=WRONG_FILES)
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
-    """At the start, with what is wrong."""
+    """At the start, with the error."""
     file = tmp_path / "tokens.json"
     file.write_text(text)
     with pytest.raises(InvalidError, match=r"tokens\.json"):
@@ -83,13 +84,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
-    """With its name."""
+    """The error names the file."""
     with pytest.raises(InvalidError, match="nothing-there"):
         TokenFile(tmp_path / "nothing-there")
 
 
 def test_a_wrong_name_makes_no_token() -> None:
-    """Neither of a tenant nor of a namespace."""
+    """Neither for a tenant nor for a namespace."""
     for tenant, namespace in (("team a", "a"), ("a", "A"), ("", "a")):
         with pytest.raises(InvalidError):
             auth.new_token(tenant, [namespace])

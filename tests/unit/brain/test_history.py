@@ -1,4 +1,4 @@
-"""What plans are made from: the shares of a cluster, and who takes part."""
+"""The input of plans: the shares of a cluster, and which jobs get one."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ GIB = 2.0**30
 
 
 def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> StoredJob:
-    """A job whose master reports, and which the monitor sees if it says what its pods take."""
+    """A job whose master reports. If its pods' resources are given, the monitor sees it too."""
     seen = None
     if requests is not None:
         seen = JobObservation(uid, "ElasticJob", "team", "mnist", "Running", requests=requests)
@@ -29,19 +29,19 @@ def stored(uid: str, requests: dict[str, float] | None = None, **more: Any) -> S
 
 
 def held(cpu: float) -> dict[str, float]:
-    """What pods of so many cores ask for, of the size that `role` has."""
+    """The requests of pods with this many cores, each as large as `role`."""
     return {"cpu": cpu, "memory": cpu * 2 * GIB}
 
 
 def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterObservation:
-    """A cluster of so many cores, of which pods ask for some."""
+    """A cluster with this many cores, of which pods request some."""
     return ClusterObservation(
         NOW, allocatable={"cpu": cpu, "memory": 1000 * GIB} | more, requested={"cpu": taken}
     )
 
 
 def test_two_jobs_share_a_cluster() -> None:
-    """What other pods leave is divided between workers of the same size; parameter servers are kept."""
+    """Workers of the same size share what other pods leave; parameter servers are kept."""
     jobs = [stored("a", held(12.0)), stored("b", held(12.0))]
     found = worker_shares(jobs, cluster(48.0, taken=32.0))
     # 48 cores - 8 of others - 2 parameter servers of 4 = 32 cores: 8 workers of 4.
@@ -49,7 +49,7 @@ def test_two_jobs_share_a_cluster() -> None:
 
 
 def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
-    """One whose workers may not change has its count, whatever is fair."""
+    """A job whose workers may not change keeps their number, regardless of fairness."""
     fixed = {"ps": role(), "worker": role(9, auto_scale=False)}
     found = worker_shares(
         [stored("a", held(40.0), roles=fixed), stored("b", held(12.0))], cluster(60.0, taken=52.0)
@@ -58,14 +58,14 @@ def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
 
 
 def test_a_job_can_t_take_by_what_it_says() -> None:
-    """Bounds that begin above what it has do not push the others out."""
+    """Lower bounds above what a job has do not displace other jobs."""
     greedy = {"ps": role(), "worker": role(2, bounds={"count": {"low": 50, "high": 60}})}
     found = worker_shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
     assert found[JobKey("team", "b")] >= 4
 
 
 def test_a_job_that_does_not_exist_takes_nothing(sqlite_store: BrainStore) -> None:
-    """A tenant's reports about jobs that the monitor does not see change nobody's plan, however many they
+    """Reports about jobs that the monitor does not see change no plans of other jobs, however many there
     are."""
     real = {"ps": role(), "worker": role(9)}
     sqlite_store.record(JobReport(facts("real", roles=real)), NOW)
@@ -94,7 +94,7 @@ INVENTED = {
 
 @pytest.mark.parametrize("invented", INVENTED.values(), ids=INVENTED)
 def test_what_is_reserved_is_what_pods_hold(invented: dict[str, Any]) -> None:
-    """A real job of 8 cores can't push out another tenant's by numbers that its pods don't bear out."""
+    """A real job with 8 cores can't displace another tenant's by numbers that its pods do not support."""
     liar = stored("liar", held(8.0), namespace="other", roles=invented)
     honest = stored("honest", held(24.0), roles={"worker": role(6)})
     found = worker_shares([replace(liar, key=JobKey("other", "liar")), honest], cluster(48.0, taken=32.0))
@@ -103,7 +103,7 @@ def test_what_is_reserved_is_what_pods_hold(invented: dict[str, Any]) -> None:
 
 
 def test_many_jobs_of_one_namespace_are_one_tenant() -> None:
-    """However many jobs a namespace has: another one's keeps half of the cluster while both want all of
+    """However many jobs a namespace has, a job in another one gets half of the cluster if both want all of
     it."""
     many = [
         replace(
@@ -117,14 +117,14 @@ def test_many_jobs_of_one_namespace_are_one_tenant() -> None:
 
 
 def test_every_job_may_have_one_worker() -> None:
-    """A job whose first pod finds no room is not told to have none."""
+    """A job whose first pod does not fit may still have one worker."""
     waiting = stored("waiting", {"cpu": 0.0}, roles={"worker": role(1)})
     large = stored("large", held(48.0), roles={"worker": role(12, auto_scale=False)})
     assert worker_shares([waiting, large], cluster(48.0, taken=48.0))[JobKey("team", "waiting")] >= 1
 
 
 def test_without_a_monitor_nothing_is_shared() -> None:
-    """A cluster of which nothing is known, or that offers nothing, limits nobody."""
+    """A cluster that is unknown or has no resources limits no job."""
     assert worker_shares([stored("a")], ClusterObservation(NOW)) == {}
 
 
@@ -150,19 +150,19 @@ CAPACITIES = {
 
 @pytest.mark.parametrize(("jobs", "sample_", "expected"), CAPACITIES.values(), ids=CAPACITIES)
 def test_capacity(jobs: list[StoredJob], sample_: ClusterObservation, expected: dict[str, float]) -> None:
-    """In cores, MiB and pieces."""
+    """In cores, MiB and items."""
     assert shared_capacity(jobs, sample_) == expected
 
 
 def test_a_job_without_sense_has_no_claim() -> None:
-    """No workers, or impossible bounds."""
+    """A job without workers, or with impossible bounds."""
     assert claim_of(stored("a", {}, roles={"ps": role()})) is None
     impossible = {"worker": role(1, bounds={"count": {"low": 9, "high": 2}})}
     assert claim_of(stored("a", {}, roles=impossible)) is None
 
 
 def asked(uid: str, **more: Any) -> OptimizeRequest:
-    """A question about a running job."""
+    """A request for a plan of a running job."""
     job = facts(uid, **more)
     nodes = [
         {"name": f"mnist-edljob-{name}-{i}", "role": name, "id": i, "resource": {"cpu": 4, "memory": 8_192}}
@@ -173,8 +173,8 @@ def asked(uid: str, **more: Any) -> OptimizeRequest:
 
 
 def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
-    """In a full cluster the large job shrinks for the small one, and the reason says so; the small one does
-    not."""
+    """In a full cluster a large job shrinks in favour of a small one and gives the reason; the small one does
+    not shrink."""
     large = {"ps": role(), "worker": role(9)}
     for uid, roles, cores in (("large", large, 40.0), ("small", {"ps": role(), "worker": role(1)}, 8.0)):
         sqlite_store.record(JobReport(facts(uid, roles=roles)), NOW)
@@ -193,7 +193,7 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
 
 
 def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) -> None:
-    """A monitor that ended does not freeze the shares."""
+    """A monitor that has stopped does not freeze the shares."""
     sqlite_store.record(JobReport(facts()), NOW)
     seen = JobObservation("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
     sqlite_store.record_jobs([seen], [], NOW)
@@ -204,7 +204,7 @@ def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) ->
 
 
 def test_history_is_of_former_jobs(sqlite_store: BrainStore) -> None:
-    """A job is told of its own samples and of former ones of its name."""
+    """A plan uses the job's own samples and those of former jobs of its name."""
     former = facts("former")
     sqlite_store.record(JobReport(former, [sample(NOW - 9_000)]), NOW - 9_000)
     sqlite_store.record(JobReport(facts(), [sample(NOW)]), NOW)

@@ -1,4 +1,4 @@
-"""One tenant's calls leave room for the others'."""
+"""The calls of one tenant leave room for those of others."""
 
 import pytest
 
@@ -16,7 +16,7 @@ JOB = JobKey("team", "uid-1")
 
 
 class Clock:
-    """Stands still until it is told to go on."""
+    """A clock that only changes when it is set."""
 
     now = 0.0
 
@@ -26,7 +26,7 @@ class Clock:
 
 
 def test_a_tenant_that_asks_too_often_waits_alone() -> None:
-    """Its calls are refused until time has passed; other tenants' and operators' are not."""
+    """Its calls are rejected for a while; those of other tenants and operators are not."""
     clock = Clock()
     counted = TenantLimits(clock, calls_per_second=10)
     for _ in range(200):
@@ -40,7 +40,7 @@ def test_a_tenant_that_asks_too_often_waits_alone() -> None:
 
 
 def test_a_tenant_that_reports_about_too_many_jobs_waits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New jobs are refused, known ones go on, and a day later there is room again."""
+    """New jobs are rejected, known ones continue, and a day later new ones are possible again."""
     monkeypatch.setattr(limits, "MAX_JOBS", 2)
     clock = Clock()
     counted = TenantLimits(clock)
@@ -54,7 +54,7 @@ def test_a_tenant_that_reports_about_too_many_jobs_waits_alone(monkeypatch: pyte
 
 
 def test_the_api_keeps_to_the_limits(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report and a question beyond the limit answer 503 with Retry-After, and nothing of them is kept."""
+    """Reports and requests beyond the limit get 503 with Retry-After, and are not stored."""
     monkeypatch.setattr(limits, "MAX_JOBS", 1)
     assert api.report().status_code == 200
     second = facts_json("uid-2")
@@ -70,7 +70,8 @@ def test_the_api_keeps_to_the_limits(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_three_thousand_jobs_of_one_tenant_are_served() -> None:
-    """Each reports every 15 seconds and asks every 30, for ten minutes, all of them in the same second."""
+    """Each job reports every 15 seconds and requests a plan every 30, for ten minutes, all in the same
+    second."""
     clock = Clock()
     counted = TenantLimits(clock)
     for second in range(0, 600, 15):
@@ -82,7 +83,7 @@ def test_three_thousand_jobs_of_one_tenant_are_served() -> None:
 
 @pytest.mark.parametrize("path", ["jobs", "jobs/uid-1", "jobs/uid-1/metrics", "plans", "cluster"])
 def test_reading_is_limited_too(path: str, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant that reads too often is answered 503 with Retry-After; operators go on."""
+    """A tenant that reads too often gets 503 with Retry-After; operators do not."""
     api.report()
     monkeypatch.setattr(TenantLimits, "take", _refuse_tenants)
     refused = api.get(path)

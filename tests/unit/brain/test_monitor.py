@@ -104,7 +104,7 @@ Start = Callable[[Memory], ClusterMonitor]
 
 @pytest.fixture
 def start(cluster: Cluster) -> Iterator[Start]:
-    """Starts monitors of the test's namespace; they end with the test."""
+    """Starts monitors for the test's namespace and stops them at its end."""
     running: list[ClusterMonitor] = []
 
     def make(store: Memory) -> ClusterMonitor:
@@ -124,7 +124,7 @@ def plan(name: str = "grow") -> dict[str, Any]:
 
 
 def pod(name: str, job: str) -> dict[str, Any]:
-    """A job's pod of two cores, on a node."""
+    """A pod of a job with two cores, bound to a node."""
     container = {"name": "main", "image": "train:1", "resources": {"requests": {"cpu": "2"}}}
     metadata = {"name": name, "labels": {names.JOB_LABEL: job}}
     spec = {"containers": [container], "nodeName": "n1"}
@@ -132,7 +132,7 @@ def pod(name: str, job: str) -> dict[str, Any]:
 
 
 def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
-    """A job is told when it comes, when it changes, when it ends, and that it is gone."""
+    """A job is recorded when it appears, changes, ends, and is deleted."""
     store = Memory()
     start(store)
 
@@ -158,7 +158,7 @@ def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
 
 
 def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
-    """A job's row follows its pods; the cluster's samples count them."""
+    """A job's row follows its pods; samples of the cluster count them."""
     store = Memory()
     client.create(cluster, elastic_job())
     start(store)
@@ -173,7 +173,7 @@ def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
 
 
 def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
-    """What nodes offer; without a metrics server nothing is said of what they use."""
+    """The resources of nodes are recorded. Without a metrics server their usage is not."""
     store = Memory()
     start(store)
     name = f"node-{cluster.namespace}"
@@ -189,7 +189,7 @@ def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
 
 
 def test_plans_are_told(cluster: Cluster, start: Start) -> None:
-    """With their reason, their phase, and that they are gone."""
+    """With reason and phase, and when they are deleted."""
     store = Memory()
     start(store)
     made = client.create(cluster, plan())
@@ -204,7 +204,7 @@ def test_plans_are_told(cluster: Cluster, start: Start) -> None:
 
 
 def test_what_does_not_change_is_written_once(cluster: Cluster, start: Start) -> None:
-    """Cycles in which nothing happens write samples only."""
+    """Cycles without changes write only samples."""
     store = Memory()
     client.create(cluster, elastic_job())
     start(store)
@@ -214,7 +214,8 @@ def test_what_does_not_change_is_written_once(cluster: Cluster, start: Start) ->
 
 
 def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
-    """What went while no monitor ran is marked by the next one; a job of the same name is another job."""
+    """What was deleted while no monitor ran is marked by the next one; a new job of the same name is another
+    job."""
     store = Memory()
     client.create(cluster, elastic_job("goes"))
     client.create(cluster, elastic_job("again"))
@@ -235,7 +236,7 @@ def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
 
 
 def test_a_store_that_is_away(cluster: Cluster, start: Start) -> None:
-    """What could not be written is written when the store is back, also what went meanwhile."""
+    """What could not be written is written when the store is back, including deletions meanwhile."""
     store = Memory()
     client.create(cluster, elastic_job("goes"))
     monitor = start(store)
@@ -251,7 +252,7 @@ def test_a_store_that_is_away(cluster: Cluster, start: Start) -> None:
 
 
 def test_it_ends(cluster: Cluster, start: Start) -> None:
-    """After `stop` no thread of it is left, and nothing is written."""
+    """After `stop` none of its threads runs, and nothing is written."""
     store = Memory()
     monitor = start(store)
     eventually(lambda: bool(store.samples))
@@ -264,9 +265,8 @@ def test_it_ends(cluster: Cluster, start: Start) -> None:
 
 @pytest.mark.slow
 def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
-    """Without our definitions the cluster is sampled all the same; with them jobs are told; a server that
-    dies and comes back is watched again, and what it lost is marked.
-    """
+    """Without definitions of our kinds, the cluster is still sampled; with them, jobs are recorded. A server
+    that dies and comes back is watched again, and lost objects are marked."""
     server = ApiServerProcess(tmp_path)
     server.start()
     store = Memory()
@@ -298,7 +298,7 @@ def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
 
 
 def test_the_documented_rights() -> None:
-    """They are those of what is watched, and of the one list of what nodes use."""
+    """They are exactly those for the watches and for the list of node metrics."""
     text = (Path(__file__).parents[3] / "docs/how-to/run-brain.md").read_text()
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     (role,) = [block for block in blocks if block["kind"] == "ClusterRole"]
@@ -314,7 +314,7 @@ def test_the_documented_rights() -> None:
 
 
 def test_the_whole_process(cluster: Cluster, tmp_path: Path) -> None:
-    """A Brain that watches shows what there is, and what went; it ends with its threads."""
+    """A Brain with a monitor shows what exists and what was deleted, and stops with all its threads."""
     before, url = set(threading.enumerate()), f"sqlite:///{tmp_path}/brain.db"
     server = BrainServer(
         BrainOptions(url, port=0, monitor=MonitorOptions(cluster.namespace, PERIOD)), cluster
@@ -363,7 +363,7 @@ DIFFERENCES = [
 def test_differences(
     told: dict[str, JobObservation | None], seen: list[JobObservation], changed: list[str], gone: list[str]
 ) -> None:
-    """Only what the store does not know is written."""
+    """Only what the store does not have is written."""
     found = differences(told, seen)
 
     assert ([row.uid for row in found[0]], found[1]) == (changed, gone)
@@ -374,7 +374,8 @@ UIDS = st.sampled_from("abcdef")
 
 @given(st.dictionaries(UIDS, st.none() | st.integers(0, 2)), st.dictionaries(UIDS, st.integers(0, 2)))
 def test_differences_make_the_store_know(known: dict[str, int | None], there: dict[str, int]) -> None:
-    """Written over what was known they give what there is; then there is nothing more to write."""
+    """When differences are written to the store, it has the current state, and there are no more
+    differences."""
     seen = [job(uid, step) for uid, step in there.items()]
     told = {uid: None if step is None else job(uid, step) for uid, step in known.items()}
     changed, gone = differences(told, seen)

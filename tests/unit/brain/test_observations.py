@@ -1,4 +1,4 @@
-"""What the monitor's rows say of manifests."""
+"""The rows that the monitor makes from manifests."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ GIB = 2.0**30
 
 
 def node(name: str, cpu: str = "8", *, ready: str = "True") -> dict[str, Any]:
-    """A node as the API has it."""
+    """A node as the API returns it."""
     status = {
         "allocatable": {"cpu": cpu, "memory": "16Gi"},
         "conditions": [{"type": "Ready", "status": ready}],
@@ -26,7 +26,7 @@ def node(name: str, cpu: str = "8", *, ready: str = "True") -> dict[str, Any]:
 def pod(
     name: str, phase: str = "Running", *, on: str = "n1", job: str = "", **metadata: Any
 ) -> dict[str, Any]:
-    """A pod of one core as the API has it."""
+    """A pod with one core as the API returns it."""
     labels = {names.JOB_LABEL: job} if job else {}
     container = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
     return {
@@ -39,7 +39,7 @@ def pod(
 
 
 def elastic_job(**status: Any) -> dict[str, Any]:
-    """A job that validates."""
+    """A valid job."""
     template = {"spec": {"containers": [{"name": "main", "image": "train:1"}]}}
     metadata = {"name": "mnist", "namespace": "ns", "uid": "u1", "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {
@@ -62,8 +62,8 @@ def plan(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 
 def test_a_sample_counts_what_holds_room() -> None:
-    """Nodes that are ready offer; pods with a node that have not ended hold; pods that are going are in no
-    phase."""
+    """Ready nodes count as capacity; pods that are bound and have not ended count as requests; pods that are
+    being deleted are counted in no phase."""
     pods = [
         pod("runs"),
         pod("starts", "Pending"),
@@ -94,12 +94,12 @@ def test_a_sample_counts_what_holds_room() -> None:
 
 
 def test_no_node_is_a_sample_too() -> None:
-    """Of an empty cluster nothing is offered."""
+    """An empty cluster has no resources."""
     assert ClusterObservation(time=1.0) == observations.sample_cluster([], [], {}, 1.0)
 
 
 def test_a_jobs_pods_are_added_up() -> None:
-    """By the label of its kind, in its namespace; pods that wait or are over hold nothing."""
+    """By the label of its kind and its namespace. Pods that wait or have ended request nothing."""
     pods = [
         pod("a", job="mnist"),
         pod("b", job="mnist"),
@@ -118,14 +118,14 @@ def test_a_jobs_pods_are_added_up() -> None:
 
 
 def test_metrics_are_added_up() -> None:
-    """What nodes use together."""
+    """The total usage of the nodes."""
     found = [{"usage": {"cpu": "250m", "memory": "1Gi"}}, {"usage": {"cpu": "1"}}, {}]
 
     assert observations.total_usage(found) == {"cpu": 1.25, "memory": GIB}
 
 
 def test_a_job_is_told_with_its_plan() -> None:
-    """Phase, replicas, progress and what its optimizer would do; times in Unix seconds."""
+    """Phase, replicas, progress and the plan of its optimizer; times in Unix seconds."""
     seen = observations.observe_job(
         ELASTIC_JOB,
         elastic_job(
@@ -160,14 +160,14 @@ def test_a_job_is_told_with_its_plan() -> None:
 
 @pytest.mark.parametrize("speed", [-1.0, float("inf"), float("nan")], ids=str)
 def test_a_speed_that_none_has_is_no_speed(speed: float) -> None:
-    """Whatever a master wrote, the store gets numbers that can be shown."""
+    """Whatever a master wrote, the store gets numbers that can be displayed."""
     assert (
         observations.observe_job(ELASTIC_JOB, elastic_job(progress={"step": 1, "speed": speed})).speed == 0.0
     )
 
 
 def test_a_job_that_does_not_validate_is_told() -> None:
-    """With the phase that it has, and what is wrong."""
+    """With its phase, and the error."""
     broken = elastic_job(phase="Running")
     broken["spec"]["replicaSpeks"] = {}
 
@@ -178,7 +178,7 @@ def test_a_job_that_does_not_validate_is_told() -> None:
 
 
 def test_texts_are_cut() -> None:
-    """Who writes a manifest can't fill the store."""
+    """The author of a manifest can't fill the store."""
     notes, reasons = ["x" * 5000] * 100, {f"worker-{index}": "y" * 5000 for index in range(100)}
 
     seen = observations.observe_job(
@@ -193,7 +193,7 @@ def test_texts_are_cut() -> None:
 
 
 def test_a_plan_is_told_with_its_reason() -> None:
-    """What it asks for and why; until somebody looks at it, it has no phase."""
+    """Its changes and its reason; it has no phase until an executor has seen it."""
     manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
 
     expected = PlanObservation(
@@ -208,7 +208,7 @@ def test_a_plan_is_told_with_its_reason() -> None:
 
 
 def test_what_only_carries_out_is_not_told() -> None:
-    """An auto plan is how another one is done; one that can't be read is nobody's."""
+    """Auto plans, which carry out other plans, and invalid plans are not recorded."""
     auto = plan({}, labels={names.JOB_LABEL: "mnist", names.SCALE_TYPE_LABEL: names.SCALE_AUTO})
 
     assert observations.observe_plan(auto) is None
@@ -243,13 +243,13 @@ CHANGES = [
 
 @pytest.mark.parametrize(("spec", "lines"), CHANGES)
 def test_changes_in_words(spec: dict[str, Any], lines: list[str]) -> None:
-    """Each part of a plan is a line."""
+    """Each change of a plan is a line."""
     assert lines == observations.describe_changes(ScalePlanSpec.model_validate(spec))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind_is_kept_small(kind: Any) -> None:
-    """Of a job nothing stays but its head and its row, also of one that can't be read."""
+    """Only the identity and the row of a job are kept, even if it is invalid."""
     manifest = {"kind": kind.name, "metadata": {"name": "x", "uid": "u"}, "spec": {"wrong": ["long"] * 1000}}
 
     kept = observations.reducer_of(kind)(manifest)

@@ -1,4 +1,4 @@
-"""The web page in a real browser, before a real Brain over a filled store."""
+"""The web page in a real browser, with a real Brain and a filled store."""
 
 import re
 import time
@@ -30,7 +30,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One for all tests of the file."""
+    """A browser for all tests of the file."""
     made = Browser(tmp_path_factory.mktemp("profile"))
     yield made
     made.close()
@@ -38,7 +38,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts a Brain over a store that a function has filled; its URL."""
+    """Starts a Brain with a store that a function has filled. Returns its URL."""
     with ExitStack() as running:
 
         def start(filled: Callable[[BrainStore], object] = lambda _store: None, **options: Any) -> str:
@@ -61,12 +61,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def again(browser: Browser) -> None:
-    """Let the page ask anew, as it does every few seconds and when it is looked at again."""
+    """Make the page refresh, as it does every few seconds and when its tab becomes visible."""
     browser.value("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def job(name: str, **more: Any) -> JobObservation:
-    """A job that runs."""
+    """A running job."""
     return replace(
         JobObservation(f"uid-{name}", "ElasticJob", "team", name, "Running", created=time.time() - 60), **more
     )
@@ -81,7 +81,7 @@ def plan(name: str, **more: Any) -> PlanObservation:
 
 
 def test_the_cluster_now_and_over_time(browser: Browser, full: str) -> None:
-    """Numbers of now, and curves with units; a resource and a range can be chosen."""
+    """Current figures, and curves with units; a resource and a period can be selected."""
     browser.open(full)
 
     assert browser.texts("#figures dt") == [
@@ -107,7 +107,7 @@ def test_the_cluster_now_and_over_time(browser: Browser, full: str) -> None:
 
 
 def test_jobs_are_listed_by_pages(browser: Browser, full: str) -> None:
-    """A thousand jobs are as many pages as they take; they can be searched, and narrowed to a phase."""
+    """A thousand jobs are split into pages; they can be searched and filtered by phase."""
     browser.open(full)
 
     assert len(browser.texts("#jobs tbody tr")) == 25
@@ -134,7 +134,7 @@ def test_jobs_are_listed_by_pages(browser: Browser, full: str) -> None:
 
 
 def test_a_row_says_what_a_job_does_and_why(browser: Browser, serve: Serve) -> None:
-    """Phase, replicas, speed, step and the reason in words; what nobody knows is a dash."""
+    """Phase, replicas, speed, step and the reason; unknown values are shown as a dash."""
     fails = {"phase": "Failed", "reason": "WorkerFailed", "message": "worker-1 ended with exit code 1"}
     grows = {"speed": 12.34, "step": 45_678, "reasons": {"worker": "more workers pay"}}
 
@@ -149,7 +149,7 @@ def test_a_row_says_what_a_job_does_and_why(browser: Browser, serve: Serve) -> N
 
 
 def test_plans_with_their_reasons(browser: Browser, serve: Serve) -> None:
-    """Each with what it changes, why, how far it is, and what its executor says of it."""
+    """Each with its changes, reason, phase, and the message of its executor."""
     failed = {"phase": "Failed", "message": "rolled back", "reason": "ps-0 is hot", "finished": time.time()}
 
     def filled(store: BrainStore) -> None:
@@ -174,8 +174,8 @@ def test_plans_with_their_reasons(browser: Browser, serve: Serve) -> None:
 
 
 def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
-    """A job's link leads to its past: curves with units and plans as marks, whose values the arrow keys
-    read."""
+    """A job's link leads to its history: curves with units, and plans as marks, whose values can be read with
+    the arrow keys."""
     browser.open(f"{full}/#/jobs/uid-1")
 
     assert browser.text("#job h1") == "search/ctr-daily"
@@ -200,7 +200,7 @@ def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
 
 
 def test_an_empty_store(browser: Browser, serve: Serve) -> None:
-    """Each part says that it is empty, and what would fill it."""
+    """Each section says that it is empty, and what would fill it."""
     browser.open(serve())
 
     assert "Start it with --monitor" in browser.text("#cluster")
@@ -211,7 +211,7 @@ def test_an_empty_store(browser: Browser, serve: Serve) -> None:
 
 
 def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
-    """Whatever stands in a name, a reason or a message is shown as it is, and never run."""
+    """Whatever a name, a reason or a message contains is shown as text and never executed."""
     hostile = job(
         HOSTILE, uid="hostile", reasons={HOSTILE: HOSTILE}, notes=(HOSTILE,), message=HOSTILE, stage=HOSTILE
     )
@@ -231,7 +231,7 @@ def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
 
 
 def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> None:
-    """The policy stops a script and a handler that stand in the document, whoever put them there."""
+    """The policy blocks inline scripts and event handlers, wherever they come from."""
     browser.open(full)
     browser.value(f"document.body.insertAdjacentHTML('beforeend', {HOSTILE!r})")
     browser.value(
@@ -245,8 +245,8 @@ def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> Non
 
 
 def test_a_token_is_asked_for(browser: Browser, serve: Serve, tmp_path: Path) -> None:
-    """Without one nothing is shown; a wrong one is refused in words; the right one stays in the tab, and can
-    be forgotten."""
+    """Without a token nothing is shown, and a wrong one is rejected with a message. The right one is kept for
+    the tab and can be forgotten."""
     row = auth.TokenRow(tenant="operators", namespaces=["*"], sha256=auth.token_digest(TOKEN))
     auth.add_token(tmp_path / "tokens.json", row)
     url = serve(
@@ -276,7 +276,7 @@ def test_a_token_is_asked_for(browser: Browser, serve: Serve, tmp_path: Path) ->
 
 
 def test_a_brain_that_is_away(browser: Browser, tmp_path: Path) -> None:
-    """What was last known stays, with what is wrong; when Brain is back the page goes on."""
+    """The last data stay visible with an error; when the Brain is back, the page continues."""
     options = BrainOptions(database_url=f"sqlite:///{tmp_path}/brain.db", port=0)
     server = BrainServer(options)
     server.store.record_jobs([job("mnist")], [], time.time())
@@ -294,7 +294,7 @@ def test_a_brain_that_is_away(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("uid", ["nobody", "%", "a%2Fb", "..%2F..%2Fplans"])
 def test_a_job_that_nobody_knows(browser: Browser, full: str, uid: str) -> None:
-    """The page says so, and leads back."""
+    """The page says so, and links back."""
     browser.open(f"{full}/#/jobs/{uid}")
 
     assert "Brain can't answer (404)" in browser.text("#problem")
@@ -313,8 +313,7 @@ def test_every_width(browser: Browser, full: str, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/#/jobs/uid-1"])
 def test_everything_has_a_name(browser: Browser, full: str, path: str) -> None:
-    """A screen reader finds a name for each control, headings in order, and tables that are tables at any
-    width."""
+    """A screen reader finds a name for each control, headings in order, and tables at any width."""
     for width in (1280, 390):
         browser.open(full + path, width=width)
         tree = browser.call("Accessibility.getFullAXTree")["nodes"]
@@ -358,7 +357,7 @@ CONTRAST = """(() => {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_contrast(browser: Browser, full: str, *, dark: bool) -> None:
-    """As WCAG 2 AA asks: 4.5 for texts, 3 for lines and dots, on both grounds."""
+    """As WCAG 2 AA requires: 4.5 for text, 3 for lines and dots, on both backgrounds."""
     browser.open(full, dark=dark)
     on_panel, on_ground, lines, bad = browser.value(CONTRAST)
 
@@ -367,8 +366,7 @@ def test_contrast(browser: Browser, full: str, *, dark: bool) -> None:
 
 
 def test_only_its_own_files(serve: Serve) -> None:
-    """Each file that a file of the page names is served, with the policy; nothing is asked of another
-    server."""
+    """All files that the page refers to are served, with the policy, and no other server is contacted."""
     url = serve()
     todo, seen = ["/"], set[str]()
     http = httpx.Client(base_url=url)

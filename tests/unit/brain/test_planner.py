@@ -1,4 +1,4 @@
-"""The process that plans: what it answers, and what becomes of it."""
+"""The planner process: its plans, and its failures."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ NOW = 1_000_000.0
 
 
 def asked() -> OptimizeRequest:
-    """A question about a job with a parameter server and two workers."""
+    """A request for a job with a parameter server and two workers."""
     job = facts()
     nodes = [
         {"name": f"mnist-edljob-{role}-{i}", "role": role, "id": i, "resource": {"cpu": 4, "memory": 8_192}}
@@ -38,7 +38,7 @@ def asked() -> OptimizeRequest:
 
 @pytest.fixture
 def planner(sqlite_store: BrainStore, tmp_path: Path) -> Iterator[PlannerProcess]:
-    """A planner of a store with a job's samples."""
+    """A planner for a store with samples of a job."""
     sqlite_store.record(JobReport(facts(), [sample(NOW - 15.0 * i, 100 - i) for i in range(4)]), NOW)
     made = PlannerProcess(f"sqlite:///{tmp_path}/brain.db")
     yield made
@@ -49,8 +49,8 @@ def planner(sqlite_store: BrainStore, tmp_path: Path) -> Iterator[PlannerProcess
 def test_it_plans_and_is_replaced(
     planner: PlannerProcess, sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its plan is that of the algorithms. When it was killed, or takes too long, one caller is told to ask
-    again, and then a new one plans."""
+    """Its plan is that of the algorithms. When it was killed or takes too long, one caller is told to retry,
+    and then a new process makes plans."""
     histories = PlanInputs(sqlite_store)
     expected = algorithms.optimize_job(question_of(asked()), histories.request(asked(), NOW))
     assert planner.plan(asked(), NOW) == expected
@@ -76,7 +76,7 @@ def test_it_plans_and_is_replaced(
 
 @pytest.mark.slow
 def test_a_store_that_is_away(tmp_path: Path) -> None:
-    """Is an error of the plan, not the process's end."""
+    """The request fails, but the process continues."""
     lost = PlannerProcess(f"sqlite:///{tmp_path}/nowhere/brain.db")
     try:
         with pytest.raises(UnavailableError, match="store"):
@@ -87,7 +87,7 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a_defect_is_one_plan_s(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It becomes an error that says where to look; the process goes on."""
+    """An unexpected error says where to look; the process continues."""
 
     def defect(*_: object) -> None:
         raise ZeroDivisionError

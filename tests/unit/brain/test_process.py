@@ -1,4 +1,4 @@
-"""Brain as a process: `edl brain run` from start to SIGTERM, and what is left after SIGKILL."""
+"""The process `edl brain run` from its start to SIGTERM, and the state after SIGKILL."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
 
 
 def logged(log: Path, event: str, field: str) -> str:
-    """A field of a line of the log, once it is there."""
+    """Wait for a log line and return one of its fields."""
     found: list[str] = []
 
     def look() -> bool:
@@ -72,8 +72,8 @@ def logged(log: Path, event: str, field: str) -> str:
 
 @pytest.mark.slow
 def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) -> None:
-    """A Brain is killed while eight masters report: each sample whose report was answered stands in the
-    store, and the next process begins with it. The process that plans ends, too."""
+    """A Brain is killed while eight masters report. Every acknowledged sample is in the store, and the next
+    process starts with it. The planner process ends too."""
     options = [
         "--database-url",
         database_url,
@@ -135,7 +135,7 @@ def _runs(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_sigterm_ends_it(tmp_path: Path) -> None:
-    """With what was reported in the database; probes and metrics are served until then."""
+    """All reports are in the database; probes and metrics are served until the end."""
     options = ["--database-url", f"sqlite:///{tmp_path}/brain.db", "--no-require-token", "--metrics-port"]
     port = _free_port()
     with process(tmp_path, *options, str(port)) as (running, log):
@@ -163,7 +163,7 @@ def _free_port() -> int:
 
 
 def test_a_token_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a file of tokens the service starts only where nobody wants one."""
+    """Without a tokens file, the service starts only if no tokens are required."""
     assert main(["brain", "run", "--database-url", f"sqlite:///{tmp_path}/brain.db"]) == 2
     assert "--tokens-file" in capsys.readouterr().err
 
@@ -185,14 +185,14 @@ WRONG_OPTIONS = {
 def test_wrong_options(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """End with what is wrong."""
+    """The process exits with an error message."""
     monkeypatch.chdir(tmp_path)
     assert main(["brain", "run", *options]) == 2
     assert capsys.readouterr().err.startswith("edl: ")
 
 
 def test_edl_brain_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The token is printed once, alone on its line; the file has its hash."""
+    """The token is printed once, on a line of its own; the file contains its hash."""
     file = tmp_path / "tokens.json"
     assert main(["brain", "token", "team-a", "-n", "a", "-n", "b", "--tokens-file", str(file)]) == 0
     assert main(["brain", "token", "ops", "--operator", "--tokens-file", str(file)]) == 0
@@ -205,5 +205,5 @@ def test_edl_brain_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("options", [[], ["--operator", "-n", "a"]], ids=["neither", "both"])
 def test_a_token_is_for_namespaces_or_an_operator(options: list[str], tmp_path: Path) -> None:
-    """One of the two has to be said."""
+    """Exactly one of the two must be given."""
     assert main(["brain", "token", "x", *options, "--tokens-file", str(tmp_path / "t")]) == 2

@@ -1,4 +1,4 @@
-"""The store keeps its promises on SQLite and on PostgreSQL."""
+"""The guarantees of the store on SQLite and PostgreSQL."""
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,14 +26,15 @@ NOW = 1_000_000.0
 
 
 def test_the_schema_is_that_of_the_tables(store: BrainStore) -> None:
-    """What the migrations make of an empty database is what the code works with."""
+    """The migrations turn an empty database into the schema that the code uses."""
     with database.reading(store.engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.METADATA) == []
 
 
 def test_migrations_at_the_same_time(database_url: str) -> None:
-    """Several processes that start on an empty database make one schema, and later starts change nothing."""
+    """Several processes that start with an empty database create one schema, and later starts change
+    nothing."""
     engines = [database.connect(database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(database.migrate, engine) for engine in engines]:
@@ -57,7 +58,7 @@ def test_a_newer_schema_is_left_alone(database_url: str) -> None:
 
 
 def test_what_is_recorded_is_read(store: BrainStore) -> None:
-    """Samples in their order, each once; out-of-memory nodes; the end."""
+    """Samples in order and without duplicates, nodes that ran out of memory, and the end."""
     samples = [sample(NOW + i, step=2**63 - 1 - i) for i in range(5)]
     for _ in range(2):
         store.record(JobReport(facts(), samples[::-1], [NodeOom(node="n", time=NOW)]), NOW)
@@ -72,14 +73,14 @@ def test_what_is_recorded_is_read(store: BrainStore) -> None:
 
 
 def test_another_sample_of_the_same_moment_changes_nothing(store: BrainStore) -> None:
-    """What was acknowledged first stays."""
+    """The sample that was acknowledged first stays."""
     store.record(JobReport(facts(), [sample(NOW, step=1)]), NOW)
     store.record(JobReport(facts(), [sample(NOW, step=2)]), NOW)
     assert [one.step for one in store.samples(KEY, 9)] == [1]
 
 
 def test_connections_that_were_cut(database_url: str) -> None:
-    """A PostgreSQL that was restarted is connected to again."""
+    """After a restart of PostgreSQL, the store reconnects."""
     if database_url.startswith("sqlite"):
         return
     other = database.connect(database_url)
@@ -97,7 +98,7 @@ def test_connections_that_were_cut(database_url: str) -> None:
 
 
 def test_many_write_at_the_same_time(store: BrainStore) -> None:
-    """Each report is there when its call returns, and none is lost."""
+    """Each report is stored when its call returns, and none is lost."""
 
     def write(number: int) -> None:
         key = JobKey("team", f"uid-{number}")
@@ -111,7 +112,7 @@ def test_many_write_at_the_same_time(store: BrainStore) -> None:
 
 
 def test_writes_that_wait_share_a_transaction(store: BrainStore) -> None:
-    """While one transaction lasts, what comes meanwhile becomes the next one; one wrong row does not harm the
+    """Writes that arrive during a transaction form the next one; an invalid row does not affect the
     others."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -134,7 +135,7 @@ def test_writes_that_wait_share_a_transaction(store: BrainStore) -> None:
 
 
 def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More writes than may wait are refused at once, and those that wait are carried out."""
+    """Writes beyond the limit are rejected at once, and the waiting ones are carried out."""
     monkeypatch.setattr("edl_workflows.brain.store.writer.MAX_WAITING", 3)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -145,7 +146,7 @@ def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: p
     sqlite_store._writer.call(slow)
     assert begun.wait(30)
     waiting = [sqlite_store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(3)]
-    with pytest.raises(UnavailableError, match="behind"):
+    with pytest.raises(UnavailableError, match="writes are waiting"):
         sqlite_store.submit(JobReport(facts()), NOW)
     go_on.set()
     for done in waiting:
@@ -153,7 +154,7 @@ def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: p
 
 
 def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
-    """And takes no more."""
+    """It accepts no more writes."""
     store = BrainStore(database_url)
     done = [store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(50)]
     store.close()
@@ -165,7 +166,8 @@ def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
 
 
 def test_former_jobs(store: BrainStore) -> None:
-    """Of the same namespace and scenario, ended lately or silent for long; with their newest samples."""
+    """Jobs of the same namespace and scenario that have ended recently or do not report any more, with their
+    newest samples."""
     end = JobEnd(time=NOW, completed=True)
     rows = {
         "ended": facts("ended"),
@@ -193,8 +195,8 @@ def test_former_jobs(store: BrainStore) -> None:
 
 
 def test_running_jobs(store: BrainStore) -> None:
-    """Those that the monitor sees, that reported lately and have not ended; not those that only a report
-    tells of."""
+    """Jobs that the monitor sees, that reported recently and have not ended; not jobs that are only known
+    from reports."""
     seen = [
         JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")
     ]
@@ -207,7 +209,7 @@ def test_running_jobs(store: BrainStore) -> None:
 
 
 def test_what_the_monitor_sees(store: BrainStore) -> None:
-    """Jobs and plans are open until they are gone, and what a master reported of a job stays beside it."""
+    """Jobs and plans are open until they are deleted; what a master has reported about a job is kept."""
     store.record(JobReport(facts(), [sample(NOW)]), NOW)
     jobs = [JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
     store.record_jobs(jobs, [], NOW)
@@ -231,7 +233,7 @@ def test_what_the_monitor_sees(store: BrainStore) -> None:
 
 
 def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
-    """What stands in a manifest is kept without what only some encodings have."""
+    """Texts of manifests are stored without characters that not all databases support."""
     text = "a\0b\nc\u00fc" * 1_000
     store.record_jobs(
         [JobObservation("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW
@@ -246,7 +248,7 @@ def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
 
 
 def test_answers_of_brain(store: BrainStore) -> None:
-    """The last one of a job is known."""
+    """The last plan of a job can be read."""
     assert store.last_answer("team", "mnist") is None
     store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 2 nodes",), "first"))
     store.record_answer(PlanAnswer("b", "team", "mnist", NOW + 1, ("worker: 3 nodes",), "second"))
@@ -254,7 +256,7 @@ def test_answers_of_brain(store: BrainStore) -> None:
 
 
 def test_old_rows_go(store: BrainStore) -> None:
-    """Samples of the last hour stay, one in ten minutes of those before, nothing from before the last day."""
+    """Samples of the last hour stay, one in ten minutes of older ones, and none that are older than a day."""
     now = 1_000_000_000.0
     options = RetentionOptions(days=1)
     times = [now - i * 60 for i in range(3_000)]
@@ -289,14 +291,14 @@ WRONG_URLS = ("mysql://h/db", "brain.db", "sqlite://", "", "postgresql+asyncpg:/
 
 @pytest.mark.parametrize("url", WRONG_URLS)
 def test_a_url_that_is_no_database(url: str) -> None:
-    """Is refused in words."""
+    """It is rejected with a message."""
     with pytest.raises(InvalidError):
         database.parse_url(url)
 
 
 @pytest.mark.parametrize("url", ["postgresql://u:secret-7@127.0.0.1:1/db", "sqlite:////nowhere/brain.db"])
 def test_a_database_that_is_away(url: str) -> None:
-    """Is said, without the password."""
+    """The error does not contain the password."""
     with pytest.raises(UnavailableError) as caught:
         BrainStore(url)
     assert "secret-7" not in str(caught.value)

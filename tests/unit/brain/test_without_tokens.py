@@ -1,4 +1,4 @@
-"""A Brain without tokens answers no web page that somebody else wrote."""
+"""A Brain without tokens rejects requests of foreign web pages."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Asks a Brain that requires no token."""
+    """A client of a Brain that requires no token."""
     folder = tmp_path_factory.mktemp("open-brain")
     server = BrainServer(
         BrainOptions(f"sqlite:///{folder}/brain.db", port=0, allowed_hosts=("Brain.corp.example",))
@@ -29,7 +29,7 @@ def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "svc.evil.example", ""]
 )
 def test_a_name_of_somebody_else_s_is_refused(http: httpx.Client, host: str) -> None:
-    """A page whose name was made to lead to this address (DNS rebinding) reads and writes nothing."""
+    """A page whose host name resolves to this address (DNS rebinding) can neither read nor write."""
     for method in ("GET", "POST"):
         answer = http.request(method, "/v1/jobs", headers={"Host": host, **JSON})
         assert answer.status_code in (400, 421), answer.text
@@ -49,7 +49,7 @@ def test_a_name_of_somebody_else_s_is_refused(http: httpx.Client, host: str) -> 
     ],
 )
 def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> None:
-    """As masters and people reach it."""
+    """Masters and people reach the Brain by these."""
     assert http.get("/v1/jobs", headers={"Host": host}).status_code == 200
 
 
@@ -58,7 +58,7 @@ def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> N
 )
 @pytest.mark.parametrize("path", ["/v1/metrics", "/v1/optimize"])
 def test_a_form_of_another_page_is_refused(http: httpx.Client, path: str, kind: str | None) -> None:
-    """What browsers post to other sites without asking is not read."""
+    """Bodies that browsers post to other sites without a preflight are rejected."""
     headers = {"Content-Type": kind} if kind else {}
     assert http.post(path, content=b"{}", headers=headers).status_code == 415
 
@@ -71,6 +71,6 @@ def test_json_is_read(http: httpx.Client) -> None:
 
 
 def test_where_tokens_are_required_the_token_counts(api: Api) -> None:
-    """A page elsewhere does not have it: an ingress may call Brain by any name."""
+    """A foreign page does not have the token, so an ingress may use any host name."""
     headers = {"Authorization": f"Bearer {api.token}", "Host": "brain.example"}
     assert api.http.get(f"{api.url}/v1/jobs", headers=headers).status_code == 200

@@ -1,6 +1,5 @@
-"""The admission policies as manifests; what they refuse is shown on a real API server
-(``tests/cluster/test_admission.py``).
-"""
+"""The admission policies as manifests. What they reject is tested on a real API server
+(``tests/cluster/test_admission.py``)."""
 
 import json
 from typing import Any
@@ -21,7 +20,7 @@ def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("jobs_namespace", ["", "training"])
 def test_each_policy_is_bound_and_denies(jobs_namespace: str) -> None:
-    """A policy without a binding does nothing; one for a single namespace leaves the others alone."""
+    """A policy without a binding has no effect; one for a single namespace leaves others alone."""
     options = InstallOptions(IMAGE, jobs_namespace=jobs_namespace)
     policies = of_kind(options, "ValidatingAdmissionPolicy")
     bindings = of_kind(options, "ValidatingAdmissionPolicyBinding")
@@ -34,7 +33,7 @@ def test_each_policy_is_bound_and_denies(jobs_namespace: str) -> None:
 
 
 def test_all_kinds_of_the_installation_are_guarded() -> None:
-    """Every job kind that is reconciled is named in the policies, and no other."""
+    """The policies name exactly the job kinds that are reconciled."""
     text = json.dumps(of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy"))
     jobs = [kind for kind in KINDS if kind.view is not None]
     assert all(f"'{kind.name}'" in text and kind.labels[0] in text for kind in jobs)
@@ -43,7 +42,7 @@ def test_all_kinds_of_the_installation_are_guarded() -> None:
 
 
 def test_a_change_of_any_label_that_marks_a_jobs_pod_is_looked_at() -> None:
-    """A pod of another operator can't join a TFJob later, by an edit of the operator's label alone."""
+    """A pod of another operator can't join a TFJob later by a change of the operator's label only."""
     policies = of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy")
     labels = next(one for one in policies if one["metadata"]["name"] == "edl-job-labels")
     newly = next(one for one in labels["spec"]["matchConditions"] if one["name"] == "newly")["expression"]
@@ -60,6 +59,6 @@ def test_they_can_be_left_out() -> None:
 
 
 def test_a_masters_account_is_a_name() -> None:
-    """It stands in an expression that the API server evaluates: nothing else gets in."""
-    with pytest.raises(InvalidError, match="no name of a ServiceAccount"):
+    """The account is part of an expression that the API server evaluates, so only valid names are allowed."""
+    with pytest.raises(InvalidError, match="not a valid name of a ServiceAccount"):
         InstallOptions(IMAGE, master_accounts=("a' || true || 'b",))

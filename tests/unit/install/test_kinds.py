@@ -1,4 +1,4 @@
-"""An installation of some kinds only."""
+"""An installation for some kinds only."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def definitions(objects: list[dict[str, Any]]) -> set[str]:
 
 
 def rules(objects: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """Resource → verbs of the controller."""
+    """The verbs of the controller for each resource."""
     (role,) = (o for o in objects if o["kind"] == "ClusterRole" and o["metadata"]["name"] == names.CONTROLLER)
     return {one["resources"][0]: one["verbs"] for one in role["rules"]}
 
@@ -35,9 +35,8 @@ def command(objects: list[dict[str, Any]]) -> list[str]:
 
 
 def test_all_kinds_unless_some_are_named() -> None:
-    """Without a choice everything is installed, and a later version's kinds, too: the controller is not told
-    names.
-    """
+    """By default everything is installed, including kinds of later versions, because the controller gets no
+    list of kinds."""
     objects = installed()
 
     assert definitions(objects) == {kind.name for kind in KINDS}
@@ -45,9 +44,8 @@ def test_all_kinds_unless_some_are_named() -> None:
 
 
 def test_definitions_rights_and_controller_follow_the_choice() -> None:
-    """Where Kubeflow's operator serves TFJobs, nothing of them is touched; the controller is told what is
-    left to it.
-    """
+    """Where Kubeflow's operator handles TFJobs, the installation does not touch them, and the controller gets
+    the list of the other kinds."""
     objects = installed("ElasticJob", "ScalePlan")
 
     assert definitions(objects) == {"ElasticJob", "ScalePlan"}
@@ -58,7 +56,7 @@ def test_definitions_rights_and_controller_follow_the_choice() -> None:
 
 
 def test_only_who_makes_masters_makes_roles() -> None:
-    """A controller without ElasticJobs neither reads Secrets nor makes Roles."""
+    """A controller without ElasticJobs neither reads Secrets nor creates Roles."""
     found = rules(installed("TFJob"))
 
     assert not {"roles", "rolebindings", "secrets", "elasticjobs"} & set(found)
@@ -74,7 +72,7 @@ def test_only_who_makes_masters_makes_roles() -> None:
     ],
 )
 def test_a_choice_that_cannot_work_is_refused(kinds: tuple[str, ...], message: str) -> None:
-    """An unknown kind, and half of a pair that works together only."""
+    """Unknown kinds, and only one of two kinds that need each other."""
     with pytest.raises(InvalidError, match=message):
         InstallOptions(image=IMAGE, kinds=kinds)
 
@@ -86,7 +84,7 @@ def test_a_di_server_without_di_jobs_is_refused() -> None:
 
 
 def test_the_option_takes_names_between_commas() -> None:
-    """As a user writes them, with blanks."""
+    """Including blanks, as users write them."""
     from typer.testing import CliRunner
 
     from edl_workflows.cli.install import app

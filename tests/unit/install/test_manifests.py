@@ -1,4 +1,4 @@
-"""What holds of every installation."""
+"""Laws of every installation."""
 
 import itertools
 from pathlib import Path
@@ -37,7 +37,7 @@ OPTIONS = [
 
 
 def described(options: InstallOptions) -> str:
-    """The same name in each process: the order of a set is not."""
+    """An id that is the same in each process, although the order of a set is not."""
     parts = [options.jobs_namespace, options.pull_policy, *options.pull_secrets, *sorted(options.parts)]
     return "-".join(part for part in parts if part) or "plain"
 
@@ -59,7 +59,8 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_text_is_the_objects(options: InstallOptions) -> None:
-    """The printed YAML holds exactly the objects, the same each time, each name once, without anchors."""
+    """The printed YAML contains exactly the objects, is reproducible, has each name once, and has no
+    anchors."""
     objects = installation_manifests(options)
     text = render_manifests(objects)
 
@@ -73,9 +74,8 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_what_is_named_is_there(options: InstallOptions) -> None:
-    """A role is bound after it was made, and an account, a config and an own namespace are there before who
-    uses them.
-    """
+    """Roles come before their bindings, and accounts, configurations and namespaces before the objects that
+    use them."""
     seen: set[tuple[str, str, str]] = set()
     for one in installation_manifests(options):
         namespace = one["metadata"].get("namespace", "")
@@ -101,9 +101,8 @@ def test_what_is_named_is_there(options: InstallOptions) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) -> None:
-    """Each Deployment's pods are those that its Service, its NetworkPolicy and its budget mean, on the port
-    it serves.
-    """
+    """The Service, the NetworkPolicy and the budget of each Deployment select its pods, with the right
+    port."""
     deployments = of_kind(options, "Deployment")
     assert len(deployments) == 1 + len(options.parts)
     for one in deployments:
@@ -127,9 +126,8 @@ def test_services_policies_and_budgets_select_the_pods(options: InstallOptions) 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> None:
-    """The API server lets nobody pass on a right that he lacks: the controller's role covers every
-    master's.
-    """
+    """Kubernetes lets no identity grant permissions that it lacks, so the controller's role includes those of
+    every master."""
     role = next(
         r
         for kind in ("ClusterRole", "Role")
@@ -142,9 +140,8 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
 
 
 def test_the_autoscaler_gets_what_it_needs() -> None:
-    """Its flag and the rights to edit elastic jobs and to see nodes; nobody has these without it; not for one
-    namespace.
-    """
+    """Its option, and permissions to update elastic jobs and to read nodes. Without it no component has
+    these; it is rejected for a single namespace."""
     plain, scaled = (
         InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
     )
@@ -162,7 +159,8 @@ def test_the_autoscaler_gets_what_it_needs() -> None:
 
 
 def test_an_elastic_job_is_changed_by_plans_alone() -> None:
-    """The autoscaler may not edit one; that the controller may create plans besides is for its masters."""
+    """The autoscaler may not update ElasticJobs; the controller's permission to create plans is needed by its
+    masters anyway."""
     rows = InstallOptions(image=IMAGE, kinds=("ElasticJob", "ScalePlan"), autoscaler=True).rows
     ours = {one for one in rights(rbac.autoscaler_rules(rows)) if one[0]}
 
@@ -175,7 +173,7 @@ def _controllers(options: InstallOptions) -> set[tuple[str, str, str]]:
 
 
 def test_one_namespace_gets_no_rights_in_others() -> None:
-    """With a namespace for jobs nobody of the installation has cluster-wide rights."""
+    """With a single namespace for jobs, no component has cluster-wide permissions."""
     options = InstallOptions(image=IMAGE, jobs_namespace="training", parts=frozenset(InstallPart))
 
     assert not of_kind(options, "ClusterRoleBinding")
@@ -184,7 +182,7 @@ def test_one_namespace_gets_no_rights_in_others() -> None:
 
 @pytest.mark.parametrize("name", [rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER])
 def test_roles_of_people_touch_no_pods_secrets_or_roles(name: str) -> None:
-    """Whoever runs pipelines changes jobs and plans, and nothing else."""
+    """Users who run pipelines may change jobs and plans, and nothing else."""
     role = next(r for r in of_kind(OPTIONS[0], "ClusterRole") if r["metadata"]["name"] == name)
     ours = {(kind.source.api.group, kind.source.api.plural) for kind in KINDS}
     others = {one for one in rights(role["rules"]) if one[:2] not in ours}
@@ -194,7 +192,7 @@ def test_roles_of_people_touch_no_pods_secrets_or_roles(name: str) -> None:
 
 
 def test_a_changed_master_template_makes_new_pods() -> None:
-    """The controller reads its config at the start, so another config is another pod template."""
+    """The controller reads its configuration at the start, so a change of it changes the pod template."""
     plain, other = (
         of_kind(InstallOptions(image=IMAGE, pull_secrets=secrets), "Deployment")[0]
         for secrets in ((), ("registry",))
@@ -205,7 +203,7 @@ def test_a_changed_master_template_makes_new_pods() -> None:
 
 
 def test_masters_get_the_images_pull_settings() -> None:
-    """A private registry's secret and the pull policy hold for masters as for the controller."""
+    """The Secret of a private registry and the pull policy apply to masters as to the controller."""
     options = InstallOptions(image=IMAGE, pull_policy=PullPolicy.NEVER, pull_secrets=("registry",))
     config = of_kind(options, "ConfigMap")[0]["data"][workloads.MASTER_TEMPLATE]
     master = yaml.safe_load(config)["spec"]
@@ -217,7 +215,8 @@ def test_masters_get_the_images_pull_settings() -> None:
 
 
 def test_definitions_are_those_that_crds_prints() -> None:
-    """`edl install` and `edl crds print` give the same definitions, but for the installation's label."""
+    """`edl install` and `edl crds print` give the same definitions, except for the label of the
+    installation."""
     installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
     printed = [yaml.safe_load(text) for _, text in crds.definitions()]
     for one in printed:
@@ -227,9 +226,8 @@ def test_definitions_are_those_that_crds_prints() -> None:
 
 
 def test_the_di_server_is_where_jobs_look_for_it() -> None:
-    """The controller tells programs the address of its Service; it reads no Secrets, and only jobs' pods may
-    call it.
-    """
+    """Programs get the address of its Service from the controller. It reads no Secrets, and only pods of jobs
+    may call it."""
     objects = installation_manifests(InstallOptions(image=IMAGE, parts=frozenset({InstallPart.DI_SERVER})))
     controller, server = (one for one in objects if one["kind"] == "Deployment")
     command = controller["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -248,7 +246,7 @@ def test_the_di_server_is_where_jobs_look_for_it() -> None:
 
 
 def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any]]:
-    """An installation with Brain, its Deployment's spec, and its container."""
+    """An installation with the Brain: all objects, the pod spec of its Deployment, and its container."""
     made = InstallOptions(image=IMAGE, parts=frozenset({InstallPart.BRAIN}), **options)
     found = next(o for o in of_kind(made, "Deployment") if o["metadata"]["name"] == names.BRAIN)
     container = found["spec"]["template"]["spec"]["containers"][0]
@@ -256,7 +254,7 @@ def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any
 
 
 def test_brain_is_where_masters_look_for_it() -> None:
-    """Its Service leads to its API, which masters' pods of any namespace may call; the tokens come from a
+    """Its Service leads to its API, which pods of masters in any namespace may call; the tokens come from a
     Secret of its name."""
     options, spec, container = brain()
     service = next(o for o in of_kind(options, "Service") if o["metadata"]["name"] == names.BRAIN)
@@ -277,7 +275,7 @@ def test_brain_is_where_masters_look_for_it() -> None:
 
 
 def test_brain_keeps_its_store_on_a_volume() -> None:
-    """SQLite on a claim of its own that its user may write to; never two Brains on it."""
+    """SQLite on a claim that its user may write to, and never two Brains on it."""
     options, spec, container = brain()
     (claim,) = of_kind(options, "PersistentVolumeClaim")
     (mount,) = (one for one in container["volumeMounts"] if not one["readOnly"])
@@ -290,7 +288,7 @@ def test_brain_keeps_its_store_on_a_volume() -> None:
 
 
 def test_brain_reads_a_database_s_url_from_a_secret() -> None:
-    """With PostgreSQL there is no volume, and no manifest holds the password."""
+    """With PostgreSQL there is no volume, and no manifest contains the password."""
     options, _, container = brain(brain_database_secret="postgres")
     (variable,) = container["env"]
 
@@ -303,8 +301,8 @@ def test_brain_reads_a_database_s_url_from_a_secret() -> None:
 
 
 def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, tmp_path: Path) -> None:
-    """It lists and watches what the monitor's informers do, and lists the nodes' metrics; in an installation
-    for one namespace there is no monitor, and the pod has no token of the API server."""
+    """It may list and watch what the monitor's informers do, and list the metrics of nodes. In an
+    installation for a single namespace there is no monitor, and the pod has no token for the API server."""
     config = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -328,7 +326,8 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, t
 
 
 def test_nodes_are_read_where_all_namespaces_are_served() -> None:
-    """Who places preemptible jobs sees the nodes; in an installation without DIJobs nobody does."""
+    """A controller that places preemptible jobs may read nodes; in an installation without DIJobs no
+    component may."""
 
     def reads_nodes(**options: Any) -> bool:
         roles = of_kind(InstallOptions(image=IMAGE, **options), "ClusterRole")
@@ -340,7 +339,7 @@ def test_nodes_are_read_where_all_namespaces_are_served() -> None:
 
 
 def test_the_agent_has_its_lease() -> None:
-    """The agent may take the Lease that it asks for."""
+    """The agent may use the Lease that it asks for."""
     assert argo_agent.LEASE == rbac.ARGO_AGENT
 
 
@@ -361,6 +360,6 @@ def test_the_agent_has_its_lease() -> None:
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:
-    """A value that no cluster would take is refused with its name."""
+    """A value that no cluster would accept is rejected with its name."""
     with pytest.raises(InvalidError, match=complaint):
         InstallOptions(**({"image": IMAGE} | wrong))

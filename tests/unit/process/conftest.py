@@ -1,4 +1,4 @@
-"""An API server with our kinds, and a namespace for each test."""
+"""An API server with the kinds of this package, and a namespace for each test."""
 
 from tests.airflow import support
 

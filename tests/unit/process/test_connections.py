@@ -1,4 +1,4 @@
-"""Clients of our HTTP servers that connect and send nothing, send too much, or do not read the answer."""
+"""Clients of our HTTP servers that send nothing, send too much, or do not read the response."""
 
 import asyncio
 import contextlib
@@ -28,12 +28,12 @@ TOLD = b"GET / HTTP/1.1\r\nHost: here\r\n"
 
 
 async def answer(request: Request) -> PlainTextResponse:
-    """Says how long the body was."""
+    """Returns the length of the body."""
     return PlainTextResponse(str(len(await request.body())))
 
 
 async def flood(_request: Request) -> StreamingResponse:
-    """More than any client's buffers hold."""
+    """A response that is larger than the buffers of any client."""
 
     async def blocks() -> AsyncIterator[bytes]:
         for _ in range(1024):
@@ -46,7 +46,7 @@ LARGE = 64 * 2**20
 
 
 async def large(_request: Request) -> PlainTextResponse:
-    """An answer that the server has as a whole."""
+    """A response that the server has completely in memory."""
     return PlainTextResponse(bytes(LARGE))
 
 
@@ -63,7 +63,7 @@ def server() -> Iterator[tuple[str, int]]:
 
 
 def ask(address: tuple[str, int]) -> int:
-    """The status of the answer to a well-behaved client."""
+    """The status of the response to a well-behaved client."""
     client = http.client.HTTPConnection(*address, timeout=DEADLINE)
     with contextlib.closing(client):
         client.request("GET", "/")
@@ -71,7 +71,7 @@ def ask(address: tuple[str, int]) -> int:
 
 
 def ended(client: socket.socket) -> bytes:
-    """What the server says before it closes the connection; fails if it does not close it."""
+    """What the server sends before it closes the connection. Fails if it does not close it."""
     client.settimeout(DEADLINE)
     said = bytearray()
     with contextlib.suppress(ConnectionError):
@@ -81,7 +81,7 @@ def ended(client: socket.socket) -> bytes:
 
 
 def sent_until_cut(client: socket.socket, piece: bytes, most: int) -> int:
-    """Bytes that the server takes of an endless stream before it cuts the connection."""
+    """The number of bytes of an endless stream that the server reads before it closes the connection."""
     client.settimeout(DEADLINE)
     sent = 0
     with contextlib.suppress(ConnectionError):
@@ -114,8 +114,8 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize("part", ENDLESS)
 def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
-    """No part of a request but its body can take the server's memory: the connection is cut, others are
-    answered."""
+    """No part of a request except its body can use up memory: the connection is closed, and other clients are
+    served."""
     begin, piece = ENDLESS[part]
     with socket.create_connection(server) as client:
         client.sendall(begin)
@@ -129,14 +129,14 @@ def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_answered(server: tuple[str, int]) -> None:
-    """With the status that says so, as long as it is sent at once."""
+    """With the status for that, if it is sent at once."""
     with socket.create_connection(server) as client:
         client.sendall(TOLD + b"X: " + b"x" * http_protocol.MAX_HEAD_BYTES + b"\r\n\r\n")
         assert ended(client).startswith(b"HTTP/1.1 431 ")
 
 
 def test_large_heads_and_bodies_in_many_chunks_pass(server: tuple[str, int]) -> None:
-    """The bounds are far from what clients send: a header of 16 KiB, and a body in chunks of one byte."""
+    """The limits are far above what clients send: a header of 16 KiB, and a body in chunks of one byte."""
     with socket.create_connection(server) as client:
         client.sendall(
             b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
@@ -146,7 +146,7 @@ def test_large_heads_and_bodies_in_many_chunks_pass(server: tuple[str, int]) -> 
 
 
 def test_silent_connections_make_room() -> None:
-    """When as many connections are open as may be, the one that has waited longest gives way to a new one."""
+    """At the limit of connections, the one that has waited longest is dropped for a new one."""
     with running(limit=4) as (server, address):
         silent = [socket.create_connection(address) for _ in range(12)]
         try:
@@ -159,8 +159,7 @@ def test_silent_connections_make_room() -> None:
 
 
 def test_busy_connections_are_kept() -> None:
-    """Connections whose requests are being answered are not dropped: new ones are refused, until there is
-    room."""
+    """Connections with a request in progress are not dropped: new ones are refused until there is room."""
     with running(limit=2) as (server, address), contextlib.ExitStack() as clients:
         busy = [clients.enter_context(socket.create_connection(address)) for _ in range(2)]
         for client in busy:
@@ -185,7 +184,7 @@ LATE: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("owed", LATE)
 def test_late_clients_are_dropped(monkeypatch: pytest.MonkeyPatch, owed: str) -> None:
-    """Whatever a client owes, it has a while for it; then its connection is closed."""
+    """Clients have a limited time for each part of a request; then the connection is closed."""
     limit, said = LATE[owed]
     monkeypatch.setattr(http_protocol, limit, 0.5)
     monkeypatch.setattr("edl_workflows.process.http.REQUEST_SECONDS", http_protocol.REQUEST_SECONDS)
@@ -197,7 +196,7 @@ def test_late_clients_are_dropped(monkeypatch: pytest.MonkeyPatch, owed: str) ->
 
 
 def test_a_slow_client_gets_its_answer(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that goes on reading is waited for, however long the whole takes."""
+    """A client that continues to read gets the whole response, however long it takes."""
     monkeypatch.setattr(http_protocol, "READING_SECONDS", 3.0)
     client = http.client.HTTPConnection(*server, timeout=DEADLINE)
     with contextlib.closing(client):
@@ -213,7 +212,7 @@ def test_a_slow_client_gets_its_answer(server: tuple[str, int], monkeypatch: pyt
 
 @contextlib.contextmanager
 def running(limit: int) -> Iterator[tuple[HttpServer, tuple[str, int]]]:
-    """A server that may have so many connections, and its address."""
+    """A server with a limit of connections, and its address."""
     server = HttpServer(APP, ListenOptions("127.0.0.1", 0))
     server.connections.limit = limit
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
@@ -227,7 +226,7 @@ def running(limit: int) -> Iterator[tuple[HttpServer, tuple[str, int]]]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until it holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < deadline
@@ -235,8 +234,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_no_descriptor_left() -> None:
-    """Where the process has no descriptor left, a new connection is closed at once instead of being tried
-    forever."""
+    """If the process has no file descriptors left, a new connection is closed at once instead of being
+    retried forever."""
     [listener] = open_listeners("127.0.0.1", 0, Connections(100), 10.0)
     with listener:
         listener.listen()
@@ -262,7 +261,7 @@ def test_no_descriptor_left() -> None:
 
 
 def accepts(listener: socket.socket) -> bool:
-    """Whether there is a connection."""
+    """Whether a connection can be made."""
     with contextlib.suppress(BlockingIOError):
         listener.accept()[0].close()
         return True
@@ -270,7 +269,8 @@ def accepts(listener: socket.socket) -> bool:
 
 
 def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`localhost` in a container without IPv6 has an address that can't be had; its other one serves."""
+    """In a container without IPv6, `localhost` has an address that is not available; the other one is
+    served."""
     kind = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
     found = [
         (socket.AF_INET6, *kind, ("2001:db8::1", 0, 0, 0)),
@@ -286,8 +286,8 @@ def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.Monke
 
 
 def test_descriptor_limit_is_raised() -> None:
-    """A server asks for as many descriptors as it may have, up to a bound, and for half of them as
-    connections."""
+    """A server raises its limit of file descriptors as far as possible, up to a bound, and uses half of them
+    for connections."""
     program = (
         "import resource; from edl_workflows.process.connections import connection_limit;"
         "print(connection_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"

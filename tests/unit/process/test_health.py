@@ -1,4 +1,4 @@
-"""The endpoints of probes and of Prometheus."""
+"""The endpoints for probes and Prometheus."""
 
 import urllib.error
 import urllib.request
@@ -21,7 +21,7 @@ def fetch(port: int, path: str) -> tuple[int, str]:
 
 
 def test_endpoints() -> None:
-    """Health, readiness with what is waited for, and metrics are served; nothing else is."""
+    """Health, readiness with what the process waits for, and metrics are served, and nothing else."""
     waits: list[str] = ["not listed yet: pods"]
     metrics = ProcessMetrics("leads", "leads")
     metrics.led(True)
@@ -44,7 +44,7 @@ def test_endpoints() -> None:
 
 
 def test_port_taken() -> None:
-    """A port that is in use is an error that names it and the option."""
+    """The error for a port in use names it and the option."""
     server = HealthServer("127.0.0.1", 0, list, list, ProcessMetrics("leads", "leads").registry)
     try:
         with pytest.raises(UnavailableError, match=f"{server.port}.*--metrics-port"):

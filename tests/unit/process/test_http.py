@@ -1,4 +1,4 @@
-"""The guard of every HTTP API of ours reads a body whole before the application acts on it."""
+"""The guard of our HTTP APIs reads a body completely before the application acts on it."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,20 +27,20 @@ GUARDED: dict[str, tuple[Callable[[ASGIApp], ASGIApp], str]] = {
 
 
 class Recorder:
-    """An application that records the bodies which it acted on."""
+    """An application that records the bodies on which it acted."""
 
     def __init__(self) -> None:
         self.acted_on: list[bytes] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body whole, then act."""
+        """Read the whole body, then act."""
         self.acted_on.append(await Request(scope, receive).body())
         await Response("done")(scope, receive, send)
 
 
 def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
-    """Send a request to a guarded application. Returns the bodies that it acted on, and the statuses that
-    were answered."""
+    """Send a request to a guarded application. Returns the bodies on which it acted, and the statuses of its
+    responses."""
     recorder, statuses = Recorder(), list[int]()
     make, path = GUARDED[server]
     waiting = list(messages)
@@ -68,13 +68,13 @@ def call(server: str, *messages: Message) -> tuple[list[bytes], list[int]]:
 
 
 def part(body: bytes, *, more: bool) -> Message:
-    """A piece of a body as an ASGI server hands it on."""
+    """A part of a body as an ASGI server passes it on."""
     return {"type": "http.request", "body": body, "more_body": more}
 
 
 @pytest.mark.parametrize("server", GUARDED)
 def test_a_whole_body_is_acted_on(server: str) -> None:
-    """A body may arrive in pieces."""
+    """A body may arrive in several parts."""
     assert call(server, part(b'{"replicas"', more=True), part(b": 1}", more=False)) == (
         [b'{"replicas": 1}'],
         [200],
@@ -83,5 +83,5 @@ def test_a_whole_body_is_acted_on(server: str) -> None:
 
 @pytest.mark.parametrize("server", GUARDED)
 def test_a_body_that_was_cut_off_is_not_acted_on(server: str) -> None:
-    """A body that was cut off is not acted on, even if it is valid JSON so far, and nobody is answered."""
+    """An incomplete body is ignored without a response, even if it is valid JSON so far."""
     assert call(server, part(b'{"replicas": 1}', more=True), {"type": "http.disconnect"}) == ([], [])

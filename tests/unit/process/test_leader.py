@@ -1,4 +1,4 @@
-"""Leader election: one leader at a time, a prompt successor, no writes after the lease has expired."""
+"""Leader election: one leader at a time, a prompt successor, and no writes after the lease has expired."""
 
 import threading
 
@@ -26,7 +26,7 @@ def elector(cluster: Cluster, identity: str, clock: Clock) -> Elector:
 
 
 def test_one_leads(cluster: Cluster) -> None:
-    """Of two candidates one leads, also when both try again."""
+    """Of two candidates one leads, also if both try again."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
 
@@ -35,7 +35,7 @@ def test_one_leads(cluster: Cluster) -> None:
 
 
 def test_leads_by_its_own_clock(cluster: Cluster) -> None:
-    """A leader that could not renew stops leading before anybody else may begin."""
+    """A leader that cannot renew the lease stops leading before another candidate may start."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
     one.attempt()
@@ -50,7 +50,7 @@ def test_leads_by_its_own_clock(cluster: Cluster) -> None:
 
 
 def test_judges_by_what_it_saw(cluster: Cluster) -> None:
-    """A candidate never trusts the times in a lease: one that is being renewed is alive whatever they say."""
+    """A candidate ignores the times in a lease: a lease that is being renewed is valid, whatever they say."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
     one.attempt()
@@ -62,7 +62,7 @@ def test_judges_by_what_it_saw(cluster: Cluster) -> None:
 
 
 def test_release_hands_over_at_once(cluster: Cluster) -> None:
-    """A leader that ends well lets the next one begin without waiting."""
+    """When a leader ends normally, the next one starts without waiting."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
     one.attempt()
@@ -74,7 +74,7 @@ def test_release_hands_over_at_once(cluster: Cluster) -> None:
 
 
 def test_restart_with_the_same_identity(cluster: Cluster) -> None:
-    """A lease of our own identity is ours."""
+    """A lease with our own identity is ours."""
     clock = Clock()
     elector(cluster, "one", clock).attempt()
 
@@ -82,7 +82,7 @@ def test_restart_with_the_same_identity(cluster: Cluster) -> None:
 
 
 def test_keep_ends_when_it_is_lost() -> None:
-    """A leader whose API is away for too long ends with an error instead of writing on."""
+    """A leader that cannot reach the API for too long ends with an error instead of continuing to write."""
     scripted = ScriptedApi()
     scripted.answers = [
         Answer(404, {"kind": "Status", "reason": "NotFound", "details": {"name": "x"}}),
@@ -100,7 +100,7 @@ def test_keep_ends_when_it_is_lost() -> None:
 
 
 def test_acquire_stops() -> None:
-    """Waiting for leadership ends when the process is told to end."""
+    """Waiting for leadership ends when the process is told to stop."""
     stop = threading.Event()
     stop.set()
 

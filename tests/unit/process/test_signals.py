@@ -12,7 +12,7 @@ from edl_workflows.process.signals import alarm_waits
 
 @pytest.fixture
 def out_of_time() -> Iterator[None]:
-    """SIGALRM raises TimeoutError."""
+    """A handler of SIGALRM that raises TimeoutError."""
 
     def strike(_number: int, _frame: FrameType | None) -> None:
         raise TimeoutError
@@ -23,7 +23,7 @@ def out_of_time() -> Iterator[None]:
 
 
 def test_an_alarm_waits_for_the_end_of_the_block(out_of_time: None) -> None:
-    """What began is brought to its end; then the handler has its way, and has its place again."""
+    """The block is completed; then the handler runs and is installed again."""
     done = []
 
     def work() -> None:
@@ -39,13 +39,13 @@ def test_an_alarm_waits_for_the_end_of_the_block(out_of_time: None) -> None:
 
 
 def test_without_an_alarm_nothing_happens(out_of_time: None) -> None:
-    """An error within the block stays what it is."""
+    """An error in the block is not changed."""
     with pytest.raises(KeyError), alarm_waits():
         raise KeyError
 
 
 def test_other_threads_are_let_through() -> None:
-    """Only the main thread can be struck, and only it may set handlers."""
+    """Only the main thread gets signals, and only it may set handlers."""
     done = threading.Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Small applications and workloads, and a scheduler that does as it is told."""
+"""Small applications and workloads, and a scheduler with scripted decisions."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -33,7 +33,7 @@ def job(name: str, submitted: float = 0.0, replicas: int = 1, batch_size: int = 
 
 
 class Scripted:
-    """A scheduler that gives what a function says."""
+    """A scheduler whose decisions are those of a function."""
 
     def __init__(self, shares: Callable[[Sequence[ActiveJob], Mapping[str, int]], Shares]) -> None:
         self._shares = shares
@@ -43,10 +43,10 @@ class Scripted:
         return FixedBatch(application, job.batch_size)
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Shares:
-        """What the function says."""
+        """The result of the function."""
         return self._shares(jobs, nodes)
 
 
 def always(**shares: Sequence[str]) -> Scripted:
-    """A scheduler that gives each job the same places all the time."""
+    """A scheduler that always gives each job the same nodes."""
     return Scripted(lambda jobs, nodes: {one.spec.name: shares.get(one.spec.name, ()) for one in jobs})

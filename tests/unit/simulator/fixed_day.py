@@ -32,7 +32,7 @@ APPLICATIONS: Mapping[str, tuple[int, float]] = {
 
 
 def digests() -> dict[str, str]:
-    """What is computed → its digest."""
+    """The digest of each computation, by name."""
     fits, applications = FitCache(), _applications()
     settings = SimulationSettings(nodes=3, interference=0.1, changes=_changes())
     found = {}
@@ -69,7 +69,8 @@ def _applications() -> dict[str, Application]:
 
 
 def _application(name: str, batch: int, pace: float) -> Application:
-    """Its noise grows from epoch to epoch; a pass and an exchange take a constant and a growing part each."""
+    """An application whose noise grows with each epoch. A pass and an exchange have a constant and a growing
+    part each."""
     sizes = [batch * 2**power for power in range(5)]
     progress = [900.0 * (epoch + 1) / (1 + epoch / 40) for epoch in range(EPOCHS)]
     noise = [3.0 + 2.7 * epoch for epoch in range(EPOCHS)]
@@ -110,7 +111,7 @@ def _changes() -> list[CapacityChange]:
 
 
 def _digest(result: object) -> str:
-    """Covers every value, floats to the last bit; the names of classes and fields don't matter."""
+    """A digest of all values, with floats to the last bit, but without the names of classes and fields."""
     return hashlib.sha256(repr(_plain(result)).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,4 @@
-"""What an application says of its trainings."""
+"""Applications and their measured trainings."""
 
 import pytest
 
@@ -10,7 +10,7 @@ TABLE = ThroughputTable.of({(1,): {10: StepTime(1, 0)}}, {})
 
 
 def digits(max_local_bsz: int = 20) -> Application:
-    """Measured with batches of 10 and 40."""
+    """An application measured with batches of 10 and 40."""
     validation = {
         10: ValidationTrace([100, 200], [100, 200], [1, 1], [3, 3]),
         40: ValidationTrace([101, 199], [50, 90], [2, 3], [9, 9]),
@@ -19,7 +19,7 @@ def digits(max_local_bsz: int = 20) -> Application:
 
 
 def test_epochs_end_where_the_first_training_ends_them() -> None:
-    """The trainings differ a little in progress an epoch; the least counts."""
+    """The measured progress of an epoch differs a little between trainings; the smallest counts."""
     assert [digits().progress_after(epochs) for epochs in range(3)] == [0, 100, 199]
 
 
@@ -30,14 +30,14 @@ def test_between_batches() -> None:
 
 
 def test_gain() -> None:
-    """A pure signal gains nothing from a larger batch, pure noise gains in proportion."""
+    """A pure signal gains nothing from a larger batch; pure noise gains in proportion."""
     assert GradientNoise(1, 0).gain(4) == 1
     assert GradientNoise(0, 1).gain(4) == 4
     assert GradientNoise(1, 3).gain(3) == 2
 
 
 def test_a_gradient_that_vanished_gains_nothing() -> None:
-    """No division by 0."""
+    """There is no division by zero."""
     assert GradientNoise(0, 0).gain(4) == 1
 
 
@@ -58,7 +58,7 @@ def test_split(batch_size: int, replicas: int, expected: BatchSplit) -> None:
 
 
 def test_trainings_of_different_length() -> None:
-    """They can't be one application."""
+    """They are rejected as one application."""
     validation = {
         10: ValidationTrace([1], [1], [1], [1]),
         20: ValidationTrace([1, 2], [1, 2], [1, 1], [1, 1]),

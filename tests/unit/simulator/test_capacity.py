@@ -1,4 +1,4 @@
-"""Failures and services."""
+"""Node failures and services."""
 
 from edl_workflows.simulator.capacity import FAILURE, CapacityChange, draw_failures, service_changes
 
@@ -6,7 +6,7 @@ NODES = {"a": 4, "b": 4}
 
 
 def test_failures_follow_the_seed() -> None:
-    """The same seed gives the same failures, another one others."""
+    """The same seed gives the same failures, and another seed other ones."""
     first, again, other = (
         draw_failures(NODES, mean_time_between=1000, repair_time=100, until=5000, seed=seed)
         for seed in (1, 1, 2)
@@ -15,7 +15,7 @@ def test_failures_follow_the_seed() -> None:
 
 
 def test_a_node_that_fails_comes_back() -> None:
-    """Each failure ends after the repair, and the next one begins later."""
+    """Each failure ends after the repair time, and the next one begins later."""
     changes = draw_failures(NODES, mean_time_between=500, repair_time=100, until=5000, seed=1)
     of_a = [change for change in changes if change.node == "a"]
 
@@ -26,7 +26,7 @@ def test_a_node_that_fails_comes_back() -> None:
 
 
 def test_another_node_changes_nothing_for_the_others() -> None:
-    """Each node has its own chance."""
+    """The failures of each node are independent."""
     both, alone = (
         draw_failures(nodes, mean_time_between=500, repair_time=100, until=5000, seed=1)
         for nodes in (NODES, {"a": 4})
@@ -36,7 +36,7 @@ def test_another_node_changes_nothing_for_the_others() -> None:
 
 
 def test_a_service_is_spread() -> None:
-    """Evenly, and no more than there is."""
+    """Evenly, and not beyond the capacity."""
     assert service_changes("web", NODES, [(0, 3), (60, 99)]) == [
         CapacityChange(0, "a", "web", 2),
         CapacityChange(0, "b", "web", 1),

@@ -1,4 +1,4 @@
-"""A run, interval by interval."""
+"""Runs, interval by interval."""
 
 from dataclasses import replace
 
@@ -18,12 +18,13 @@ TWO = SimulationSettings(nodes=2, node_gpus=2)
 def results(
     scheduler: JobScheduler, *jobs: WorkloadJob, settings: SimulationSettings = TWO, epochs: int = 2
 ) -> list[JobResult]:
-    """What becomes of jobs of two epochs of 100 s."""
+    """The results of jobs with two epochs of 100 s."""
     return list(simulate(jobs, {"digits": application(epochs=epochs)}, scheduler, settings).jobs)
 
 
 def test_a_job_from_begin_to_end() -> None:
-    """It is seen at the end of the interval, restarts once, and trains for as long as its traces say."""
+    """The scheduler sees a job at the end of the interval; it starts once and trains for as long as its
+    traces say."""
     [found] = results(always(a=[N0]), job("a", submitted=50))
 
     assert found == JobResult(
@@ -32,26 +33,26 @@ def test_a_job_from_begin_to_end() -> None:
 
 
 def test_two_replicas_are_twice_as_fast() -> None:
-    """With twice the batch, where noise dominates."""
+    """With twice the batch, if noise dominates."""
     [found] = results(always(a=[N0, N0]), job("a", replicas=2, batch_size=20))
     assert found.finished == 60 + 30 + 100
 
 
 def test_a_job_without_places_waits() -> None:
-    """All its time is pending; the run ends at its horizon."""
+    """All its time is pending, and the run ends at its horizon."""
     [found] = results(always(), job("a"), settings=replace(TWO, horizon=600))
     assert (found.started, found.finished, found.pending) == (None, None, 600)
 
 
 def test_another_place_is_a_restart() -> None:
-    """A job that moves stands still for the penalty, and goes on where it was."""
+    """A job that moves does not train during the restart penalty, and then continues where it was."""
     moves = Scripted(lambda jobs, nodes: {"a": [N0] if jobs[0].age < 120 else [N1]})
     [found] = results(moves, job("a"))
     assert (found.finished, found.restarts) == (60 + 30 + 200 + 30, 1)
 
 
 def test_taken_places_are_pending_time() -> None:
-    """A preempted job waits, and comes back with a restart."""
+    """A preempted job waits and continues with a restart."""
     pause = Scripted(lambda jobs, nodes: {} if 120 <= jobs[0].age < 240 else {"a": [N0]})
     [found] = results(pause, job("a"))
     assert (found.finished, found.pending, found.restarts) == (60 + 30 + 200 + 120 + 30, 60 + 120, 1)
@@ -66,14 +67,14 @@ def test_taken_places_are_pending_time() -> None:
     ],
 )
 def test_interference(places: dict[str, list[str]], slow: bool) -> None:
-    """Jobs that span nodes slow each other down where they meet."""
+    """Jobs on several nodes slow each other down if they share a node."""
     jobs = [job(name, replicas=2, batch_size=20) for name in "ab"]
     found = results(always(**places), *jobs, settings=replace(TWO, interference=0.5))
     assert found[0].finished == 60 + 30 + (200 if slow else 100)
 
 
 def test_a_failure_undoes_what_no_checkpoint_holds() -> None:
-    """The job goes on elsewhere from its last checkpoint; here from its begin."""
+    """The job continues elsewhere from its last checkpoint, here from its beginning."""
     down = [CapacityChange(150, N0, FAILURE, 2)]
     spare = Scripted(lambda jobs, nodes: {"a": [min(nodes)]})
 
@@ -84,7 +85,7 @@ def test_a_failure_undoes_what_no_checkpoint_holds() -> None:
 
 
 def test_checkpoints_limit_the_loss() -> None:
-    """With one a minute of training, only the interval's begin is trained again."""
+    """With a checkpoint per minute of training, only the beginning of the interval is repeated."""
     down = [CapacityChange(200, N0, FAILURE, 2)]
     spare = Scripted(lambda jobs, nodes: {"a": [min(nodes)]})
 
@@ -96,7 +97,7 @@ def test_checkpoints_limit_the_loss() -> None:
 
 
 def test_a_node_that_comes_back_is_used() -> None:
-    """A scheduler sees the nodes that are up."""
+    """The scheduler sees the nodes that are up."""
     changes = [CapacityChange(0, N0, FAILURE, 2), CapacityChange(100, N0, FAILURE, 0)]
     one = replace(TWO, nodes=1, changes=changes)
     patient = Scripted(lambda jobs, nodes: {"a": list(nodes)})
@@ -105,7 +106,7 @@ def test_a_node_that_comes_back_is_used() -> None:
 
 
 def test_a_service_takes_its_share() -> None:
-    """The youngest job goes, with a checkpoint; what it trained is not lost."""
+    """The youngest job is evicted with a checkpoint, so none of its training is lost."""
     busy = [CapacityChange(100, N0, "web", 1), CapacityChange(240, N0, "web", 0)]
     fair = Scripted(lambda jobs, nodes: {one.spec.name: [N0] for one in jobs[: nodes.get(N0, 0)]})
 
@@ -118,7 +119,7 @@ def test_a_service_takes_its_share() -> None:
 
 
 def test_what_two_take_adds_up() -> None:
-    """A failure that ends gives back no more than itself took."""
+    """A failure that ends gives back only what it took itself."""
     changes = [
         CapacityChange(0, N0, "web", 1),
         CapacityChange(0, N0, FAILURE, 2),
@@ -132,7 +133,7 @@ def test_what_two_take_adds_up() -> None:
 
 
 def test_samples() -> None:
-    """One a decision: what there is, what is used, who runs and who waits."""
+    """One per decision: available and used GPUs, running and waiting jobs."""
     run = simulate([job("a"), job("b")], {"digits": application()}, always(a=[N0]), replace(TWO, horizon=120))
     assert [(one.time, one.gpus, one.used, one.running, one.waiting) for one in run.samples] == [
         (60, 4, 1, 1, 1),
@@ -141,14 +142,14 @@ def test_samples() -> None:
 
 
 def test_the_order_of_the_workload_does_not_matter() -> None:
-    """Jobs are taken by their time."""
+    """Jobs are admitted by their submission times."""
     jobs = [job("a", submitted=100), job("b", submitted=10)]
     places = always(a=[N0], b=[N1])
     assert results(places, *jobs) == results(places, *jobs[::-1])
 
 
 def test_too_many_replicas_on_a_node() -> None:
-    """A scheduler that promises what isn't there is told so."""
+    """An impossible decision of a scheduler is an error."""
     with pytest.raises(InvalidError, match="3 replicas on node-000, which has 2 GPUs"):
         results(always(a=[N0] * 3), job("a"))
 
@@ -161,7 +162,7 @@ def test_too_many_replicas_on_a_node() -> None:
     ],
 )
 def test_bad_workloads(jobs: list[WorkloadJob], message: str) -> None:
-    """They are refused before the run."""
+    """They are rejected before the run."""
     with pytest.raises(InvalidError, match=message):
         results(always(), *jobs)
 
@@ -179,6 +180,6 @@ def test_bad_workloads(jobs: list[WorkloadJob], message: str) -> None:
     ],
 )
 def test_bad_settings(change: dict[str, object]) -> None:
-    """Numbers that make no cluster are refused."""
+    """Invalid numbers are rejected."""
     with pytest.raises(InvalidError):
         replace(TWO, **change)  # type: ignore[arg-type]

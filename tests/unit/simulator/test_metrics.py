@@ -1,4 +1,4 @@
-"""What a run is judged by."""
+"""Metrics of runs."""
 
 import math
 
@@ -14,7 +14,7 @@ def done(submitted: float, finished: float | None, service: float = 0.0) -> JobR
 
 
 def test_metrics() -> None:
-    """Means over jobs; the time ends with the last decision where a job is incomplete."""
+    """Means over jobs. If a job is incomplete, the time ends with the last decision."""
     samples = [ClusterSample(time, 4, 2, 1, 0) for time in (0, 60, 120)]
     found = measure_run(SimulationRun([done(0, 100, 100), done(50, 100, 100), done(60, None)], samples))
 
@@ -24,7 +24,7 @@ def test_metrics() -> None:
 
 
 def test_use_is_never_more_than_there_is() -> None:
-    """What a job that was not complete held after the last completion counts, and so does that time."""
+    """GPUs that an incomplete job held after the last completion are counted, and so is that time."""
     run = SimulationRun(
         [done(0, 60, 60), done(0, None, 600)], [ClusterSample(60 * time, 2, 2, 2, 0) for time in range(11)]
     )
@@ -38,13 +38,13 @@ def test_makespan_of_a_complete_run() -> None:
 
 
 def test_the_99th_percentile() -> None:
-    """One of a hundred jobs may be slower."""
+    """One of a hundred jobs may exceed it."""
     found = measure_run(SimulationRun([done(0, finished) for finished in range(1, 101)], []))
     assert (found.jct_p50, found.jct_p99) == (50, 99)
 
 
 def test_no_jobs() -> None:
-    """An empty run has no times, and no error."""
+    """An empty run has no times and is not an error."""
     found = measure_run(SimulationRun([], []))
     assert math.isnan(found.jct_mean)
     assert found.unfinished == 0

@@ -14,13 +14,13 @@ N0 = "node-000"
 
 
 def run() -> SimulationRun:
-    """Two jobs, of which one waits for ever."""
+    """Two jobs, one of which waits forever."""
     settings = SimulationSettings(nodes=1, horizon=600)
     return simulate([job("a"), job("b")], {"digits": application()}, always(a=[N0, N0]), settings)
 
 
 def test_pictures_of_a_run(tmp_path: Path) -> None:
-    """Each file is the picture that its suffix says."""
+    """Each file has the format that its suffix says."""
     pictures.draw_utilisation({"fit": run(), "pollux": run()}, "w", tmp_path / "use.svg")
     pictures.draw_completion({"fit": [run()], "pollux": [run(), run()]}, "w", tmp_path / "completion.svg")
     pictures.draw_jobs(run(), "w", tmp_path / "jobs.png")
@@ -31,7 +31,7 @@ def test_pictures_of_a_run(tmp_path: Path) -> None:
 
 
 def test_picture_of_paddles_experiment(tmp_path: Path) -> None:
-    """Two cases on the same axes."""
+    """Both cases are drawn on the same axes."""
     outcomes = {
         "autoscaled": paddle.run_case(PaddleCase(1, None, seconds=5)),
         "fixed": paddle.run_case(PaddleCase(1, 2, seconds=5)),
@@ -41,7 +41,7 @@ def test_picture_of_paddles_experiment(tmp_path: Path) -> None:
 
 
 def test_a_run_without_jobs(tmp_path: Path) -> None:
-    """There is nothing to see of completion times; the others are empty axes."""
+    """There are no completion times to draw; the other pictures have empty axes."""
     empty = SimulationRun([], [], [])
     pictures.draw_jobs(empty, "w", tmp_path / "jobs.svg")
     pictures.draw_utilisation({"fit": empty}, "w", tmp_path / "use.svg")
@@ -50,6 +50,6 @@ def test_a_run_without_jobs(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """It is said so, and not with a stack."""
+    """The error is a message, not a traceback."""
     with pytest.raises(InvalidError, match="can't write"):
         pictures.draw_jobs(run(), "w", tmp_path / "missing" / "jobs.png")

@@ -1,4 +1,4 @@
-"""Pollux in the simulator: agents that learn, and the optimizer over them."""
+"""Pollux in the simulator: agents that learn, and the optimizer."""
 
 from edl_workflows.scaling.pollux.goodput_fit import FitCache
 from edl_workflows.simulator.application import BatchSplit, GradientNoise
@@ -28,7 +28,7 @@ def test_a_new_job_has_the_initial_batch() -> None:
 
 
 def test_what_was_measured_changes_the_batch() -> None:
-    """With nothing but noise a larger batch is worth as much as it is larger."""
+    """If the gradient is pure noise, the value of a batch is proportional to its size."""
     agent = AdaptiveBatch(DIGITS, FitCache())
     agent.observe(seen())
     assert agent.split((2,)).batch_size(2) > 10
@@ -36,7 +36,7 @@ def test_what_was_measured_changes_the_batch() -> None:
 
 
 def test_the_gradient_is_followed() -> None:
-    """A job whose gradient changes has another model; one that sees the same again has the same."""
+    """A job whose gradient changes gets another model; one that sees the same gradient keeps it."""
     agent = AdaptiveBatch(DIGITS, FitCache())
     agent.observe(seen())
     before = agent.model
@@ -49,27 +49,27 @@ def test_the_gradient_is_followed() -> None:
 
 
 def test_limited_applications_keep_their_batch() -> None:
-    """One that can't be distributed trains as its user says."""
+    """An application that can't be distributed trains with the user's batch."""
     scheduler = PolluxScheduler(SchedulerInputs({"digits": 1}))
     assert scheduler.agent(job("a", batch_size=40), DIGITS) == FixedBatch(DIGITS, 40)
 
 
 def finished(scheduler: JobScheduler, *names: str) -> list[float]:
-    """When jobs of 2000 s on one GPU are complete, on one node of four."""
+    """When jobs of 2000 s on one GPU complete, on one node with four GPUs."""
     settings = SimulationSettings(nodes=1, horizon=100_000)
     run = simulate([job(name) for name in names], {"digits": DIGITS}, scheduler, settings)
     return [one.finished or 0.0 for one in run.jobs]
 
 
 def test_a_job_grows_by_what_it_has_seen() -> None:
-    """From one GPU by doubling, which is faster than to stay there."""
+    """From one GPU by doubling, which is faster than staying there."""
     [fixed] = finished(always(a=["node-000"]), "a")
     [adaptive] = finished(PolluxScheduler(), "a")
     assert adaptive < 0.7 * fixed
 
 
 def test_jobs_that_are_alike_are_served_alike() -> None:
-    """Nobody waits until the other is complete, and a second run is the same."""
+    """No job waits until another one is complete, and a second run is the same."""
     first = finished(PolluxScheduler(), "a", "b")
     assert max(first) < 1.3 * min(first)
     assert first == finished(PolluxScheduler(), "a", "b")

@@ -42,7 +42,7 @@ def traces(folder: Path) -> Path:
 
 
 def test_workload(tmp_path: Path) -> None:
-    """A line is a job."""
+    """Each line is a job."""
     path = tmp_path / "workload-1.csv"
     path.write_text(WORKLOAD + "digits-0,107,digits,6,2048\n")
     assert read_workload(path) == [WorkloadJob("digits-0", 107.0, "digits", 6, 2048)]
@@ -52,18 +52,18 @@ def test_workload(tmp_path: Path) -> None:
     ("line", "message"),
     [
         pytest.param("a,soon,digits,1,1", "time: 'soon' is not a number of at least 0", id="no number"),
-        pytest.param("a,1,digits", "num_replicas: there is nothing", id="too short"),
+        pytest.param("a,1,digits", "num_replicas: the field is empty", id="too short"),
         pytest.param("a,1,digits,1,1,1", "there are more fields than columns", id="too long"),
         pytest.param("a,nan,digits,1,1", "time: 'nan' is not a number of at least 0", id="not a number"),
         pytest.param("a,1,digits,0,1", "num_replicas: '0' is not a whole number of at least 1", id="none"),
         pytest.param(
             "a,1,digits,1,-4", "batch_size: '-4' is not a whole number of at least 1", id="negative"
         ),
-        pytest.param(" ,1,digits,1,4", "name: there is nothing", id="no name"),
+        pytest.param(" ,1,digits,1,4", "name: the field is empty", id="no name"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
-    """What can't be read is said with its file, line and field."""
+    """The error names file, line and field."""
     path = tmp_path / "workload-1.csv"
     path.write_text(f"{WORKLOAD}a,1,digits,1,1\n{line}\n")
     with pytest.raises(InvalidError, match=rf"workload-1\.csv:3: {re.escape(message)}"):
@@ -77,11 +77,11 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
         pytest.param(
             b"name,when\na,1\n", ":1: there is no column time, only name, when", id="a column is missing"
         ),
-        pytest.param(b"name,time\n\xff\xfe\n", "no CSV in UTF-8", id="not UTF-8"),
+        pytest.param(b"name,time\n\xff\xfe\n", "not CSV in UTF-8", id="not UTF-8"),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
-    """A file that is no table of jobs is refused as a whole."""
+    """A file that is not a table of jobs is rejected."""
     path = tmp_path / "workload-1.csv"
     path.write_bytes(content)
     with pytest.raises(InvalidError, match=re.escape(message)):
@@ -89,19 +89,20 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes, message: str) -> No
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """It is said so, and not with a stack."""
+    """The error is a message, not a traceback."""
     with pytest.raises(InvalidError, match="can't be read"):
         read_workload(tmp_path)
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    """It is an answer of its own."""
+    """It has an error of its own."""
     with pytest.raises(NotFoundError, match=r"workload-9\.csv: there is no such file"):
         read_workload(tmp_path / "workload-9.csv")
 
 
 def test_application(tmp_path: Path) -> None:
-    """Measurements come from three kinds of files; bounds of the mini-batch from what was measured."""
+    """Measurements come from three kinds of files; the bounds of the mini-batch follow from the
+    measurements."""
     found = read_application(traces(tmp_path / "digits"))
 
     assert (found.name, found.epochs, found.min_local_bsz, found.max_local_bsz) == ("digits", 2, 10, 20)
@@ -111,14 +112,14 @@ def test_application(tmp_path: Path) -> None:
 
 
 def test_all_applications(tmp_path: Path) -> None:
-    """Each folder is one; files beside them are left alone."""
+    """Each folder is an application; files beside the folders are ignored."""
     traces(tmp_path / "digits")
     (tmp_path / "philly.csv").write_text("")
     assert set(read_applications(tmp_path)) == {"digits"}
 
 
 def test_an_exchange_can_not_be_longer_than_its_step(tmp_path: Path) -> None:
-    """Contradictory measurements are refused."""
+    """Contradictory measurements are rejected."""
     folder = traces(tmp_path / "digits")
     (folder / "placements.csv").write_text(PLACEMENTS + "2,10,1.0,2.0\n")
     with pytest.raises(InvalidError, match=r"placements\.csv:5: sync_time: .*longer than the step"):
@@ -126,13 +127,13 @@ def test_an_exchange_can_not_be_longer_than_its_step(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_traces(tmp_path: Path) -> None:
-    """It says which files it looks for."""
+    """The error says which files are expected."""
     with pytest.raises(NotFoundError, match=r"no validation-\*\.csv"):
         read_application(tmp_path)
 
 
 def test_a_validation_without_epochs(tmp_path: Path) -> None:
-    """An application whose training was not measured is refused."""
+    """An application without a measured training is rejected."""
     folder = traces(tmp_path / "digits")
     for path in folder.glob("validation-*.csv"):
         path.write_text(VALIDATION.splitlines()[0] + "\n")
@@ -141,7 +142,7 @@ def test_a_validation_without_epochs(tmp_path: Path) -> None:
 
 
 def test_a_validation_of_no_batch(tmp_path: Path) -> None:
-    """The batch size is in the file's name."""
+    """The name of the file must contain the batch size."""
     folder = traces(tmp_path / "digits")
     (folder / "validation-new.csv").write_text(VALIDATION)
     with pytest.raises(InvalidError, match="'new' is not a batch size"):
@@ -149,7 +150,7 @@ def test_a_validation_of_no_batch(tmp_path: Path) -> None:
 
 
 def test_the_evaluation(tmp_path: Path) -> None:
-    """A workload's name says its file, its group the load."""
+    """The name of a workload contains its file, and its group the load."""
     (tmp_path / "traces").mkdir()
     traces(tmp_path / "traces" / "digits")
     (tmp_path / "workloads").mkdir()
@@ -162,7 +163,7 @@ def test_the_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("load", PUBLISHED_EACH)
 def test_published_figures_agree(load: float) -> None:
-    """The mean over workloads is the published mean."""
+    """The mean over the workloads is the published mean."""
     assert fmean(PUBLISHED_EACH[load]) == pytest.approx(PUBLISHED["pollux"][load], abs=1)
 
 
@@ -172,7 +173,7 @@ def test_published_figures_agree(load: float) -> None:
 def test_an_evaluation_that_is_not(
     tmp_path: Path, loads: list[float], numbers: list[int], message: str
 ) -> None:
-    """Loads and workloads that nobody published are refused."""
+    """Loads and workloads that were not published are rejected."""
     with pytest.raises(InvalidError, match=message):
         read_evaluation(tmp_path, loads, numbers)
 
@@ -191,7 +192,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_cluster_jobs(tmp_path: Path) -> None:
-    """Times are counted from the first job's submission; other columns are ignored."""
+    """Times are counted from the submission of the first job; other columns are ignored."""
     path = written(tmp_path, CLUSTER_JOBS)
 
     assert read_cluster_jobs(path) == [ClusterJob("late", 60.0, 4, 60.5), ClusterJob("early", 0.0, 1, 100.0)]
@@ -214,7 +215,7 @@ def test_other_names_of_columns(tmp_path: Path) -> None:
             "c,2017-10-09 07:01:00,1,-5,Pass,x", "duration: '-5' is not a number above 0", id="duration"
         ),
         pytest.param("c,2017-10-09 07:01:00,1,inf,Pass,x", "duration: 'inf' is not a number", id="endless"),
-        pytest.param(",2017-10-09 07:01:00,1,60,Pass,x", "job_id: there is nothing", id="name"),
+        pytest.param(",2017-10-09 07:01:00,1,60,Pass,x", "job_id: the field is empty", id="name"),
     ],
 )
 def test_a_bad_job_is_named(tmp_path: Path, line: str, message: str) -> None:
@@ -224,7 +225,7 @@ def test_a_bad_job_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_no_job_is_left(tmp_path: Path) -> None:
-    """A status that no job has is no workload."""
+    """A status that no job has gives no workload."""
     with pytest.raises(InvalidError, match="no job with a status of Passed"):
         read_cluster_jobs(written(tmp_path, CLUSTER_JOBS), ["Passed"])
 
@@ -233,7 +234,7 @@ NODES = {"node-000": 4, "node-001": 4}
 
 
 def test_failures(tmp_path: Path) -> None:
-    """A line is a node that goes and comes back."""
+    """Each line is a node that fails and comes back."""
     path = written(tmp_path, "time,node,seconds\n600,1,60\n60,0,600\n")
     assert read_failures(path, NODES) == [
         CapacityChange(60, "node-000", FAILURE, 4),
@@ -253,19 +254,19 @@ def test_failures(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_failure_is_named(tmp_path: Path, line: str, message: str) -> None:
-    """A node that isn't there, or is away already."""
+    """A node that does not exist, or that is down already."""
     with pytest.raises(InvalidError, match=rf"philly\.csv:3: {re.escape(message)}"):
         read_failures(written(tmp_path, f"time,node,seconds\n60,0,60\n{line}\n"), NODES)
 
 
 def test_services(tmp_path: Path) -> None:
-    """One without a name, or several by name; in the order of time."""
+    """One without a name, or several by name, in chronological order."""
     assert read_services(written(tmp_path, "time,gpus\n90,4\n0,8\n")) == {"service": [(0.0, 8), (90.0, 4)]}
     named = read_services(written(tmp_path, "time,service,gpus\n0,web,8\n0,db,1\n"))
     assert named == {"web": [(0.0, 8)], "db": [(0.0, 1)]}
 
 
 def test_a_service_takes_whole_gpus(tmp_path: Path) -> None:
-    """Half a GPU is refused."""
+    """Half a GPU is rejected."""
     with pytest.raises(InvalidError, match=r"philly\.csv:2: gpus: '0\.5' is not a whole number"):
         read_services(written(tmp_path, "time,gpus\n0,0.5\n"))

@@ -1,4 +1,4 @@
-"""The baselines by example, and that none promises what isn't there."""
+"""The baselines by example. None of them allocates GPUs that do not exist."""
 
 from collections import Counter
 from dataclasses import replace
@@ -26,31 +26,31 @@ def active(name: str, replicas: int = 1, *, held: tuple[str, ...] = (), service:
 
 
 def shares(scheduler: JobScheduler, *jobs: ActiveJob) -> dict[str, list[str]]:
-    """The answer, without jobs that get nothing."""
+    """The decision, without jobs that get nothing."""
     found = scheduler.schedule(jobs, NODES)
     return {name: list(places) for name, places in found.items() if places}
 
 
 def test_tiresias_gives_all_or_nothing() -> None:
-    """The first in the queue get what they ask for; one for whom too little is left is passed over."""
+    """Jobs at the head of the queue get what they ask for; a job for which too little is left is skipped."""
     found = shares(TiresiasScheduler(), active("a", 4), active("b", 5), active("c", 2))
     assert found == {"a": ["n0"] * 4, "c": ["n1"] * 2}
 
 
 def test_tiresias_leaves_jobs_where_they_are() -> None:
-    """Others go to the emptiest nodes."""
+    """New jobs get the emptiest nodes."""
     found = shares(TiresiasScheduler(), active("a", 2, held=("n0", "n0")), active("b", 5))
     assert found == {"a": ["n0", "n0"], "b": ["n1"] * 4 + ["n0"]}
 
 
 def test_tiresias_prefers_jobs_that_had_little() -> None:
-    """A job with 16 GPU hours goes behind the others, and is preempted when there is no room."""
+    """A job with 16 GPU hours goes to the second queue, and is preempted if there is no room."""
     old = active("a", 8, held=("n0",) * 4 + ("n1",) * 4, service=QUEUE_THRESHOLD)
     assert shares(TiresiasScheduler(), old, active("b", 1)) == {"b": ["n0"]}
 
 
 def test_tiresias_second_queue_is_in_order() -> None:
-    """Those who came to it first are served first, whatever their place in the workload."""
+    """Jobs are served in the order in which they came to it, regardless of their position in the workload."""
     scheduler = TiresiasScheduler()
     late = active("a", 4, held=("n0",) * 4)
     soon = active("b", 4, held=("n1",) * 4, service=QUEUE_THRESHOLD)
@@ -61,14 +61,15 @@ def test_tiresias_second_queue_is_in_order() -> None:
 
 
 def test_optimus_shares_by_gain() -> None:
-    """The GPU that is left goes to the job with more to do."""
+    """The remaining GPU goes to the job with more work left."""
     long = replace(active("b"), application=application("long", epochs=20))
     found = OptimusScheduler().schedule([active("a"), long], {"n0": 3})
     assert found == {"a": ["n0"], "b": ["n0", "n0"]}
 
 
 def test_optimus_gives_no_more_than_helps() -> None:
-    """With a batch of 40 in mini-batches of 10, two replicas need 1.75 s a step, and so do three."""
+    """With a batch of 40 in mini-batches of 10, a step takes 1.75 s with two replicas, and also with
+    three."""
     assert shares(OptimusScheduler(), active("a")) == {"a": ["n0", "n0"]}
 
 
@@ -78,18 +79,18 @@ def test_optimus_respects_the_most() -> None:
 
 
 def test_optimus_keeps_places() -> None:
-    """A job whose number stays is not moved."""
+    """A job whose number of replicas does not change keeps its nodes."""
     assert shares(OptimusScheduler(), active("a", held=("n1", "n1"))) == {"a": ["n1", "n1"]}
 
 
 def test_more_jobs_than_gpus() -> None:
-    """The first in the workload get one each."""
+    """The first jobs in the workload get one GPU each."""
     found = shares(OptimusScheduler(), *(active(str(number)) for number in range(10)))
     assert sorted(found) == [str(number) for number in range(8)]
 
 
 def test_a_policy_of_the_allocator_schedules() -> None:
-    """What live jobs are scaled by can be tried out."""
+    """Policies for live jobs can be simulated."""
     found = shares(PolicyScheduler(FirstFitPolicy()), active("a", 8, held=("n0",)), active("b", 2))
     assert Counter(len(places) for places in found.values()) == {6: 1, 2: 1}
 

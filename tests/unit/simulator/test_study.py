@@ -1,4 +1,4 @@
-"""Studies: what identifies them, what is kept of them, and how they are put together."""
+"""Studies: their identity, their stored results and their summaries."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def result(workload: str, jct: float, policy: str = "pollux", seed: int = 0) -> 
 
 
 def test_the_same_study_has_the_same_key() -> None:
-    """Also when its jobs come in another order."""
+    """Also if its jobs come in another order."""
     other = replace(STUDY, workload=replace(WORKLOAD, jobs=WORKLOAD.jobs[::-1]))
     assert STUDY.key == other.key == json.loads(json.dumps(STUDY.key))
 
@@ -52,32 +52,32 @@ def test_the_same_study_has_the_same_key() -> None:
     ],
 )
 def test_another_study_has_another_key(other: Study) -> None:
-    """Whatever the result depends on is in the key."""
+    """The key contains everything that the result depends on."""
     assert other.key != STUDY.key
 
 
 @pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
 def test_every_policy_completes_all_jobs(policy: str) -> None:
-    """On one node of four GPUs."""
+    """On one node with four GPUs."""
     found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(FitCache()))
     assert (found.metrics.jobs, found.metrics.unfinished, found.group) == (2, 0, "load 1")
 
 
 def test_an_unknown_policy() -> None:
-    """It is refused with those that there are."""
+    """The error names the policies."""
     with pytest.raises(InvalidError, match="no policy 'lifo'; use one of fit, pollux"):
         replace(STUDY, policy="lifo").run(FitCache())
 
 
 def test_a_job_that_never_fits() -> None:
-    """A policy that gives all or nothing would wait for ever: the job is named instead."""
+    """A policy that gives all or nothing would wait forever, so the job is reported."""
     study = replace(STUDY, policy="tiresias", settings=SimulationSettings(nodes=1, node_gpus=1))
     with pytest.raises(InvalidError, match="w: job a asks for 2 GPUs"):
         study.run(FitCache())
 
 
 def test_results_survive_json() -> None:
-    """With what is no number, too."""
+    """Also with values that are not finite."""
     lost = replace(result("w", 1.0), metrics=replace(METRICS, jct_mean=math.nan))
     assert math.isnan(StudyResult.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
     assert StudyResult.parse(result("w", 1.0).to_json()) == result("w", 1.0)
@@ -88,13 +88,13 @@ def test_results_survive_json() -> None:
     [{}, [], None, {"key": {}, "group": "", "metrics": {}}, result("w", 1.0).to_json() | {"metrics": 1}],
 )
 def test_what_is_no_result(value: object) -> None:
-    """It is refused, not guessed."""
+    """It is rejected rather than guessed."""
     with pytest.raises(InvalidError, match="not the result of a simulation"):
         StudyResult.parse(value)
 
 
 def test_summaries() -> None:
-    """Mean and spread of each group and policy; a published mean only if all of its workloads were run."""
+    """Mean and spread of each group and policy; the published mean only if all of its workloads were run."""
     runs = [result("w1", 90.0), result("w2", 110.0), result("w1", 50.0, "fit")]
     published = {("load 1", "pollux"): (2, 125.0), ("load 1", "fit"): (2, 125.0)}
 
@@ -106,7 +106,7 @@ def test_summaries() -> None:
 
 
 def test_a_file_of_results(tmp_path: Path) -> None:
-    """What was added is there for the next one who opens it."""
+    """A result that was added is there when the file is opened again."""
     path = tmp_path / "new" / "results.jsonl"
     file = ResultFile(path)
     assert file.find(result("w", 1.0).key) is None
@@ -118,7 +118,7 @@ def test_a_file_of_results(tmp_path: Path) -> None:
 
 
 def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
-    """What a killed call has left at the end does not spoil the file."""
+    """A partial line that a killed process left at the end does not damage the file."""
     path = tmp_path / "results.jsonl"
     ResultFile(path).add(result("w", 1.0))
     path.write_bytes(path.read_bytes() + b'{"key": {"work')
@@ -131,7 +131,7 @@ def test_a_torn_line_is_made_again(tmp_path: Path) -> None:
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
-    """With the line that is no result; and it is left as it is."""
+    """The error names the line that is not a result, and the file is not changed."""
     path = tmp_path / "notes.txt"
     path.write_text("important\n")
     with pytest.raises(InvalidError, match=r"notes\.txt:1:"):
@@ -140,6 +140,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file_of_results(tmp_path: Path) -> None:
-    """It is said so."""
+    """The error says so."""
     with pytest.raises(InvalidError, match="can't be read"):
         ResultFile(tmp_path)

@@ -1,4 +1,4 @@
-"""Step times between the measured ones."""
+"""Step times, measured and interpolated."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from edl_workflows.simulator.throughput import StepTime, StepTimeCurve, Throughp
 
 
 def flat(total: float, sync: float = 0.0) -> dict[int, StepTime]:
-    """The same time at any batch."""
+    """The same time for any batch."""
     return {10: StepTime(total, sync), 20: StepTime(total, sync)}
 
 
@@ -18,18 +18,18 @@ TABLE = ThroughputTable.of(
 
 
 def test_a_measured_placement_is_itself() -> None:
-    """No interpolation where there is a measurement."""
+    """A measured placement is not interpolated."""
     assert TABLE.step_time((4,), 10) == StepTime(2, 0)
 
 
 @pytest.mark.parametrize("placement", [(1, 1, 2), (1, 2, 1), (2, 1, 1)])
 def test_rotations_are_one_ring(placement: tuple[int, ...]) -> None:
-    """Where a ring begins does not matter."""
+    """The starting point of a ring does not matter."""
     assert smallest_rotation(placement) == (1, 1, 2)
 
 
 def test_a_mirrored_ring_is_another() -> None:
-    """Direction may matter, so both were measured."""
+    """The direction may matter, so both were measured."""
     assert smallest_rotation((1, 2, 3)) != smallest_rotation((1, 3, 2))
 
 
@@ -43,7 +43,7 @@ def test_a_mirrored_ring_is_another() -> None:
     ],
 )
 def test_local_batch_size(size: int, expected: StepTime) -> None:
-    """Linear between the points, and never flattering outside."""
+    """Linear between the points, and never optimistic outside of them."""
     assert StepTimeCurve.of({20: StepTime(2, 1), 10: StepTime(1, 0.5)}).at(size) == expected
 
 
@@ -63,11 +63,11 @@ def test_larger_placements(placement: tuple[int, ...], total: float) -> None:
 
 
 def test_accumulation_exchanges_once() -> None:
-    """Each mini-batch more costs the time without the exchange."""
+    """Each additional mini-batch costs a step without the exchange."""
     assert StepTime(3, 1).accumulated(2) == 7
 
 
 def test_nothing_measured() -> None:
-    """An application without measurements is refused."""
+    """An application without measurements is rejected."""
     with pytest.raises(InvalidError, match="no placement was measured"):
         ThroughputTable.of({}, {})

@@ -1,4 +1,4 @@
-"""Jobs of a workload, and of a cluster's trace as a workload."""
+"""Jobs of a workload, and traces of clusters as workloads."""
 
 import math
 
@@ -22,7 +22,7 @@ N0 = "node-000"
     ],
 )
 def test_speed_is_in_proportion(gpus: int, held: int, seconds: float) -> None:
-    """With fewer GPUs a job takes longer by as much, with more it gets no faster."""
+    """With fewer GPUs a job takes proportionally longer, and with more it is not faster."""
     workload, applications = workload_of([ClusterJob("a", 0.0, gpus, 600.0)])
 
     [found] = simulate(
@@ -36,7 +36,7 @@ def test_speed_is_in_proportion(gpus: int, held: int, seconds: float) -> None:
 
 
 def test_jobs_that_are_alike_train_the_same() -> None:
-    """One application for each number of GPUs and duration; names and times stay."""
+    """There is one application for each number of GPUs and duration; names and times stay."""
     jobs = [ClusterJob("a", 0.0, 2, 60.0), ClusterJob("b", 5.0, 2, 60.0), ClusterJob("c", 5.0, 2, 61.0)]
     workload, applications = workload_of(jobs)
 
@@ -51,7 +51,7 @@ def test_jobs_that_are_alike_train_the_same() -> None:
 
 @pytest.mark.parametrize(("gpus", "duration", "submitted"), [(0, 1.0, 0.0), (1, 0.0, 0.0), (1, 1.0, -1.0)])
 def test_impossible_trace_jobs_are_refused(gpus: int, duration: float, submitted: float) -> None:
-    """Numbers that make no sense are refused."""
+    """Invalid numbers are rejected."""
     with pytest.raises(InvalidError, match="job a:"):
         ClusterJob("a", submitted, gpus, duration)
 
@@ -60,6 +60,6 @@ def test_impossible_trace_jobs_are_refused(gpus: int, duration: float, submitted
     ("submitted", "replicas", "batch_size"), [(math.nan, 1, 1), (-1, 1, 1), (0, 0, 1), (0, 1, 0)]
 )
 def test_bad_jobs(submitted: float, replicas: int, batch_size: int) -> None:
-    """A job without a time, replicas or a batch is refused."""
+    """A job without a time, replicas or a batch is rejected."""
     with pytest.raises(InvalidError, match="job a"):
         WorkloadJob("a", submitted, "digits", replicas, batch_size)

@@ -1,2 +1,2 @@
-"""Changes of the store's schema, oldest first in `versions`; `edl_workflows.brain.store.database.migrate`
-applies them."""
+"""Migrations of the store's schema, in `versions`. `edl_workflows.brain.store.database.migrate` applies
+them."""

@@ -1,5 +1,4 @@
-"""Alembic runs this: migrations within the transaction that `edl_workflows.brain.store.database.migrate`
-began."""
+"""Run by Alembic: applies migrations in the transaction of `edl_workflows.brain.store.database.migrate`."""
 
 from alembic import context
 

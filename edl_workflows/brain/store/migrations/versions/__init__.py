@@ -1,1 +1,1 @@
-"""One module a change. A change that was released is never edited."""
+"""One module for each migration. Migrations that were released are never edited."""

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     _make_jobs()
     _make_samples()
     _make_plans()
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them."""
+    """Drop the tables."""
     for table in ("cluster", "plan", "oom", "sample", "job"):
         op.drop_table(table)
 
