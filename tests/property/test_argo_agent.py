@@ -29,7 +29,7 @@ TASK = {"plugin": {"edl": {"stage": "submit"}}}
 
 
 class Api:
-    """Two objects, the workflow and its task set, with versions; sees every answer that is written."""
+    """Two versioned objects, the workflow and its task set. Records every result that is written."""
 
     def __init__(self) -> None:
         owner = {"kind": "Workflow", "uid": WORKFLOW.uid}
@@ -70,7 +70,7 @@ class Api:
 
 @dataclass
 class Watch:
-    """The agent's watch of the task set, as far behind as the test lets it be."""
+    """The agent's watch of the task set, which may lag behind as far as the test lets it."""
 
     seen: dict[str, Any]
     cache: Any = field(init=False)
@@ -84,7 +84,7 @@ class Watch:
 
 @dataclass
 class Job:
-    """What a step made. ``ended``: by itself; ``cancelled``: by the agent."""
+    """The job that a step created. ``ended``: it ended by itself; ``cancelled``: the agent cancelled it."""
 
     key: TaskKey
     attempt: str
@@ -95,7 +95,7 @@ class Job:
 
 @dataclass
 class Served:
-    """A task's service: where it is."""
+    """The state of the service of a task."""
 
     task: OpenTask
     taken: TrackedTask = field(default_factory=lambda: TrackedTask(TaskProgress.SERVING))
@@ -106,7 +106,7 @@ class Served:
 
 
 class World:
-    """Argo's controller, the jobs and the agent; each method but the last ones is one event."""
+    """Argo's controller, the jobs and the agent. Each method except the last ones is one event."""
 
     def __init__(self) -> None:
         self.api = Api()
@@ -139,7 +139,8 @@ class World:
         return bool(self.nodes.get(node, {}).get("phase") == "Pending")
 
     def a_task_appears(self, node: str, written: bool) -> None:
-        """First, or by a manual retry: its node is gone until the workflow is written, after the task."""
+        """For the first time, or by a manual retry. Its node does not exist until the workflow is written,
+        which happens after the task."""
         if node not in self.tasks and not self.pending(node):
             self.nodes.pop(node, None)
             self.tasks[node] = TASK
@@ -148,14 +149,14 @@ class World:
                 self.its_node_is_written(node)
 
     def its_node_is_written(self, node: str) -> None:
-        """Also by a controller that died in between and begins anew: the task is then written again."""
+        """Possibly by a controller that died in between and starts again: it then writes the task again."""
         if node not in self.nodes and node in self.tasks:
             self.serial += 1
             self.nodes[node] = {"name": f"w.{node}", "phase": "Pending", "startedAt": str(self.serial)}
             self.api.touch()
 
     def a_task_times_out(self, node: str, removed: bool) -> None:
-        """The controller may fail to remove the task, and writes the workflow all the same."""
+        """The controller may fail to remove the task but still write the workflow."""
         if self.pending(node) and node in self.tasks and node not in self.results:
             self.nodes[node]["phase"] = "Failed"
             if removed:
@@ -169,9 +170,8 @@ class World:
             self.api.touch()
 
     def a_result_is_taken(self, node: str, writes: int) -> None:
-        """The result goes, then the task, then the workflow is written; the controller may die after each
-        write.
-        """
+        """The controller removes the result, then the task, then writes the workflow. It may die after each
+        write."""
         if node in self.results:
             phase = self.results.pop(node)["phase"]
             if writes > 1:
@@ -197,7 +197,8 @@ class World:
     # The agent.
 
     def the_agent_turns(self, sees: bool, moves: int) -> None:
-        """Plans by what it sees, or by what it saw, and goes on with all that it serves by some moves."""
+        """The agent plans from the current or an earlier state, and advances all tasks that it serves by some
+        steps."""
         if sees:
             self.watch.seen = copy.deepcopy(self.api.task_set)
         self.plan()
@@ -222,7 +223,7 @@ class World:
                 self.end(found.key, found.attempt)
 
     def the_agent_restarts(self) -> None:
-        """And looks for what the one before began."""
+        """The new agent looks for what the previous one began."""
         self.served.clear()
         self.watch.seen = copy.deepcopy(self.api.task_set)
         self.found = [copy.copy(job) for job in self.jobs.values()]
@@ -241,7 +242,7 @@ class World:
             self.report(served, served.step, served.job)
 
     def begin(self, key: TaskKey, step: StepAttempt) -> Job:
-        """As `ownership.create_or_adopt` for an identity that runs again."""
+        """Like `ownership.create_or_adopt` for an identity that runs again."""
         attempt = step.identity("delete").attempt
         found = self.jobs.get(key.node)
         if found is None or found.cancelled or (found.ended and found.attempt != attempt):
@@ -269,7 +270,7 @@ class World:
         del self.served[served.task.key]
 
     def end(self, key: TaskKey, attempt: str) -> None:
-        """As `ownership.cancel_object`: only what this attempt holds, and what still goes on."""
+        """Like `ownership.cancel_object`: affects only what this attempt owns and what has not ended."""
         job = self.jobs[key.node]
         if job.attempt == attempt and not job.ended:
             job.cancelled = True
@@ -277,13 +278,13 @@ class World:
     # In the end.
 
     def settle(self) -> None:
-        """The agent and its watch catch up with a world that stands still."""
+        """The agent and its watch catch up while nothing else changes."""
         for _round in range(4):
             self.clock += SETTLE_SECONDS
             self.the_agent_turns(sees=True, moves=5)
 
     def check(self) -> None:
-        """Every step that Argo waits for is answered, with one job's result; no other step's job goes on."""
+        """Every step that Argo waits for has the result of one job, and no job of another step continues."""
         for node in NODES:
             self.what_was_not_removed_is(node)
             self.its_node_is_written(node)
@@ -322,7 +323,8 @@ EVENTS = st.one_of(
 @settings(max_examples=300)
 @given(events=st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_interleaving(events: list[tuple[Any, ...]]) -> None:
-    """Every live step is answered, with one job's result; no vanished step is, and its job does not go on."""
+    """Every live step gets the result of one job; no vanished step gets a result, and its job does not
+    continue."""
     shim = SimpleNamespace(
         find=lambda api, *where: api.find(*where),
         find_listed=lambda api, *where: api.find(*where),

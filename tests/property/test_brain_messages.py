@@ -1,4 +1,4 @@
-"""What is said between a master and the Brain is what was meant."""
+"""Messages between a master and the Brain keep their content."""
 
 import math
 
@@ -73,7 +73,7 @@ SAMPLES = st.builds(
 
 @given(JOBS)
 def test_a_job_over_the_wire(job: OptimizerJob) -> None:
-    """Is the same job."""
+    """A job that was serialized and parsed is the same job."""
     facts = brain.JobDescription(
         uid="u",
         namespace="n",
@@ -91,7 +91,7 @@ def test_a_job_over_the_wire(job: OptimizerJob) -> None:
 
 @given(PLANS)
 def test_a_plan_over_the_wire(plan: ResourcePlan) -> None:
-    """Is the same plan."""
+    """A plan that was serialized and parsed is the same plan."""
     said = messages.plan_message(plan).model_dump_json()
     assert messages.plan_of(brain.OptimizeReply.model_validate_json(said)) == plan
 

@@ -1,4 +1,5 @@
-"""Laws of a DIJob's state machine under any sequence of edits, pod events, allocations, controller deaths."""
+"""Laws of a DIJob's state machine under any sequence of edits, pod events, allocations and controller
+deaths."""
 
 import copy
 from typing import Any
@@ -24,7 +25,7 @@ COUNTERS = ("restarts", "reschedules", "generation")
 
 
 class DIJobs(RuleBasedStateMachine):
-    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
+    """One job, to which any event may happen in any order. The controller may die while it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,8 +104,8 @@ class DIJobs(RuleBasedStateMachine):
         self.die_at_it(steps)
 
     def die_at_it(self, steps: int) -> None:
-        """Wherever it dies, a job whose end it had seen comes to that end; nobody fails whose pods were to go
-        anyway, and taking nodes away never makes a success."""
+        """Wherever the controller dies, a job whose end it has seen comes to that end. Pods that were about
+        to be removed never fail a job, and losing nodes never makes it succeed."""
         verdict, blamed, before = self.verdict(), self.blamed(), dict(self.status)
         if verdict == "Succeeded" and self.world.objects["DIJob", NAME]["spec"]["preemptible"]:
             assert before["phase"] == verdict or self.newly_succeeded()
@@ -115,7 +116,7 @@ class DIJobs(RuleBasedStateMachine):
             assert before.get("phase") == "Failed" or self.status.get("phase") != "Failed"
 
     def newly_succeeded(self) -> bool:
-        """Whether a pod of now has succeeded that the status does not speak of yet."""
+        """Whether a current pod has succeeded that the status does not mention yet."""
         return any(
             obj["status"]["phase"] == "Succeeded"
             and (labels := obj["metadata"]["labels"])[pods.GENERATION_LABEL] == str(self.status["generation"])
@@ -126,7 +127,7 @@ class DIJobs(RuleBasedStateMachine):
         )
 
     def blamed(self) -> bool:
-        """Whether a pod has failed that the job still wants where it is."""
+        """Whether a pod has failed that the job still wants at its place."""
         job = DIJob.parse(self.world.objects["DIJob", NAME])
         wanted = {replica.name: replica.place for replica in pods.list_replicas(job)}
         return not job.spec.suspend and any(
@@ -139,20 +140,20 @@ class DIJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """A fixed point exists: decisions end when nothing more happens."""
+        """There is a fixed point: when nothing more happens, the controller stops acting."""
         self.die_at_it(99)
         self.world.settle()
 
     @invariant()
     def an_end_is_an_end(self) -> None:
-        """A final phase never changes, and one phase's condition at most is True."""
+        """A final phase never changes, and the condition of at most one phase is True."""
         phase = self.status.get("phase") if ("DIJob", NAME) in self.world.objects else None
         assert self.final in (None, phase)
         self.final = phase if phase in FINAL else None
 
     @invariant()
     def one_condition_is_true(self) -> None:
-        """Of those that phases have."""
+        """Counts only the conditions of phases."""
         if ("DIJob", NAME) in self.world.objects:
             true = [c["type"] for c in self.status.get("conditions", ()) if c["status"] == "True"]
             assert len(true) <= 2
@@ -160,7 +161,8 @@ class DIJobs(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_counted_twice(self) -> None:
-        """Counters never fall; there are no more restarts than failures, nor more than the limit allows."""
+        """Counters never decrease, and there are never more restarts than failures or than the limit
+        allows."""
         if ("DIJob", NAME) not in self.world.objects:
             return
         now = {name: self.status.get(name, 0) for name in COUNTERS}
@@ -172,7 +174,8 @@ class DIJobs(RuleBasedStateMachine):
 
     @invariant()
     def one_name_one_place(self) -> None:
-        """A pod's name and labels say its task and its index in it; its rank is below its time's replicas."""
+        """A pod's name and labels contain its task and its index in the task; its rank is below the replicas
+        of its time."""
         for name in self.pods():
             metadata = self.world.objects["Pod", name]["metadata"]
             labels, told = metadata["labels"], metadata["annotations"]
@@ -181,7 +184,8 @@ class DIJobs(RuleBasedStateMachine):
 
     @invariant()
     def no_rank_twice_while_it_runs(self) -> None:
-        """In a job that says it runs, and speaks of its newest spec, ranks are 0, 1, … and nobody's twice."""
+        """In a running job whose status is about the newest spec, the ranks are 0, 1, … without
+        duplicates."""
         job = self.world.objects.get(("DIJob", NAME))
         if job is None or self.status.get("phase") != "Running" or self.world.reconcile(0):
             return
@@ -200,7 +204,7 @@ class DIJobs(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """From every state the job can still be brought to its end."""
+        """From every state the job can still be brought to an end."""
         if ("DIJob", NAME) not in self.world.objects:
             return
         self.world.edit("DIJob", NAME, {"spec": {"suspend": False}, "status": {"allocation": ["a"] * 9}})
@@ -220,7 +224,7 @@ class DIJobs(RuleBasedStateMachine):
         raise AssertionError(f"the job never ends: {self.status}")
 
     def the_end_is_right(self) -> None:
-        """Failed only where the restarts were used up; Succeeded only where every replica has."""
+        """The job failed only if its restarts were used up, and succeeded only if every replica did."""
         if self.status["phase"] == "Failed":
             assert self.limit() == self.status["restarts"]
             assert self.failures > self.status["restarts"]

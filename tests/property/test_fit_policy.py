@@ -1,4 +1,4 @@
-"""What first-fit promises beyond the contract of policies (`tests.property.test_policies`)."""
+"""What first-fit guarantees in addition to the contract of policies (`tests.property.test_policies`)."""
 
 from dataclasses import replace
 

@@ -26,7 +26,7 @@ MADE_ROOM = "it gives up room for a job that waits, and doesn't grow in the same
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is put to the planner."""
+    """The input of the planner."""
 
     jobs: dict[str, FulfilmentJob]
     nodes: dict[str, FulfilmentNode]
@@ -36,7 +36,7 @@ class Cluster:
         return plan_fulfilment(self.jobs, self.nodes, self.max_load)
 
     def applied(self, planned: FulfilmentPlan) -> "Cluster":
-        """After the plan is carried out, and the scheduler has done what was expected."""
+        """The cluster after the plan was carried out and the scheduler placed the pods as expected."""
         found = {
             key: replace(
                 job,
@@ -51,7 +51,7 @@ class Cluster:
         return node in self.nodes and self.nodes[node].schedulable
 
     def free(self, name: str, *, minima: bool = False) -> dict[str, float]:
-        """Node → free amount of a resource, now or with every elastic job at its minimum."""
+        """The free amount of a resource on each node, now or with every elastic job at its minimum."""
         found = {
             key: node.total.get(name, 0) - node.used.get(name, 0)
             for key, node in self.nodes.items()
@@ -64,7 +64,7 @@ class Cluster:
         return found
 
     def left(self, name: str) -> float:
-        """How much of a resource may still be used of the whole cluster."""
+        """How much of a resource may still be used in the whole cluster."""
         load = self.max_load.get(name, 1.0 if name == "nvidia.com/gpu" else DEFAULT_MAX_LOAD)
         totals = (node.total.get(name, 0) for node in self.nodes.values() if node.schedulable)
         used = sum(totals) - sum(self.free(name).values())
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def random_cluster(random: Random) -> Cluster:
-    """Up to 7 jobs on up to 4 nodes; about half of the clusters are full, and a third of the jobs wait."""
+    """Up to 7 jobs on up to 4 nodes. About half of the clusters are full, and a third of the jobs wait."""
     nodes = {
         key: FulfilmentNode(
             total={
@@ -94,7 +94,7 @@ def random_cluster(random: Random) -> Cluster:
 
 
 def random_job(random: Random, places: list[str]) -> FulfilmentJob:
-    """Its instances are anywhere, also where there is no room: limits and nodes change under them."""
+    """Its instances may be anywhere, even without room for them: limits and nodes change while jobs run."""
     requests = {
         "cpu": random.choice([0.1, 0.5, 1.0, 2.0, 3.5]),
         "memory": random.choice([0.5, 1.0, 8.0]) * GI,
@@ -115,7 +115,7 @@ def random_job(random: Random, places: list[str]) -> FulfilmentJob:
 
 
 def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """Elastic jobs are within their bounds, others do not change, and no instance is on a forbidden node."""
+    """Elastic jobs stay within their bounds, others do not change, and no instance is on an excluded node."""
     after = cluster.applied(planned)
     for key, job in cluster.jobs.items():
         if not job.elastic:
@@ -130,7 +130,7 @@ def check_bounds(cluster: Cluster, planned: FulfilmentPlan) -> None:
 
 
 def check_capacity(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """Only minima exceed a limit, no node holds more than it has, and no job grows beyond a limit."""
+    """Only minima may exceed a limit, no node is overloaded, and no job grows beyond a limit."""
     after = cluster.applied(planned)
     for name in RESOURCES:
         over = after.left(name) < -1e-6 * GI
@@ -164,7 +164,8 @@ def check_fixed_point(cluster: Cluster, planned: FulfilmentPlan) -> int:
 
 
 def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
-    """A job that could grow has grown, no pending minimum could be placed, and the others have a reason."""
+    """Every job that could grow has grown, no pending minimum could be placed, and all others have a
+    reason."""
     after = cluster.applied(planned)
     free = {name: after.free(name) for name in RESOURCES}
     left = {name: after.left(name) for name in RESOURCES}
@@ -186,7 +187,7 @@ def check_exhausted(cluster: Cluster, planned: FulfilmentPlan) -> None:
 
 
 def fitting(job: FulfilmentJob, cluster: Cluster, free: Mapping[str, Mapping[str, float]]) -> int:
-    """How many more instances the nodes have room for."""
+    """How many more instances fit on the nodes."""
     return sum(
         max(
             0,
@@ -202,7 +203,7 @@ def fitting(job: FulfilmentJob, cluster: Cluster, free: Mapping[str, Mapping[str
 
 
 def check_permutation(cluster: Cluster, planned: FulfilmentPlan, random: Random) -> None:
-    """Jobs and nodes in any order of the maps have the same plan."""
+    """The plan does not depend on the order of jobs and nodes."""
     jobs, nodes = list(cluster.jobs.items()), list(cluster.nodes.items())
     random.shuffle(jobs)
     random.shuffle(nodes)
@@ -240,7 +241,7 @@ def test_all_laws(cluster: Cluster, random: Random) -> None:
 
 @given(CLUSTERS)
 def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
-    """Before the scheduler has placed anything of a plan that was carried out, the next plan is the same."""
+    """If a plan was carried out but the scheduler has not placed any pod yet, the next plan is the same."""
     jobs = {key: replace(job, places=job.places[: job.parallelism]) for key, job in cluster.jobs.items()}
     planned = plan_fulfilment(jobs, cluster.nodes, cluster.max_load)
     told = {
@@ -255,7 +256,7 @@ def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
 
 @given(CLUSTERS, st.sampled_from(RESOURCES))
 def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: str) -> None:
-    """A job without GPUs, say, loses nothing because GPUs are short."""
+    """A job that requests no GPUs loses nothing because of a shortage of GPUs."""
     jobs = {
         key: replace(job, requests={name: job.requests.get(name, 0.0)})
         if number % 2
@@ -276,7 +277,7 @@ def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: s
     st.data(),
 )
 def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, data: st.DataObject) -> None:
-    """Jobs of one shape: with a node more, or a higher limit, each gets at least as many as without."""
+    """If all jobs have the same shape, an additional node or a higher limit gives no job fewer instances."""
     jobs = {f"job-{n}": FulfilmentJob({"cpu": 1.0}, 0, high, 0) for n, (high, _) in enumerate(sizes)}
     nodes = {f"node-{n}": FulfilmentNode({"cpu": 4.0}) for n in range(count)}
     less, more = sorted(data.draw(st.tuples(*[st.sampled_from([0.5, 0.8, 0.97, 1.0])] * 2)))
@@ -296,7 +297,8 @@ def test_more_room_takes_from_nobody(sizes: list[tuple[int, int]], count: int, d
 def test_always_the_least_fulfilled_gets_the_next(
     bounds: list[tuple[int, int]], room: int, at_once: int
 ) -> None:
-    """One by one, as the document has it; however many turns are put in order at once."""
+    """Instances go one by one to the least fulfilled job, as documented, even though many turns are computed
+    at once."""
     jobs = {
         f"job-{n:03}": FulfilmentJob({"cpu": 1.0}, low, low + span, low)
         for n, (low, span) in enumerate(bounds)
@@ -334,7 +336,7 @@ def odd_jobs(draw: st.DrawFn) -> FulfilmentJob:
 def test_nonsense_is_left_alone(
     jobs: dict[str, FulfilmentJob], nodes: dict[str, FulfilmentNode], load: dict[str, float]
 ) -> None:
-    """Whatever the numbers are, there is a plan; what makes no sense is left as it is, for a reason."""
+    """There is a plan for any numbers. Jobs with invalid numbers are left unchanged, with a reason."""
     planned = plan_fulfilment(jobs, nodes, load)
     for key, job in jobs.items():
         sound = 0 <= job.min_instances <= job.max_instances and job.parallelism >= 0

@@ -1,4 +1,5 @@
-"""Laws of hangs under any interleaving with node deaths, saves, scale plans and master crashes."""
+"""Laws of hang detection under any interleaving with node deaths, checkpoints, scale plans and master
+crashes."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +36,7 @@ COLLECTIVE = replace(
 
 
 class _Servers(SimulatedJob):
-    """Parameter servers; a worker in `hung` stands still in its version."""
+    """A job with parameter servers. A worker in `hung` does not progress in its version."""
 
     def __init__(self) -> None:
         self.hung: set[tuple[int, int]] = set()
@@ -47,7 +48,7 @@ class _Servers(SimulatedJob):
 
 
 class _World(SimulatedCollectiveJob):
-    """A world; one member that stands still is enough."""
+    """A collective job, which hangs if one member does."""
 
     def __init__(self) -> None:
         self.hung: set[tuple[int, int]] = set()
@@ -69,9 +70,8 @@ OPERATIONS = st.lists(
 def test_a_job_whose_processes_hang_ends_with_all_of_its_data(
     collective: bool, operations: list[tuple[str, int]]
 ) -> None:
-    """Whatever hangs, dies, saves or changes meanwhile: no job is stuck, none ends twice, and the model lacks
-    nothing.
-    """
+    """Whatever hangs, dies, saves or changes, no job gets stuck or ends twice, and every record reaches the
+    model."""
     job: Any = _World() if collective else _Servers()
     for number, (what, choice) in enumerate(operations):
         job.calm(1)

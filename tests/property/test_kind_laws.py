@@ -46,7 +46,7 @@ STEPS = st.lists(
 
 
 class KindWorld:
-    """One job of a kind, beside objects of others that look like its own."""
+    """One job of a kind, beside objects of other owners that look like those of the job."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -77,7 +77,7 @@ class KindWorld:
         ]
 
     def run_all(self) -> None:
-        """Let every pod that the job makes run, until it makes no more."""
+        """Let all pods of the job run until it creates no more."""
         for _ in range(5):
             self.settle()
             for name in self.own_pods():
@@ -86,7 +86,7 @@ class KindWorld:
         self.settle()
 
     def take(self, step: Step) -> None:
-        """Let one thing happen."""
+        """Apply one event."""
         what, number = step
         pods = self.own_pods()
         if what in ("suspend", "resume"):
@@ -101,7 +101,8 @@ class KindWorld:
             self._change_pod(what, pods[number % len(pods)])
 
     def _change_pod(self, what: str, name: str) -> None:
-        """What a node reports, or a user does. A pod that has ended can only be deleted."""
+        """An event of a pod that a node reports or a user causes. A pod that has ended can only be
+        deleted."""
         if what != "delete" and manifests.has_ended(self.namespace.objects["Pod", name]):
             return
         match what:
@@ -117,7 +118,7 @@ class KindWorld:
                 self.namespace.delete("Pod", name)
 
     def settle(self) -> None:
-        """Decide and apply until nothing is left to do."""
+        """Decide and apply until there is nothing left to do."""
         self.namespace.settle()
 
     def decide(self) -> Actions:
@@ -125,7 +126,7 @@ class KindWorld:
 
 
 def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
-    """The world after each step, before the controller has seen it."""
+    """The world after each event, before the controller has seen it."""
     world = KindWorld(kind)
     yield world
     for step in steps:
@@ -144,7 +145,7 @@ def test_every_kind_has_an_example() -> None:
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS)
 def test_reconcile_comes_to_rest(kind: Kind, steps: list[Step]) -> None:
-    """After its own actions a decision has none: no create, delete, patch, status or Event."""
+    """After its own actions, a decision has no create, delete, patch, status or event."""
     for world in histories(kind, steps):
         world.settle()
         rest = world.decide()
@@ -156,7 +157,8 @@ def test_reconcile_comes_to_rest(kind: Kind, steps: list[Step]) -> None:
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS)
 def test_reconcile_touches_only_what_the_job_owns(kind: Kind, steps: list[Step]) -> None:
-    """Every object that is deleted or patched is owned by the job, and every object that is made will be."""
+    """Every object that is deleted or patched is owned by the job, and every object that is created will
+    be."""
     for world in histories(kind, steps):
         uid = world.job["metadata"]["uid"]
         actions = world.decide()
@@ -173,7 +175,7 @@ def test_reconcile_touches_only_what_the_job_owns(kind: Kind, steps: list[Step])
 @settings(max_examples=30, deadline=None)
 @given(steps=STEPS)
 def test_final_phases_stay(kind: Kind, steps: list[Step]) -> None:
-    """A job that has succeeded or failed stays so, and makes nothing any more, whatever happens."""
+    """A job that has succeeded or failed keeps its phase and creates nothing, whatever happens."""
     ended: JobPhase | None = None
     for world in histories(kind, steps):
         actions = world.decide()
@@ -189,9 +191,8 @@ def test_final_phases_stay(kind: Kind, steps: list[Step]) -> None:
 @settings(max_examples=20, deadline=None)
 @given(steps=STEPS)
 def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> None:
-    """A stage sees identity, phase, reason and generations as they are stored. No pod of a suspended job
-    runs.
-    """
+    """A stage sees identity, phase, reason and generations as they are stored. A suspended job has no running
+    pod."""
     for world in histories(kind, steps):
         world.settle()
         view, status = kind.view_stored(world.manifest), world.manifest["status"]
@@ -206,7 +207,7 @@ def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> No
 
 @each_kind
 def test_every_phase_has_its_view(kind: Kind) -> None:
-    """A view has each phase of the kind, and exactly the final ones are final; a new job is Pending."""
+    """The view has every phase of the kind, and exactly the final ones are final. A new job is Pending."""
     assert kind.view is not None
     job = kind.model.parse(EXAMPLES[kind.name])
     phases = {str(condition) for condition in JobPhase}
@@ -223,7 +224,8 @@ def test_every_phase_has_its_view(kind: Kind) -> None:
 @settings(max_examples=50, deadline=None)
 @given(replicas=st.integers(-1, 12), number=st.integers(0, 3), cpu=st.sampled_from(["", "500m", "2"]))
 def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: str) -> None:
-    """An edit that `scale` allows, even of resources only, leaves a valid job with the nodes that it says."""
+    """An edit that `scale` allows, even of resources only, results in a valid job with the requested
+    nodes."""
     world = KindWorld(kind)
     world.run_all()
     roles = sorted(kind.view_stored(world.manifest).replicas)
@@ -247,9 +249,8 @@ def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: 
 
 @each_elastic_kind
 def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
-    """Its bounds hold. The status names it; where the kind makes the pods, their labels do, and `scale` takes
-    it.
-    """
+    """Its bounds hold, and the status names it. If the kind creates the pods, their labels name it too, and
+    `scale` accepts it."""
     assert kind.elastic is not None
     world = KindWorld(kind)
     world.run_all()
@@ -275,9 +276,8 @@ def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_an_autoscaler_does_not_oscillate(kind: Kind, data: st.DataObject) -> None:
-    """A job that got the replicas it was scaled to has these, the same role and the same bounds: the next
-    plan from the same cluster changes nothing.
-    """
+    """A job that was scaled has the requested replicas, the same role and the same bounds, so the next plan
+    for the same cluster changes nothing."""
     assert kind.elastic is not None
     world = KindWorld(kind)
     world.run_all()

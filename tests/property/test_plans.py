@@ -1,4 +1,4 @@
-"""Laws of the plan machine alone, over any world that it may see."""
+"""Laws of the state machine of plans alone, in any observed state of the job."""
 
 import itertools
 from dataclasses import replace
@@ -51,7 +51,7 @@ STEPS = st.lists(st.tuples(WORLDS, st.sampled_from([0.0, 1.0, 1.0, 1.0, 60.0])),
 def _run(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> list[tuple[PlanRun, tuple[PlanEffect, ...]]]:
-    """All states of a plan and the effects that led to each."""
+    """All states of a plan, each with the effects that led to it."""
     run, now = plan_run.start_run("uid", "plan", spec, 0.0), 0.0
     history: list[tuple[PlanRun, tuple[PlanEffect, ...]]] = [(run, ())]
     changes = "ps" in spec.replica_resource_specs
@@ -66,7 +66,7 @@ def _run(
 def test_phases_go_forward_and_final_ones_stay(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """No phase comes twice, none after a final one."""
+    """No phase occurs twice, and none follows a final one."""
     history = [run for run, _ in _run(spec, worlds)]
     for before, after in itertools.pairwise(history):
         if before.phase.final:
@@ -79,9 +79,8 @@ def test_phases_go_forward_and_final_ones_stay(
 def test_whatever_was_begun_is_finished_or_taken_back(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """A plan that failed after it began is undone exactly once, as its last effect; one that succeeded
-    never.
-    """
+    """A plan that fails after it began is undone exactly once, as its last effect; a plan that succeeds is
+    never undone."""
     history = _run(spec, worlds)
     last = history[-1][0]
     effects = [effect for _, given_effects in history for effect in given_effects]
@@ -97,7 +96,7 @@ def test_whatever_was_begun_is_finished_or_taken_back(
 def test_a_version_that_trains_is_never_taken_back(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """After the first step in the new version a plan can only succeed, whatever else is wrong."""
+    """After the first step in the new version, a plan can only succeed, whatever else fails."""
     run = None
     for run, _ in _run(spec, worlds):
         if run.phase is ScalePlanPhase.VERIFYING:
@@ -115,7 +114,8 @@ def test_a_version_that_trains_is_never_taken_back(
 def test_nothing_begins_before_its_phase_is_recorded(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """Without a recorded status there are no effects but taking back, and no phase but Failed."""
+    """If the status has not been recorded, the only effect is a rollback and the only next phase is
+    Failed."""
     blind = [(replace(world, recorded=False, trained=1), pause) for world, pause in worlds]
     for run, effects in _run(spec, blind):
         assert run.phase in (ScalePlanPhase.PENDING, ScalePlanPhase.FAILED)
@@ -124,7 +124,8 @@ def test_nothing_begins_before_its_phase_is_recorded(
 
 @given(SPECS, STEPS)
 def test_each_change_is_to_be_recorded(spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]) -> None:
-    """The serial grows exactly when the status shows something new, and the steps' times have no gap."""
+    """The serial increases exactly when the status shows something new, and the times of steps have no
+    gaps."""
     history = [run for run, _ in _run(spec, worlds)]
     for before, after in itertools.pairwise(history):
         assert (after.serial > before.serial) == (after.phase is not before.phase)

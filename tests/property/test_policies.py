@@ -1,4 +1,4 @@
-"""The promises of the policy contract, for every live policy and any jobs, nodes and reports."""
+"""The guarantees of the policy contract, for every live policy and any jobs, nodes and reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ REPORTS: st.SearchStrategy[dict[str, Any]] = st.one_of(
 
 @dataclass(frozen=True)
 class PolicyQuestion:
-    """What is put to a policy."""
+    """The input of a policy."""
 
     jobs: dict[str, JobInfo]
     nodes: dict[str, NodeInfo]
@@ -89,7 +89,8 @@ class PolicyQuestion:
 
 @st.composite
 def questions(draw: st.DrawFn) -> PolicyQuestion:
-    """Any jobs, with their own reports or their scenario's, and any present allocations, valid or not."""
+    """Any jobs, with their own reports or those of their scenario, and any present allocations, valid or
+    not."""
     former = draw(st.lists(REPORTS, max_size=3))
     found = {}
     for key in [f"job-{number}" for number in range(draw(st.integers(0, 5)))]:
@@ -116,7 +117,7 @@ def used(question: PolicyQuestion, answer: Mapping[str, Allocation], node: str, 
 @given(questions())
 @few
 def test_every_job_has_an_answer(policy: Policy, question: PolicyQuestion) -> None:
-    """The answer names the jobs that were asked about, and no others."""
+    """The answer names exactly the jobs in the question."""
     assert question.ask(policy).keys() == question.jobs.keys()
 
 
@@ -124,7 +125,7 @@ def test_every_job_has_an_answer(policy: Policy, question: PolicyQuestion) -> No
 @given(questions())
 @few
 def test_no_node_is_given_more_than_it_has(policy: Policy, question: PolicyQuestion) -> None:
-    """Replicas fit what a node has free, except those of jobs that may not be touched."""
+    """Replicas fit into the free resources of a node, except those of jobs that may not be changed."""
     answer = question.ask(policy)
     untouchable = {key: places for key, places in answer.items() if pinned(question, key)}
     for key, node in question.nodes.items():
@@ -153,7 +154,7 @@ def test_bounds_are_kept(policy: Policy, question: PolicyQuestion) -> None:
 @each_policy
 @given(questions())
 def test_an_answer_is_a_fixed_point(policy: Policy, question: PolicyQuestion) -> None:
-    """A policy that is asked again, with its own answer as what the jobs hold, changes nothing."""
+    """If the jobs hold what a policy allocated, the policy changes nothing."""
     answer = question.ask(policy)
     assert replace(question, previous=answer).ask(policy) == answer
 
@@ -180,7 +181,7 @@ def test_the_same_question_has_the_same_answer(
 @given(questions())
 @few
 def test_no_new_replica_on_a_closed_node(policy: Policy, question: PolicyQuestion) -> None:
-    """On a node that is closed to new replicas or excluded, a job has at most what it had there before."""
+    """On a cordoned or excluded node, a job has at most what it had there before."""
     for key, places in question.ask(policy).items():
         for node in question.nodes.values():
             if not node.schedulable or node.key in question.jobs[key].excluded:
@@ -197,7 +198,8 @@ def test_a_first_allocation_is_kept(
     report: dict[str, object],
     former: list[dict[str, object]],
 ) -> None:
-    """What `allocate` gives a new job keeps the promises too, and the next `optimize` leaves it as it is."""
+    """The result of `allocate` for a new job keeps the guarantees too, and the next `optimize` does not
+    change it."""
     job = replace(job, profilings=report, scenario="walk", reported=former)
     first = policy.allocate(job, free)
     assert not first or job.min_replicas <= len(first) <= job.max_replicas

@@ -1,4 +1,4 @@
-"""What Pollux promises beyond the contract of policies (`tests.property.test_policies`)."""
+"""What Pollux guarantees in addition to the contract of policies (`tests.property.test_policies`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ POLICIES = (PolluxPolicy(), PolluxPolicy(SHORTEST_FIRST))
 @given(questions(), st.sampled_from(POLICIES))
 @few
 def test_spanning_jobs_share_no_node(question: PolicyQuestion, policy: PolluxPolicy) -> None:
-    """At most one job that spans nodes is on a node, besides jobs that may not be touched."""
+    """A node has at most one job that spans several nodes, apart from jobs that may not be changed."""
     spanning: dict[str, list[str]] = {}
     for key, places in question.ask(policy).items():
         elastic = set(places[len(question.jobs[key].fixed) :])
@@ -32,7 +32,7 @@ def test_spanning_jobs_share_no_node(question: PolicyQuestion, policy: PolluxPol
 
 @st.composite
 def tables(draw: st.DrawFn) -> SpeedupTable:
-    """Any table, also of a job that gets slower."""
+    """Any speed-up table, including that of a job that gets slower."""
     speeds = st.lists(st.floats(0, 10), min_size=8, max_size=8)
     return SpeedupTable((0.0, *draw(speeds)), (0.0, *draw(speeds)))
 
@@ -41,7 +41,7 @@ def tables(draw: st.DrawFn) -> SpeedupTable:
 def clusters(
     draw: st.DrawFn,
 ) -> tuple[list[PolluxJob], list[NodeInfo], Mapping[str, list[str]], PolluxOptions]:
-    """Jobs with tables on nodes with GPUs, and what they hold: any, also what can't be."""
+    """Jobs with tables on nodes with GPUs, and any present allocations, including impossible ones."""
     found = [
         PolluxJob(
             JobInfo(
@@ -71,7 +71,8 @@ def clusters(
 def test_a_change_pays(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions],
 ) -> None:
-    """From a state that is allowed, the answer is worth at least as much, restarts counted; and it stands."""
+    """From a valid state, the answer is worth at least as much, including the cost of restarts, and is
+    stable."""
     found, there, held, options = cluster
     first = optimize_allocations(found, there, held, options)
     waiting: dict[str, list[str]] = {job.info.key: [] for job in found}
@@ -92,7 +93,7 @@ def test_a_change_pays(
 def test_a_node_more_does_no_harm(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions], gpus: int
 ) -> None:
-    """With what it had before, and a node more, the jobs together are not worse off."""
+    """With its present allocation and an additional node, the jobs together are not worse off."""
     found, there, held, options = cluster
     first = optimize_allocations(found, there, held, options)
     more = [*there, NodeInfo("d", {"gpu": float(gpus)})]

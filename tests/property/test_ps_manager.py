@@ -1,6 +1,5 @@
-"""Laws of cluster versions under any interleaving of plans, node deaths, time-outs, repetitions and master
-crashes.
-"""
+"""Laws of cluster versions under any interleaving of plans, node deaths, timeouts, repetitions and master
+crashes."""
 
 from typing import Any
 
@@ -24,9 +23,8 @@ MAX_PASSED = 4
 
 
 class Versions(RuleBasedStateMachine):
-    """A job to which anything may happen, and then nothing: it must end in the old or the new cluster,
-    trained with all data.
-    """
+    """A job to which any event may happen. When events stop, it must end in the old or the new cluster,
+    trained with all data."""
 
     job: SimulatedJob
 

@@ -1,4 +1,4 @@
-"""Laws of plans for jobs with parameter servers, for any job, whatever was measured."""
+"""Laws of plans for jobs with parameter servers, for any job and any measurements."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,12 +103,12 @@ def jobs(draw: st.DrawFn, numbers: st.SearchStrategy[float] = plausible) -> Opti
 
 
 def sample(nodes: tuple[OptimizerNode, ...], time: int, used: float) -> JobSample:
-    """One in which each node used the same."""
+    """A sample in which every node of a role has the same usage."""
     return JobSample(float(time), time, used, tuple(NodeSample(n.name, n.role, used, used) for n in nodes))
 
 
 def check_bounds(job: OptimizerJob, plan: ResourcePlan) -> None:
-    """Nothing is beyond what it may be, and nothing that may not change does."""
+    """No value exceeds its bounds, and nothing changes that may not change."""
     after = apply_plan(job, plan)
     for amount in AMOUNTS:
         before = total_amount(apply_plan(job, ResourcePlan()), amount)
@@ -137,7 +137,7 @@ def check_size(job: OptimizerJob, role: str, has: NodeSize, wanted: NodeSize) ->
 @given(jobs(), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
 def test_bounds_are_never_broken(job: OptimizerJob, rule: str) -> None:
-    """Of no rule: the user's bounds, the job's limits, autoScale: false."""
+    """Every rule keeps the user's bounds, the job's limits and ``autoScale: false``."""
     check_bounds(job, RULES[rule](job))
 
 
@@ -155,14 +155,14 @@ def test_nothing_measured_is_too_wrong(job: OptimizerJob, rule: str) -> None:
 @given(jobs(), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
 def test_a_plan_that_was_carried_out_is_not_made_again(job: OptimizerJob, rule: str) -> None:
-    """Asked again of the job as it then is, the rule changes nothing."""
+    """For the job as it is after a plan, the same rule changes nothing."""
     after = apply_plan(job, RULES[rule](job))
     assert RULES[rule](after).empty, RULES[rule](after)
 
 
 @given(jobs(), st.sampled_from(sorted(RULES)), st.randoms(use_true_random=False))
 def test_order_does_not_matter(job: OptimizerJob, rule: str, random: Random) -> None:
-    """Nodes, samples, what is in a sample, and roles in any order have the same plan."""
+    """The plan does not depend on the order of nodes, samples, entries of samples, or roles."""
 
     def shuffled(values: tuple[object, ...]) -> tuple:  # type: ignore[type-arg]
         return tuple(random.sample(values, len(values)))
@@ -197,7 +197,8 @@ proposals = st.builds(
 @given(jobs(), proposals, st.sampled_from([0.0, 0.1]))
 @settings(max_examples=100)
 def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: ResourcePlan, tolerance: float) -> None:
-    """Any numbers and unknown roles and nodes: the bounded plan keeps every bound and has reasons."""
+    """For any numbers, unknown roles and unknown nodes, the bounded plan keeps every bound and has
+    reasons."""
     plan = bound_plan(job, proposal, tolerance)
     check_bounds(job, plan)
     assert set(plan.reasons) == {*plan.node_group_resources, *plan.node_resources}
@@ -208,7 +209,7 @@ def test_whatever_is_proposed_is_bounded(job: OptimizerJob, proposal: ResourcePl
 @given(jobs(), st.floats(1, 8))
 @settings(max_examples=100)
 def test_more_limits_are_never_fewer_workers(job: OptimizerJob, factor: float) -> None:
-    """A job whose limits are raised gets at least as many workers as it would have."""
+    """A job with higher limits gets at least as many workers."""
     more = replace(
         job,
         limits=ResourceLimits(job.limits.cpu * factor, job.limits.memory * factor, job.limits.gpu * factor),

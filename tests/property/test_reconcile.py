@@ -43,7 +43,7 @@ def make_plan(name: str, scale_type: str, **spec: Any) -> dict[str, Any]:
 
 
 class Controller(RuleBasedStateMachine):
-    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
+    """One job, to which any event may happen in any order. The controller may die while it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Controller(RuleBasedStateMachine):
 
     @invariant()
     def one_master_at_most(self) -> None:
-        """Two masters would write one state."""
+        """Two masters would write the same state."""
         assert len(self.live("dlrover-master")) <= 1
 
     @invariant()
@@ -196,7 +196,7 @@ class Controller(RuleBasedStateMachine):
 
     @invariant()
     def every_pod_has_its_owner(self) -> None:
-        """Deleting the job deletes all its pods."""
+        """Every pod is deleted with its job."""
         for (kind, _), obj in self.world.objects.items():
             if kind in ("Pod", "Service", "Secret", "ConfigMap"):
                 owners = [o["uid"] for o in obj["metadata"]["ownerReferences"]]
@@ -204,7 +204,7 @@ class Controller(RuleBasedStateMachine):
 
 
 class DyingController(Controller):
-    """The same history with a controller that dies and with one that does not ends in the same state."""
+    """The same history ends in the same state with a controller that dies and with one that does not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ class DyingController(Controller):
 
 
 def summary(world: JobsNamespace) -> dict[str, Any]:
-    """What a user sees of a namespace."""
+    """The state of a namespace as a user sees it."""
     found: dict[str, Any] = {}
     for (kind, name), obj in world.objects.items():
         status = obj.get("status", {})

@@ -1,4 +1,4 @@
-"""Laws of the rendezvous, whoever joins and leaves, in whatever order."""
+"""Laws of the rendezvous, whichever nodes join and leave in whatever order."""
 
 from dataclasses import replace
 
@@ -13,14 +13,14 @@ NOW = 1_000.0
 
 @st.composite
 def parameters(draw: st.DrawFn) -> RendezvousLimits:
-    """Any that a job may have."""
+    """Any parameters that a job may have."""
     least = draw(st.integers(1, 4))
     return RendezvousLimits(least, draw(st.integers(least, 8)), draw(st.integers(1, 4)), waiting_timeout=30.0)
 
 
 @st.composite
 def situations(draw: st.DrawFn) -> WaitingWorkers:
-    """Anybody may be there, and anybody of the present world may be gone."""
+    """Any nodes may have joined, and any member of the present world may be gone."""
     ids = draw(st.lists(st.integers(0, 11), unique=True, max_size=12))
     present = tuple(ids[: draw(st.integers(0, len(ids)))])
     lost = draw(st.sets(st.sampled_from(ids))) if ids else set()
@@ -33,7 +33,7 @@ def situations(draw: st.DrawFn) -> WaitingWorkers:
 def test_a_world_is_made_of_those_who_joined_and_within_bounds(
     waiting: WaitingWorkers, job: RendezvousLimits
 ) -> None:
-    """Ranks are a permutation of some who have joined, no fewer and no more than the job allows."""
+    """Ranks are a permutation of nodes that have joined, and their number is within the bounds of the job."""
     members = next_group(waiting, job, NOW).members
     assume(members is not None)
     assert members is not None
@@ -45,7 +45,7 @@ def test_a_world_is_made_of_those_who_joined_and_within_bounds(
 
 @given(situations(), parameters())
 def test_the_oldest_is_rank_0(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """Survivors keep their order before all newcomers, and those stand by the time they joined."""
+    """Survivors keep their order and come before all newcomers, which are ordered by the time they joined."""
     members = next_group(waiting, job, NOW).members or ()
     survivors = [node for node in waiting.present if node in waiting.joined]
     assert list(members[: len(survivors)]) == survivors[: len(members)]
@@ -57,7 +57,7 @@ def test_the_oldest_is_rank_0(waiting: WaitingWorkers, job: RendezvousLimits) ->
 def test_the_order_in_which_news_came_does_not_matter(
     waiting: WaitingWorkers, job: RendezvousLimits, random: object
 ) -> None:
-    """Joins that are told in another order, or twice, give the same verdict."""
+    """Joins that are reported in another order, or twice, give the same verdict."""
     told = list(waiting.joined.items())
     random.shuffle(told)  # type: ignore[attr-defined]
     assert next_group(replace(waiting, joined=dict(told + told)), job, NOW) == next_group(waiting, job, NOW)
@@ -65,7 +65,7 @@ def test_the_order_in_which_news_came_does_not_matter(
 
 @given(situations(), parameters())
 def test_a_world_that_was_made_is_not_made_again(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """Once the verdict is carried out there is nothing to do until somebody joins or leaves."""
+    """After the verdict is carried out, there is nothing to do until a node joins or leaves."""
     members = next_group(waiting, job, NOW).members
     assume(members is not None)
     assert members is not None
@@ -76,7 +76,8 @@ def test_a_world_that_was_made_is_not_made_again(waiting: WaitingWorkers, job: R
 
 @given(situations(), parameters())
 def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """When the verdict says until when, there is a world then; without, only news can change it."""
+    """If the verdict has a deadline, a world is formed then; otherwise only an event can change the
+    verdict."""
     verdict = next_group(waiting, job, NOW)
     assume(verdict.members is None)
     if verdict.until is not None:
@@ -88,9 +89,8 @@ def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
 
 @given(situations(), parameters())
 def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """After the waiting time, no world only where there are too few, or the present one has all that it
-    may.
-    """
+    """After the waiting time, there is no new world only if there are too few nodes, or the present world is
+    as large as allowed."""
     verdict = next_group(waiting, job, NOW + 1_000)
     size = round_to_units(
         min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job
@@ -101,7 +101,7 @@ def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLi
 
 @given(situations(), parameters())
 def test_survivors_go_on_at_once(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """A broken world whose survivors are enough waits for nobody."""
+    """If enough members of a broken world survive, they do not wait for others."""
     survivors = [node for node in waiting.present if node in waiting.joined]
     assume(survivors)
     broken = replace(waiting, intact=False)
@@ -111,7 +111,7 @@ def test_survivors_go_on_at_once(waiting: WaitingWorkers, job: RendezvousLimits)
 
 @given(st.integers(0, 20), parameters())
 def test_units_never_round_below_the_minimum(count: int, job: RendezvousLimits) -> None:
-    """Enough nodes for the minimum are enough for a world, whatever the unit."""
+    """Enough nodes for the minimum are enough for a world, whatever the unit is."""
     size = round_to_units(count, job)
     assert (size >= job.min_nodes) == (count >= job.min_nodes)
     assert size <= count

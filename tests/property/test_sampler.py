@@ -1,4 +1,4 @@
-"""Laws of the elastic sampler: what the members of a collective job train on, however often their number
+"""Laws of the elastic sampler: which records the members of a collective job train on while their number
 changes."""
 
 import collections
@@ -27,7 +27,7 @@ worlds = st.lists(st.integers(1, MOST), min_size=1, max_size=8)
 
 
 def step(sampler: ElasticSampler, members: int) -> list[list[int]]:
-    """The mini-batches of the next step, of all members by rank."""
+    """The mini-batches of the next step, of all members in the order of their ranks."""
     return [list(batch) for rank in range(members) for batch in sampler.mini_batches(rank, members)]
 
 
@@ -51,8 +51,8 @@ def test_each_record_once_in_an_epoch(dataset: Dataset, worlds: list[int]) -> No
 @settings(max_examples=60, deadline=None)
 @given(dataset=datasets, members=st.integers(1, MOST))
 def test_batch_is_the_same_for_any_number_of_members(dataset: Dataset, members: int) -> None:
-    """Each step has the same mini-batches in the same order, whoever computes them; they differ by at most
-    one record."""
+    """Each step has the same mini-batches in the same order for any number of members, and their sizes differ
+    by at most one record."""
     alone, together = ElasticSampler(dataset, MOST), ElasticSampler(dataset, MOST)
     while not alone.done:
         batches = step(alone, 1)
@@ -68,7 +68,7 @@ def test_batch_is_the_same_for_any_number_of_members(dataset: Dataset, members: 
 @settings(max_examples=60, deadline=None)
 @given(dataset=datasets, made=st.integers(0, 30), members=st.integers(1, MOST))
 def test_state_round_trip(dataset: Dataset, made: int, members: int) -> None:
-    """A sampler that loads another's state, by way of JSON, goes on with the same records."""
+    """A sampler that loads another's state, as JSON, continues with the same records."""
     one = ElasticSampler(dataset, MOST)
     for _ in range(made):
         one.advance()
@@ -81,8 +81,8 @@ def test_state_round_trip(dataset: Dataset, made: int, members: int) -> None:
 
 
 def test_place_survives_another_batch_size() -> None:
-    """A job that goes on with more workers at most, so with larger batches, sees what is left of the epoch
-    once."""
+    """A job that continues with a larger maximum of workers, and so with larger batches, reads the rest of
+    the epoch exactly once."""
     data = Dataset(size=100, batch_size=4)
     before = ElasticSampler(data, 2)
     seen = [record for batch in step(before, 2) for record in batch]
@@ -97,7 +97,7 @@ def test_place_survives_another_batch_size() -> None:
 
 
 def test_epochs_have_orders_of_their_own() -> None:
-    """Shuffled epochs differ from each other, and those of another seed from these."""
+    """Shuffled epochs differ from each other and from those with another seed."""
 
     def order(seed: int, epoch: int) -> list[int]:
         sampler = ElasticSampler(Dataset(size=50, batch_size=50, num_epochs=3, seed=seed), 1)
@@ -122,8 +122,8 @@ def test_epochs_have_orders_of_their_own() -> None:
     ids=str,
 )
 def test_state_of_something_else_is_refused(change: dict[str, int | str], says: str) -> None:
-    """A place in another order of records, or none at all, is an error that says so, and nothing has
-    moved."""
+    """A state for another order of records, or an invalid one, is rejected with a clear error, and the
+    sampler does not change."""
     sampler = ElasticSampler(Dataset(size=100, batch_size=4), 2)
     sampler.advance()
     before = sampler.state_dict()
@@ -133,7 +133,7 @@ def test_state_of_something_else_is_refused(change: dict[str, int | str], says: 
 
 
 def test_more_members_than_mini_batches_are_refused() -> None:
-    """Some would have nothing to compute; the message says how many can be."""
+    """Some members would have nothing to compute. The message says how many members are possible."""
     sampler = ElasticSampler(Dataset(size=100, batch_size=4), 2)
     with pytest.raises(InvalidError, match="3 workers can't share a batch of 2"):
         sampler.mini_batches(0, 3)

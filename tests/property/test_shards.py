@@ -1,4 +1,4 @@
-"""Laws of the sharding core: at least once, whatever happens; exactly once, when nothing does."""
+"""Laws of data sharding: at least once in any case, and exactly once without failures."""
 
 from collections import Counter
 from itertools import pairwise
@@ -61,7 +61,7 @@ streams = st.builds(
 
 
 def records_of(shard: Shard) -> list[Record]:
-    """What a worker reads for a shard."""
+    """The records that a worker reads for a shard."""
     places = range(shard.start, shard.end) if shard.indices is None else shard.indices
     return [(shard.epoch, shard.partition, place) for place in places]
 
@@ -71,9 +71,8 @@ def key_of(shard: Shard) -> dict[str, int | str]:
 
 
 class Sharding(RuleBasedStateMachine):
-    """Workers, a network that loses, repeats and delays, and a master that dies: does each record reach the
-    model?
-    """
+    """Workers, a network that loses, repeats and delays messages, and a master that dies. Each record must
+    reach the model."""
 
     @initialize(params=sized | streams)
     def register(self, params: DatasetParams) -> None:
@@ -100,7 +99,8 @@ class Sharding(RuleBasedStateMachine):
             self.held[worker] += reply.shards
 
     def hold(self, worker: NodeRef) -> list[Shard]:
-        """What the worker holds; leases first if that is nothing, so that every rule has something to do."""
+        """The shards that the worker holds. If there are none, it leases some first, so that every rule has
+        something to do."""
         if not self.held[worker]:
             self.lease(worker=worker, shards=3, tell=False, lost=False)
         return self.held[worker]
@@ -210,7 +210,7 @@ class Sharding(RuleBasedStateMachine):
         }
 
     def teardown(self) -> None:
-        """Whatever happened: one worker can finish the job."""
+        """Whatever happened, one worker can finish the job."""
         if not hasattr(self, "manager"):
             return
         self.now += TIMEOUT
@@ -244,9 +244,8 @@ class TestSharding(Sharding.TestCase):  # type: ignore[misc, valid-type]
     turns=st.lists(st.tuples(st.sampled_from(WORKERS), st.integers(1, 6), st.booleans())),
 )
 def test_exactly_once_without_failures(params: DatasetParams, turns: list[tuple[NodeRef, int, bool]]) -> None:
-    """Without a failure each record of each epoch is handed out once, however leases and answers
-    interleave.
-    """
+    """Without failures, each record of each epoch is leased once, however leases and acknowledgements
+    interleave."""
     manager = ShardManager()
     manager.register(params)
     held: dict[NodeRef, list[Shard]] = {worker: [] for worker in WORKERS}
@@ -268,7 +267,7 @@ def test_exactly_once_without_failures(params: DatasetParams, turns: list[tuple[
 
 @given(size=st.integers(1, 3000), seed=st.text(max_size=5))
 def test_permutation_is_one(size: int, seed: str) -> None:
-    """The shuffle reaches each item exactly once, for every size and seed."""
+    """The shuffle contains each item exactly once, for every size and seed."""
     order = Permutation(size, seed)
 
     assert sorted(order[place] for place in range(size)) == list(range(size))
@@ -276,7 +275,7 @@ def test_permutation_is_one(size: int, seed: str) -> None:
 
 @given(numbers=st.sets(st.integers(0, 200)))
 def test_intervals_hold_their_numbers(numbers: set[int]) -> None:
-    """Packing numbers loses none, and leaves a gap between any two intervals."""
+    """Packing numbers into intervals loses none, and two intervals are never adjacent."""
     intervals = to_intervals(numbers)
 
     assert list(numbers_of(intervals)) == sorted(numbers)

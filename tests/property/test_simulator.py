@@ -1,4 +1,4 @@
-"""Laws of the simulator, for any trace under any policy, with nodes that fail and services that take some."""
+"""Laws of the simulator for any trace and policy, with node failures and services that take GPUs."""
 
 from collections import defaultdict
 from random import Random
@@ -23,7 +23,7 @@ DEMAND = st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 8)), max_size=3
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[ClusterJob]:
-    """Up to five jobs of at most the whole cluster, some submitted at the same time."""
+    """Up to five jobs, each of at most the whole cluster, some submitted at the same time."""
     count = draw(st.integers(1, 5))
     return [
         ClusterJob(
@@ -46,7 +46,8 @@ def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | Non
 @given(traces(), POLICY)
 @settings(max_examples=40, deadline=None)
 def test_work_is_conserved(jobs: list[ClusterJob], policy: str) -> None:
-    """A complete job has had at least the GPU time of its trace, and what was held is what was attained."""
+    """A complete job had at least the GPU time of its trace, and the attained service equals what was
+    held."""
     found = run(jobs, policy)
     held: dict[str, float] = defaultdict(float)
     for one in found.holdings:
@@ -62,7 +63,7 @@ def test_work_is_conserved(jobs: list[ClusterJob], policy: str) -> None:
 @given(traces(), POLICY)
 @settings(max_examples=30, deadline=None)
 def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) -> None:
-    """From its first start on it takes at least its duration; and without failures each is completed."""
+    """From its first start on, a job takes at least its duration. Without failures every job completes."""
     by_name = {job.name: job for job in jobs}
     for result in run(jobs, policy).jobs:
         assert result.started is not None
@@ -76,7 +77,8 @@ def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) ->
 def test_failures_lose_no_job(
     jobs: list[ClusterJob], policy: str, demand: list[tuple[float, int]], seed: int
 ) -> None:
-    """Whatever is taken away for a while, each job is completed, and no more is held than there is."""
+    """Whatever capacity is taken away for a while, every job completes, and no more GPUs are held than there
+    are."""
     nodes = CLUSTER.capacity()
     changes = draw_failures(nodes, mean_time_between=1500, repair_time=200, until=6000, seed=seed)
     changes += service_changes("web", nodes, [*sorted(demand), (6000, 0)])
@@ -90,7 +92,7 @@ def test_failures_lose_no_job(
 @given(traces(), POLICY, st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_the_rows_does_not_matter(jobs: list[ClusterJob], policy: str, random: Random) -> None:
-    """The same jobs in another order have the same run, and so has a second call."""
+    """The same jobs in another order give the same run, as does a second call."""
     shuffled = random.sample(jobs, len(jobs))
     changes = [CapacityChange(500, "node-001", FAILURE, 4), CapacityChange(900, "node-001", FAILURE, 0)]
     assert run(jobs, policy, changes) == run(shuffled, policy, changes) == run(jobs, policy, changes)

@@ -1,4 +1,4 @@
-"""Laws of a TFJob's state machine, under any sequence of edits, pod events, and deaths of the controller."""
+"""Laws of a TFJob's state machine under any sequence of edits, pod events and controller deaths."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STEPS = st.integers(0, 8)
 
 
 class TFJobs(RuleBasedStateMachine):
-    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
+    """One job, to which any event may happen in any order. The controller may die while it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """When nothing more happens, decisions end: a fixed point. A gang is as large as its job then."""
+        """When nothing more happens, the controller stops acting, and a gang is as large as its job."""
         self.world.settle()
         spec = self.world.objects["TFJob", NAME]["spec"]
         group = self.world.objects.get(("PodGroup", NAME))
@@ -119,7 +119,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @invariant()
     def the_end_is_written_first(self) -> None:
-        """No decision that ends the job deletes anything: its pods tell the end until its status does."""
+        """A decision that ends the job deletes nothing: the pods show the end until the status does."""
         if ("TFJob", NAME) in self.world.objects and self.status.get("phase") not in FINAL:
             actions = self.world.decide("TFJob", NAME)
             if (actions.status or {}).get("phase") in FINAL:
@@ -127,7 +127,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @invariant()
     def pods_that_are_to_go_cost_nothing(self) -> None:
-        """While a job is being suspended no failure of its pods ends it or counts as a restart."""
+        """While a job is being suspended, failures of its pods neither end it nor count as restarts."""
         if ("TFJob", NAME) not in self.world.objects or self.status.get("phase") in FINAL:
             return
         if self.world.objects["TFJob", NAME]["spec"]["runPolicy"].get("suspend"):
@@ -137,7 +137,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @invariant()
     def only_its_own_end_is_a_success(self) -> None:
-        """No replica has succeeded whose pod ended only because it was told to."""
+        """A replica whose pod ended only because it was told to has not succeeded."""
         if ("TFJob", NAME) in self.world.objects:
             for kind, counts in self.status.get("replicaStatuses", {}).items():
                 said = {f"{NAME}-{kind.lower()}-{index}" for index in counts.get("completed", ())}
@@ -145,7 +145,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @invariant()
     def counts_of_restarts_never_fall(self) -> None:
-        """What was restarted stays counted, whoever dies in between."""
+        """Restarts stay counted, whichever process dies in between."""
         if ("TFJob", NAME) in self.world.objects:
             now = {name: r["count"] for name, r in self.status.get("restarts", {}).items()}
             assert all(now.get(name, 0) >= count for name, count in self.counts.items())
@@ -153,7 +153,7 @@ class TFJobs(RuleBasedStateMachine):
 
     @invariant()
     def one_pod_a_place(self) -> None:
-        """A pod's name says its type and its index, and so do its labels."""
+        """The name and the labels of a pod contain its replica type and index."""
         for name in self.pods():
             labels = self.world.objects["Pod", name]["metadata"]["labels"]
             kind, index = (
@@ -163,7 +163,7 @@ class TFJobs(RuleBasedStateMachine):
             assert name == f"{NAME}-{kind}-{index}"
 
     def teardown(self) -> None:
-        """From every state the job can still be brought to its end."""
+        """From every state the job can still be brought to an end."""
         if ("TFJob", NAME) not in self.world.objects:
             return
         self.world.edit("TFJob", NAME, {"spec": {"runPolicy": {"suspend": False}}})

@@ -15,7 +15,7 @@ STEPS = st.integers(0, 8)
 
 
 class TrainingJobs(RuleBasedStateMachine):
-    """One job, and everything that can happen to it, in any order; the controller may die when it acts."""
+    """One job, to which any event may happen in any order. The controller may die while it acts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:
-        """Nothing that it does on the way to an end keeps the job from that end."""
+        """Wherever the controller dies on the way to an end, the job still comes to that end."""
         decided = self.world.decide("TrainingJob", NAME).status or {}
         self.world.reconcile(steps)
         if decided.get("phase") in FINAL:
@@ -103,7 +103,8 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @rule()
     def controller_settles(self) -> None:
-        """When nothing more happens, decisions end: a fixed point. There are no more trainers than wanted."""
+        """When nothing more happens, the controller stops acting, and there are no more trainers than
+        wanted."""
         self.world.settle()
         if self.status.get("phase") not in FINAL:
             trainer = self.world.objects["TrainingJob", NAME]["spec"]["trainer"]
@@ -116,7 +117,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @invariant()
     def an_end_is_an_end(self) -> None:
-        """A final phase and its reason never change, and one phase's condition is true."""
+        """A final phase and its reason never change, and the condition of only one phase is True."""
         if ("TrainingJob", NAME) not in self.world.objects or not self.status:
             return
         now = (self.status["phase"], self.status["reason"])
@@ -127,7 +128,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @invariant()
     def no_name_is_used_for_two_ranks(self) -> None:
-        """A pod's name says its role and its index for ever."""
+        """The name of a pod always contains its role and index."""
         for name in self.pods():
             labels = self.world.objects["Pod", name]["metadata"]["labels"]
             rank = (labels["paddlepaddle.org/replica-type"], labels["paddlepaddle.org/replica-index"])
@@ -136,7 +137,7 @@ class TrainingJobs(RuleBasedStateMachine):
 
     @invariant()
     def a_failure_is_counted_once(self) -> None:
-        """However often the controller dies, each pod stands in the failures at most once."""
+        """However often the controller dies, each pod is counted at most once in the failures."""
         uids = [failure["uid"] for failure in self.status.get("failures", ())] if self._exists() else []
         assert len(uids) == len(set(uids))
 
@@ -144,7 +145,7 @@ class TrainingJobs(RuleBasedStateMachine):
         return ("TrainingJob", NAME) in self.world.objects
 
     def teardown(self) -> None:
-        """From every state the job can still be brought to its end, and then nothing runs any more."""
+        """From every state the job can still be brought to an end, and then no pod runs."""
         if not self._exists():
             return
         self.world.edit("TrainingJob", NAME, {"spec": {"suspend": False}})
@@ -179,7 +180,7 @@ BAD = EVENTS[1:5]
 
 
 def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> JobsNamespace:
-    """A job at this stage; in the last stages, the controller died after `begun` parts of the first wave."""
+    """A job at this stage. In the last stages, the controller died after `begun` parts of the first wave."""
     world = JobsNamespace()
     trainer = {"entrypoint": "train", "min-instance": 2, "max-instance": 3}
     spec = {"fault_tolerant": ft, "master": {}, "pserver": {"min-instance": 1}, "trainer": trainer} | more
@@ -199,7 +200,7 @@ def at_stage(stage: str, *, ft: bool, begun: int | None = None, **more: Any) -> 
 
 
 def advance(world: JobsNamespace, trainers: str) -> None:
-    """What waits runs, and trainers that run go on or succeed; the controller acts."""
+    """Waiting pods run, running trainers continue or succeed, and the controller acts."""
     world.reap()
     world.settle()
     for name in [name for kind, name in world.objects if kind == "Pod"]:
@@ -214,7 +215,7 @@ def advance(world: JobsNamespace, trainers: str) -> None:
 
 
 def happen(world: JobsNamespace, event: str, name: str) -> None:
-    """Something happens to a pod."""
+    """Apply an event to a pod."""
     match event:
         case "fails":
             world.set_pod(name, "Failed", 1)
@@ -242,8 +243,8 @@ def happen(world: JobsNamespace, event: str, name: str) -> None:
 def test_after_any_single_event_a_job_ends_as_it_should(
     stage: str, ft: bool, event: str, which: int, begun: int, steps: int
 ) -> None:
-    """One pod is lost, and the controller dies in the middle of what it does about that. The job succeeds,
-    unless a trainer failed that nobody was taking down, in a job that is not fault-tolerant."""
+    """One pod is lost, and the controller dies while it handles that. The job succeeds, unless it is not
+    fault-tolerant and a trainer failed that was not being removed."""
     world = at_stage(stage, ft=ft, begun=begun)
     pods = [name for kind, name in world.objects if kind == "Pod"]
     fatal = False
@@ -279,7 +280,8 @@ def test_after_any_single_event_a_job_ends_as_it_should(
 def test_a_job_that_has_ended_stays_so_whenever_the_controller_dies(
     ft: bool, end: tuple[str, int], autoclean: bool, steps: list[int]
 ) -> None:
-    """All trainers succeed, or all fail: the controller may die between any two later writes, and pods go."""
+    """All trainers succeed, or all fail. The controller may die between any two later writes while pods
+    disappear."""
     world = at_stage("trainers", ft=ft, autoclean=autoclean, failurePercent=0)
     for index in (0, 1):
         world.set_pod(f"{NAME}-trainer-{index}", *end)

@@ -1,6 +1,4 @@
-"""Laws of worlds under any interleaving of joins, losses, plans, time-outs, repetitions and master
-crashes.
-"""
+"""Laws of worlds under any interleaving of joins, losses, plans, timeouts, repetitions and master crashes."""
 
 from typing import Any
 
@@ -29,9 +27,8 @@ MAX_PASSED = 4
 
 
 class Worlds(RuleBasedStateMachine):
-    """A collective job to which anything may happen, and then nothing: it must end in the world that is
-    wanted, trained with each step once.
-    """
+    """A collective job to which any event may happen. When events stop, it must end in the wanted world, with
+    each step trained once."""
 
     job: SimulatedCollectiveJob
 
@@ -106,9 +103,8 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(node=st.integers(0, 12), version=st.integers(1, 8), what=st.sampled_from(ProcessState))
     def somebody_speaks_out_of_turn(self, node: int, version: int, what: ProcessState) -> None:
-        """A process of any version says anything, and wants to save: who is no member changes nothing and is
-        told so.
-        """
+        """A process of any version sends any message and asks to save. A process that is not a member changes
+        nothing and is told so."""
         state, ref = self.job.state, NodeRef(type="worker", id=node)
         known = state.nodes.find("worker", node)
         versions, before = state.versions, state.to_json()
