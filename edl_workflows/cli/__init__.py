@@ -1,5 +1,5 @@
-"""`edl`, the command line: wiring only, one file a command group. Nothing is imported before it is asked
-for."""
+"""`edl`, the command line. Each command group has a module, which is imported only when one of its commands
+is used."""
 
 import sys
 from collections.abc import Sequence
@@ -11,21 +11,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `edl`.
 
     Args:
-        argv: what follows ``edl``; default this process's.
+        argv: arguments after ``edl``; by default those of this process.
 
     Returns:
         The exit code, see `edl_workflows.cli.root.EXIT_CODES`.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["agent"]:
-        # A training image carries the base install only: no typer, no rich.
+        # A training image has only the base install, without typer and rich.
         from edl_workflows.agent.__main__ import main as agent
 
         return agent(arguments[1:])
     try:
         from edl_workflows.cli.root import run
     except ModuleNotFoundError as error:
-        print(  # noqa: T201 - a command line speaks
+        print(  # noqa: T201 - output for the user
             f"edl: {error.name} is not installed; all commands but `edl agent` need it: "
             "pip install 'edl-workflows[controller]'",
             file=sys.stderr,

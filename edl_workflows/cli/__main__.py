@@ -1,4 +1,4 @@
-"""``python -m edl_workflows.cli``: `edl` where its script is not on the path."""
+"""``python -m edl_workflows.cli``, the same as `edl` if its script is not on the path."""
 
 import sys
 

@@ -1,7 +1,6 @@
-"""What a shell completes beside commands and options: kinds, and names, roles and nodes of the cluster's
-jobs.
+"""Shell completion of kinds, and of names, roles and nodes of the cluster's jobs.
 
-A completion never fails and never waits long: without a cluster there is nothing to complete.
+Completion never fails and never takes long: without a cluster it completes nothing.
 """
 
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
 
 COMPLETION_SECONDS = 2.0
-"""Time-out for an answer of the API server."""
+"""Timeout of requests to the API server."""
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -39,7 +38,7 @@ def complete_job(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_role(context: typer.Context, incomplete: str) -> list[str]:
-    """Roles of the job that the command line names, as ``worker=``."""
+    """Roles of the job on the command line, as ``worker=``."""
     from edl_workflows.cli.listing import job_kinds, list_jobs
 
     try:
@@ -53,7 +52,7 @@ def complete_role(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_node(context: typer.Context, incomplete: str) -> list[str]:
-    """Nodes of the job that the command line names, as ``worker-0``."""
+    """Nodes of the job on the command line, as ``worker-0``."""
     from edl_workflows.cli.listing import job_kinds
 
     try:

@@ -1,5 +1,4 @@
-"""What `edl describe` tells of a job: the object, its pods, its plans and its events, gathered and as
-lines."""
+"""The output of `edl describe`: collects a job, its pods, plans and events, and formats them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ class Description:
     events: tuple[dict[str, Any], ...]
 
     def to_data(self) -> dict[str, Any]:
-        """For JSON and YAML."""
+        """As plain values for JSON and YAML."""
         return {
             "job": self.manifest,
             "pods": list(self.pods),
@@ -38,7 +37,7 @@ class Description:
 
 
 def collect(cluster: Cluster, kind: str, name: str) -> Description:
-    """Read a job and what belongs to it.
+    """Read a job with its pods, plans and events.
 
     Raises:
         NotFoundError: there is no such job.
@@ -112,7 +111,8 @@ def _facts(job: JobView, age: str) -> Iterator[str]:
 
 
 def _run_time(job: JobView) -> dict[str, str]:
-    """How long a job runs or ran; nothing of one that has no pods, or did not say when it ended."""
+    """How long a job has been running or ran; empty if it has no pods, or if the time of its end is
+    unknown."""
     if job.started is None or job.phase in (JobPhase.PENDING, JobPhase.SUSPENDED):
         return {}
     if not job.phase.final:
@@ -121,12 +121,12 @@ def _run_time(job: JobView) -> dict[str, str]:
 
 
 def _faults(manifest: dict[str, Any]) -> Iterator[str]:
-    """How an ElasticJob's time was spent, what was restarted and why, and how it failed."""
+    """The goodput of an ElasticJob, its restarts with their reasons, and its failure."""
     status = manifest.get("status") or {}
     if said := status.get("goodput"):
         goodput = GoodputStatus.model_validate(said)
         useful, elapsed = goodput.useful_seconds, goodput.elapsed_seconds
-        redone = f"{goodput.redone_seconds:.0f} s redone"
+        redone = f"{goodput.redone_seconds:.0f} s repeated"
         yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {redone})"
     restarts = RestartsStatus.model_validate(status.get("restarts") or {})
     if restarts.counts:
@@ -145,7 +145,7 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:
-    """What the job's own optimizer says, in modes single-job and cluster."""
+    """The state of the job's optimizer, in the modes single-job and cluster."""
     said = (manifest.get("status") or {}).get("autoscaling")
     if not said:
         return

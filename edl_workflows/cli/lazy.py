@@ -1,7 +1,6 @@
-"""Groups of commands whose modules are imported when a command is used, so that a help page costs what typer
-costs.
+"""Command groups that import the module of a command only when it is used, so that help pages are fast.
 
-A new command is a row of a group's table and a module with a typer application called ``app``.
+To add a command, add a row to the group's table and a module with a typer application named ``app``.
 """
 
 import importlib
@@ -15,14 +14,15 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Command:
-    """One word after the group's name.
+    """A command of a group.
 
     Attributes:
-        name: the word.
-        module: where its ``app`` is.
+        name: its name on the command line.
+        module: module that contains its ``app``.
         help: its line on the group's help page.
-        group: whether the whole ``app`` is meant (`edl local up`), or its command of this name (`edl get`).
-        extra: what to install where an import fails.
+        group: whether ``app`` is a group (`edl local up`) rather than a module with a command of this name
+            (`edl get`).
+        extra: the extra to install if an import fails.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Command:
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command's module when the command is used."""
+    """A group that imports the module of a command when the command is used."""
 
     commands_table: tuple[Command, ...] = ()
     placeholders: tuple[tuple[str, str], ...] = ()
-    """Names and lines of commands that others handle, shown on the help page only."""
+    """Names and help lines of commands that are handled elsewhere and only shown on the help page."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class's signature
-        """All names, in the table's order."""
+        """All names, in the order of the table."""
         return [row.name for row in self.commands_table] + [name for name, _ in self.placeholders]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; for a help page or a completion only its name and line."""
+        """The command. For a help page or completion, only its name and help line."""
         row = next((row for row in self.commands_table if row.name == cmd_name), None)
         if row is None:
             text = dict(self.placeholders).get(cmd_name)
@@ -54,13 +54,13 @@ class LazyGroup(TyperGroup):
         return _load(row)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The help page, without importing any command."""
+        """Write the help page without importing any command."""
         ctx.edl_listing = True
         super().format_help(ctx, formatter)
 
 
 def lazy_group(commands: Sequence[Command], placeholders: Sequence[tuple[str, str]] = ()) -> type[TyperGroup]:
-    """The class of a group with these commands, for `typer.Typer(cls=...)`."""
+    """Create the class of a group with these commands, for `typer.Typer(cls=...)`."""
     return type(
         "Group", (LazyGroup,), {"commands_table": tuple(commands), "placeholders": tuple(placeholders)}
     )

@@ -1,4 +1,4 @@
-"""Manifests from files, folders and standard input, as kubectl reads them."""
+"""Reads manifests from files, folders and standard input, as kubectl does."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -13,10 +13,10 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The one object in a YAML or JSON file.
+    """Read the single object in a YAML or JSON file.
 
     Raises:
-        InvalidError: the file can't be read, is no YAML, or holds anything but one object.
+        InvalidError: the file can't be read, is not YAML, or does not contain exactly one object.
     """
     from edl_workflows.stages import manifest
 
@@ -24,14 +24,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_manifests(paths: Iterable[Path], *, recursive: bool = False) -> list[dict[str, Any]]:
-    """All objects in files and folders, in order; those of a folder by the files' names.
+    """Read all objects in files and folders. The files of a folder are read in the order of their names.
 
     Args:
         paths: files, folders, or - for standard input.
-        recursive: folders within folders, too.
+        recursive: whether to read subfolders.
 
     Raises:
-        InvalidError: one can't be read, is no YAML, or holds no object.
+        InvalidError: a file can't be read, is not YAML, or does not contain an object.
     """
     from edl_workflows.stages import manifest
 

@@ -1,8 +1,8 @@
-r"""Printing what a command found: a table for people, JSON or YAML for programs. No command prints in another
-way.
+r"""Prints the output of commands: a table for people, JSON or YAML for programs. All commands print with this
+module.
 
-Objects and logs hold text of pods and of other users. A terminal would obey the control characters in it, so
-people see them escaped, as ``\x1b``; JSON and YAML have escapes of their own.
+Objects and logs contain text from pods and other users. Control characters in it could manipulate a terminal,
+so they are escaped as ``\x1b``. JSON and YAML have escapes of their own.
 """
 
 import json
@@ -19,40 +19,39 @@ from edl_workflows.jobs.reported_text import escape_controls
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column heads."""
+    """Rows of text with column headers."""
 
     columns: Sequence[str]
     rows: Iterable[Sequence[object]]
 
 
 def print_line(text: str = "") -> None:
-    """Print one line to stdout, whatever the text holds."""
+    """Print one line to stdout, with control characters escaped."""
     typer.echo(escape_controls(text, keep="\t"))
 
 
 def say(message: str) -> None:
-    """Print one line to stderr, for people rather than for a program that reads stdout."""
+    """Print one line to stderr, for people rather than programs."""
     typer.echo(escape_controls(message, keep="\t"), err=True)
 
 
 def print_document(text: str) -> None:
-    """Print JSON or YAML to stdout unchanged: its writer has escaped control characters."""
+    """Print JSON or YAML to stdout unchanged. Its serializer has escaped control characters."""
     typer.echo(text, nl=False)
 
 
 def print_log(text: str) -> None:
-    """Print what a container has printed: unchanged to a file or a program, without terminal commands to a
+    """Print the log of a container: unchanged to a file or pipe, with control characters escaped to a
     terminal."""
     shown = escape_controls(text, keep="\n\t\r") if sys.stdout.isatty() else text
-    typer.echo(shown, nl=False, color=True)  # otherwise typer would strip colours from piped output
+    typer.echo(shown, nl=False, color=True)  # otherwise typer would remove colours from piped output
 
 
 def print_styled(line: Iterable[tuple[str, str]]) -> None:
     """Print one line to stdout.
 
     Args:
-        line: pieces of text, each with its style as rich names it; a terminal without colours shows the text
-            alone.
+        line: pieces of text, each with a style of rich. Without colours only the text is printed.
     """
     from rich.console import Console
     from rich.text import Text
@@ -65,9 +64,9 @@ def emit(output: OutputFormat, data: Any, table: Table) -> None:
     """Print to stdout.
 
     Args:
-        output: which form.
-        data: for JSON and YAML; plain values.
-        table: for people.
+        output: the format.
+        data: plain values for JSON and YAML.
+        table: the table for people.
     """
     match output:
         case OutputFormat.JSON:
@@ -82,14 +81,14 @@ def _yaml(data: Any) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """Texts as PyYAML writes them: Hera, once imported, writes them otherwise for the whole process."""
+        """PyYAML's own style of strings, which Hera changes for the whole process when it is imported."""
 
     Plain.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
     return yaml.dump(data, Dumper=Plain, sort_keys=False)
 
 
 def _print_table(table: Table) -> None:
-    """Columns as wide as their longest cell, as kubectl prints: greppable, no boxes, nothing cut."""
+    """Print columns as wide as their longest cell, as kubectl does: without boxes and without truncation."""
     lines = [[str(column).upper() for column in table.columns]]
     lines += [
         ["" if cell is None else escape_controls(str(cell), keep="") for cell in row] for row in table.rows

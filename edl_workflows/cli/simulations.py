@@ -1,4 +1,4 @@
-"""What ``edl simulate`` prints and saves of its runs."""
+"""The tables and files that ``edl simulate`` writes."""
 
 import json
 import re
@@ -31,16 +31,16 @@ _RUN_COLUMNS = (
 
 
 def label(study: "Study") -> str:
-    """A run's name among others."""
+    """The label of a run in tables and pictures."""
     return f"{study.workload.name} {study.policy} seed {study.seed}"
 
 
 def run_table(results: "Sequence[StudyResult]", published: Mapping[tuple[str, str], float]) -> Table:
-    """A row a run.
+    """A table with a row for each run.
 
     Args:
-        results: of the runs.
-        published: (workload, policy) → the mean that others published of it.
+        results: the results of the runs.
+        published: (workload, policy) → the published mean job completion time.
     """
     rows = []
     for result in results:
@@ -58,7 +58,7 @@ def run_table(results: "Sequence[StudyResult]", published: Mapping[tuple[str, st
 
 
 def summary_table(summaries: "Sequence[StudySummary]") -> Table:
-    """A row for each group of workloads and policy."""
+    """A table with a row for each group of workloads and policy."""
     rows = [
         (
             *(one.group, one.policy, one.runs, f"{one.jct_mean:.0f}", f"{one.jct_spread:.0f}"),
@@ -78,8 +78,8 @@ def save(
     Args:
         folder: where to; made if it isn't there.
         answer: as printed in JSON.
-        studies: what was asked for.
-        runs: of each the run, if it was made now: the others can't be drawn.
+        studies: the studies.
+        runs: the run of each study, or None if its result was in the file; only runs can be drawn.
 
     Raises:
         InvalidError: a file can't be written.
@@ -108,7 +108,7 @@ def save(
 def of_paddle(
     cases: "Mapping[str, PaddleCase]", outcomes: "Mapping[str, PaddleResult]"
 ) -> tuple[list[Any], Table]:
-    """PaddlePaddle EDL's experiment as plain values and as a table."""
+    """The results of PaddlePaddle EDL's experiment as plain values and as a table."""
     from edl_workflows.simulator.paddle import PUBLISHED_CPU, PUBLISHED_PENDING
 
     answer = [
@@ -139,9 +139,9 @@ def save_paddle(folder: Path, name: str, answer: Any, outcomes: "Mapping[str, Pa
 
     Args:
         folder: where to; made if it isn't there.
-        name: of the scenario.
+        name: name of the scenario.
         answer: as printed in JSON.
-        outcomes: name of the case → what was measured.
+        outcomes: name of the case → its measurements.
 
     Raises:
         InvalidError: a file can't be written.
@@ -161,11 +161,9 @@ def _write(folder: Path, answer: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise InvalidError(
-            f"can't write to {folder}: {error}; give a folder that you may write to"
-        ) from error
+        raise InvalidError(f"can't write to {folder}: {error}; give a writable folder") from error
 
 
 def _file(folder: Path, *words: str) -> Path:
-    """A picture's file; its name has letters, digits, dots and dashes alone."""
+    """The path of a picture, whose name contains only letters, digits, dots and dashes."""
     return folder / (re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)) + ".png")

@@ -73,7 +73,7 @@ def has_ended(task_set: Mapping[str, Any]) -> bool:
 
 
 def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
-    """Our tasks in a task set; those of other plugins and HTTP requests are not ours."""
+    """The tasks of a task set that this agent serves, without HTTP requests and tasks of other plugins."""
     if has_ended(task_set):
         return {}
     workflow = workflow_of(task_set)

@@ -84,7 +84,7 @@ class PlannedShare:
 
     @property
     def last(self) -> tuple[float, int]:
-        """A sort key: the most fulfilled share comes first."""
+        """Sort key that puts the jobs with the highest fulfilment first."""
         return -self.job.fulfilment(self.instances), -self.rank
 
 

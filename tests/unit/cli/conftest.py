@@ -1,4 +1,4 @@
-"""The API server and the pretending controller that the stages' tests use, too."""
+"""The API server and the simulated controller, which the tests of stages use too."""
 
 from tests.airflow import support
 

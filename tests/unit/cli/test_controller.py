@@ -1,4 +1,4 @@
-"""``edl controller run`` as a process: its probes, its log, its end."""
+"""``edl controller run`` as a process: its probes, its log and its end."""
 
 import json
 import signal
@@ -45,7 +45,7 @@ def _ready(port: int) -> bool:
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> str:
-    """Path of a kubeconfig that leads to no server."""
+    """Path of a kubeconfig for a server that does not exist."""
     path = tmp_path / "kubeconfig"
     user = [{"name": "u", "user": {"token": "t"}}]
     cluster = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
@@ -66,7 +66,7 @@ def nowhere(tmp_path: Path) -> str:
 def test_a_wrong_master_template_ends_the_controller(
     tmp_path: Path, nowhere: str, capsys: pytest.CaptureFixture[str], text: str, complaint: str
 ) -> None:
-    """It is told at the start with its file, not by each job's master later."""
+    """The error is reported at the start, with the file, and not later by the master of each job."""
     path = tmp_path / "master.yaml"
     path.write_text(text)
 
@@ -89,14 +89,14 @@ def test_a_wrong_master_template_ends_the_controller(
 def test_wrong_options_end_the_controller(
     nowhere: str, capsys: pytest.CaptureFixture[str], option: str, text: str, complaint: str
 ) -> None:
-    """With the option's name and what it should be."""
+    """The message has the name of the option and the expected value."""
     assert root.run(["controller", "run", "--kubeconfig", nowhere, option, text]) == 2
     assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
-    """Server, domain, PriorityClass and default resources."""
+    """Server address, domain, PriorityClass and default resources."""
     port = free_port()
     process = _start(
         server, port, "--di-server-url", "http://di:1", "--di-service-domain", "svc.example",
@@ -131,7 +131,7 @@ def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
 
 @pytest.mark.slow
 def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
-    """It reconciles, logs one JSON event a line, gives its lease back on SIGTERM and ends with 0."""
+    """It reconciles jobs, logs one JSON event per line, releases its lease on SIGTERM and exits with 0."""
     port = free_port()
     process = _start(server, port)
     try:
@@ -151,7 +151,7 @@ def test_works_and_ends_on_sigterm(server: ApiServerProcess) -> None:
 
 @pytest.mark.slow
 def test_the_port_is_taken(server: ApiServerProcess) -> None:
-    """A port in use is one line on stderr and exit code 6."""
+    """A port in use gives one line on stderr and exit code 6."""
     port = free_port()
     first = _start(server, port, "--no-leader-elect")
     try:

@@ -1,4 +1,4 @@
-"""`edl describe`: what the job's optimizer says, and why plans were made."""
+"""`edl describe`: the state of the job's optimizer, and the reasons of plans."""
 
 import pytest
 
@@ -16,8 +16,8 @@ AUTOSCALING = {
 
 
 def test_verification_and_allowed_changes_are_told() -> None:
-    """What the model said before and after a switch, and which changes of servers the program allows, before
-    anybody plans one."""
+    """What the model computed before and after a switch, and which changes of parameter servers the program
+    allows."""
     manifest = elastic_job("mnist")
     servers = {"changes": "SameCount", "reason": "a table for each server"}
     manifest |= {"status": {"phase": "Running", "parameterServers": servers}}
@@ -41,7 +41,7 @@ def test_verification_and_allowed_changes_are_told() -> None:
 
 
 def test_reasons_are_told() -> None:
-    """The newest plan with its reasons and notes, and of each ScalePlan why it was made."""
+    """The newest plan of the optimizer with its reasons and notes, and the reason of each ScalePlan."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Running", "autoscaling": AUTOSCALING}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -77,12 +77,12 @@ FAULTS = {
 
 
 def test_faults_are_told() -> None:
-    """How the time was spent, what was restarted and why, and what the failing pod printed last."""
+    """How the time was spent, which restarts there were and why, and the last output of the failed pod."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Failed", **FAULTS}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
     told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
-    start = told.index("Goodput:     87% (131 of 150 s, 10 s redone)")
+    start = told.index("Goodput:     87% (131 of 150 s, 10 s repeated)")
     assert told[start + 1 : start + 6] == [
         "Restarts:    Killed 2, Recovery 1",
         "  2026-01-01T00:01:00Z  ps-1  Killed  its pod was deleted",
@@ -106,7 +106,7 @@ BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
     ],
 )  # fmt: skip
 def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> None:
-    """A job that is over runs no longer, and one that is suspended doesn't either."""
+    """A job that has ended or is suspended shows no growing run time."""
     manifest = elastic_job("mnist") | {"status": status}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 
@@ -117,7 +117,7 @@ def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> 
 
 
 def test_a_job_that_runs_tells_for_how_long() -> None:
-    """Since its start."""
+    """The time since its start."""
     manifest = elastic_job("mnist") | {"status": {"phase": "Running", "startTime": BEGAN}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 

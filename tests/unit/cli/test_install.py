@@ -1,4 +1,4 @@
-"""``edl install``: the options reach the manifests, and what it prints runs."""
+"""``edl install``: options reach the manifests, and the commands in them are valid."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def printed(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_every_option_reaches_the_manifests() -> None:
-    """What is printed is what the options say."""
+    """The printed manifests reflect the options."""
     arguments = (
         "--image a:1 --print -n edl --jobs-namespace training --replicas 3 --image-pull-policy Always "
         "--image-pull-secret one --image-pull-secret two --with argo-agent --with brain "
@@ -39,7 +39,7 @@ def test_every_option_reaches_the_manifests() -> None:
 
 
 def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """It never changes a cluster, and does not pretend to have done so."""
+    """The command never changes a cluster and does not pretend to."""
     code = root.run(["install", "--image", "a:1"])
 
     assert code == 2
@@ -51,7 +51,7 @@ def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("jobs", [[], ["--jobs-namespace", "training"]])
 def test_the_pods_commands_are_ours(jobs: list[str]) -> None:
-    """Each container's arguments are known to the command that they name."""
+    """The arguments of each container are valid for the command that it runs."""
     deployments = [
         o
         for o in printed("--image", "a:1", "--print", "--with", "argo-agent", "--with", "brain", *jobs)

@@ -12,14 +12,14 @@ from edl_workflows.cli.options import LogFormat, configure_logs
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """The process's logging is as before."""
+    """Restore the logging of the process."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
 
 
 def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one from a thread that a client library started."""
+    """Also a line from a thread of a client library."""
     configure_logs(LogFormat.JSON, verbose=False, whose={"job": "digits", "pod": "master-0"})
     thread = threading.Thread(target=lambda: structlog.get_logger("x").warning("restart", cause="Killed"))
     thread.start()

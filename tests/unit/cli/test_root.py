@@ -1,4 +1,4 @@
-"""The root of the command line: its commands, its errors and what a shell sees of them."""
+"""The root of the command line: its commands, errors and exit codes."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from edl_workflows.cli.root import COMMANDS, exit_code
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`edl --version` prints the package's."""
+    """`edl --version` prints the version of the package."""
     assert main(["--version"]) == 0
     assert f"edl {__version__}\n" == capsys.readouterr().out
 
@@ -36,13 +36,13 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_every_command_is_there(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each row of the table leads to a command that explains itself."""
+    """Each row of the table leads to a command with a help page."""
     assert main([command.name, "--help"]) == 0
     assert f"edl {command.name}" in capsys.readouterr().out
 
 
 def test_agent_needs_no_typer(capsys: pytest.CaptureFixture[str]) -> None:
-    """`edl agent` goes to the agent's own parser, which the base install has."""
+    """`edl agent` uses the agent's own parser, which the base install contains."""
     with pytest.raises(SystemExit):
         main(["agent", "run", "--help"])
 
@@ -67,7 +67,7 @@ def test_agent_needs_no_typer(capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
 def test_exit_codes(error: Exception, code: int) -> None:
-    """Each error has the documented exit code, and so have its descendants."""
+    """Each error and its subclasses have the documented exit code."""
     assert code == exit_code(error)
 
 
@@ -83,7 +83,7 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["controller", "run", "--workers", "0"], []])
 def test_wrong_usage(arguments: list[str]) -> None:
-    """Wrong usage is exit code 2."""
+    """Wrong usage exits with code 2."""
     assert main(arguments) == 2
 
 
@@ -116,13 +116,13 @@ def test_missing_extra() -> None:
     ],
 )
 def test_output(output: OutputFormat, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same answer as a table for people, as JSON and YAML for programs."""
+    """The same data as a table for people, and as JSON and YAML for programs."""
     emit(output, [{"name": "a", "n": 1}], Table(["name", "n"], [["a", 1]]))
 
     assert expected == capsys.readouterr().out
 
 
 def test_completion_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    """The root has shell completion."""
+    """The root offers shell completion."""
     assert main(["--help"]) == 0
     assert "--install-completion" in capsys.readouterr().out

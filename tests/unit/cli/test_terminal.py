@@ -1,5 +1,5 @@
-"""What `edl` prints cannot control the terminal that shows it, whatever pods and other users put into objects
-and logs."""
+"""The output of `edl` cannot control the terminal, whatever pods and other users write into objects and
+logs."""
 
 import ast
 import io
@@ -37,7 +37,7 @@ Edl = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
-    """Runs `edl` in the test's namespace: exit code, stdout, stderr."""
+    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = run([*arguments, "--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace])
@@ -49,7 +49,7 @@ def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def job(cluster: Cluster) -> str:
-    """A job whose status is hostile wherever it holds free text."""
+    """A job whose status is hostile wherever it contains free text."""
     client.create(cluster, elastic_job("mnist"))
     condition = {"type": "Running", "status": "True", "lastTransitionTime": BEGAN}
     restart = {"time": BEGAN, "subject": HOSTILE, "cause": "Killed", "message": HOSTILE}
@@ -71,14 +71,14 @@ def job(cluster: Cluster) -> str:
 
 @pytest.fixture
 def _logging() -> Iterator[None]:
-    """The process's logging is as before."""
+    """Restore the logging of the process."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
 
 
 def raw_controls(text: str, kept: str = "\n") -> set[str]:
-    """The characters of a text that a terminal takes for commands."""
+    """The characters of a text that a terminal interprets as commands."""
     return {one for one in text if unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp", "Cs"}} - set(kept)
 
 
@@ -97,7 +97,7 @@ def raw_controls(text: str, kept: str = "\n") -> set[str]:
 def test_a_hostile_status_is_shown_harmlessly(
     edl: Edl, job: str, command: list[str], form: OutputFormat
 ) -> None:
-    """For people control characters are visible; JSON and YAML have escapes of their own."""
+    """Control characters are visible to people; JSON and YAML have escapes of their own."""
     assert job == "mnist"
     code, out, err = edl(*command, "-o", form)
 
@@ -107,7 +107,7 @@ def test_a_hostile_status_is_shown_harmlessly(
 
 
 def test_a_line_break_makes_no_second_line(edl: Edl, job: str) -> None:
-    """A reported text can't pretend to be a line of the command's own."""
+    """A reported text can't pretend to be a line of the command itself."""
     _, out, _ = edl("describe", job)
     _, _, err = edl("wait", job, "--for", "Succeeded", "--timeout", "0.1")
 
@@ -117,7 +117,7 @@ def test_a_line_break_makes_no_second_line(edl: Edl, job: str) -> None:
 
 
 def test_errors_are_shown_harmlessly(edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a manifest holds, and what a server answers."""
+    """Errors that quote a manifest or a server's response."""
     manifest = tmp_path / "job.yaml"
     manifest.write_text(yaml.safe_dump(elastic_job(HOSTILE)))
     code, out, err = edl("submit", str(manifest))
@@ -132,14 +132,14 @@ def test_errors_are_shown_harmlessly(edl: Edl, tmp_path: Path, monkeypatch: pyte
 
 
 def test_text_that_is_no_unicode_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A lone surrogate, which JSON can hold and UTF-8 can't, ends no command."""
+    """A lone surrogate, which JSON can contain but UTF-8 can't encode, does not end the command."""
     output.emit(OutputFormat.TABLE, None, output.Table(["name"], [["\ud83d"]]))
     assert capsys.readouterr().out == "NAME\n\\ud83d\n"
 
 
 @pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.YAML])
 def test_programs_read_what_was_there(form: OutputFormat, capsys: pytest.CaptureFixture[str]) -> None:
-    """All control characters are escaped by the format itself, so that nothing is lost."""
+    """The format itself escapes all control characters, so that nothing is lost."""
     every = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA1), 0x202E, 0x2028, 0xFEFF, 0xE0001]))
     data = {every: every}
     output.emit(form, data, output.Table((), ()))
@@ -150,7 +150,7 @@ def test_programs_read_what_was_there(form: OutputFormat, capsys: pytest.Capture
 
 
 def test_columns_fit_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cell is as wide as its escaped text."""
+    """A column is as wide as its escaped text."""
     output.emit(OutputFormat.TABLE, None, output.Table(["a", "b"], [["\x1b\n\t", 1], ["x", 2]]))
     assert [
         line.rindex(end) for line, end in zip(capsys.readouterr().out.splitlines(), "B12", strict=True)
@@ -165,7 +165,8 @@ LOG = "10%\r20%\r\n\ta\x1b[31mred\x1b[0m\x07\x9b2J\n"
 def test_logs_are_raw_for_programs_only(
     edl: Edl, monkeypatch: pytest.MonkeyPatch, *, follow: bool, terminal: bool
 ) -> None:
-    """A file gets what the program printed; a terminal only the breaks of lines, tabs and returns of it."""
+    """A file gets the unchanged output; a terminal gets only line breaks, tabs and carriage returns of its
+    control characters."""
     pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     monkeypatch.setattr(jobs, "_pod_of", lambda *_: pod)
     monkeypatch.setattr(logs, "read", lambda *_, **__: LOG)
@@ -179,7 +180,7 @@ def test_logs_are_raw_for_programs_only(
 
 @pytest.mark.usefixtures("_logging")
 def test_console_logs_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event, texts of fields, what is in lists, and an exception with its traceback."""
+    """The event, texts of fields, entries of lists, and exceptions with tracebacks."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     configure_logs(LogFormat.CONSOLE, verbose=False, whose={"job": HOSTILE})
@@ -197,7 +198,7 @@ def test_console_logs_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_findings_are_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`edl argo lint` quotes manifests of others, as text and as JSON."""
+    """`edl argo lint` quotes manifests of other users, as text and as JSON."""
     manifest = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",

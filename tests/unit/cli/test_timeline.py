@@ -1,4 +1,4 @@
-"""``edl timeline``: from the history in a job's status."""
+"""``edl timeline``, from the history in a job's status."""
 
 import datetime as dt
 from pathlib import Path
@@ -18,7 +18,7 @@ BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 @pytest.fixture
 def options(server: ApiServerProcess, cluster: Cluster) -> list[str]:
-    """A finished job with a history, and how to reach it."""
+    """A finished job with a history, and the options to reach it."""
     client.create(cluster, elastic_job("told"))
     points = [
         {
@@ -34,7 +34,7 @@ def options(server: ApiServerProcess, cluster: Cluster) -> list[str]:
 
 
 def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Printed, each point of the history is a row."""
+    """The table has a row for each point of the history."""
     assert run(["timeline", *options]) == 0
     lines = capsys.readouterr().out.splitlines()
 
@@ -45,7 +45,7 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
 def test_text_has_restarts_and_the_steps_of_plans(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each where it happened, so that the text tells what the picture does."""
+    """In chronological order, so that the text shows the same as the picture."""
     restart = {
         "time": (BEGAN + dt.timedelta(seconds=31)).isoformat(),
         "subject": "worker-1",
@@ -79,7 +79,7 @@ def test_text_has_restarts_and_the_steps_of_plans(
 
 
 def test_picture(options: list[str], tmp_path: Path) -> None:
-    """Drawn, it is a picture of the kind that the file's name says."""
+    """The picture has the format that the file's suffix says."""
     path = tmp_path / "told.svg"
 
     assert run(["timeline", *options, "--picture", str(path)]) == 0
@@ -87,6 +87,6 @@ def test_picture(options: list[str], tmp_path: Path) -> None:
 
 
 def test_odd_picture_name(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A picture of no known kind is refused with what would do."""
+    """An unknown suffix is rejected with a message that names the known ones."""
     assert run(["timeline", *options, "--picture", str(tmp_path / "told.doc")]) == 2
     assert ".png or .svg" in capsys.readouterr().err
