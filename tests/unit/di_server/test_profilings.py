@@ -54,7 +54,7 @@ def test_the_same_report_writes_nothing(api: Api, cluster: Cluster) -> None:
         (b"[]", "must be a JSON object"),
         (b'"text"', "must be a JSON object"),
         (b'{"speed": NaN}', "no JSON"),
-        (b'{"speed": 1e999}', "no JSON"),
+        (b'{"speed": 1e999}', "not a JSON number"),
         (b'{"n": 9223372036854775808}', "below 2^63"),
         (b'{"n": [-99999999999999999999999]}', "below 2^63"),
         (b'{"t": "\xff"}', "no JSON"),
