@@ -181,8 +181,8 @@ class ClusterPacking:
         return tuple(found), free
 
     def _on_one(self, slots: list[int], wanted: int) -> tuple[tuple[int, int], ...]:
-        """Best fit: the node with the least free GPUs that are enough. Among equal nodes, prefer one that jobs
-        on several nodes can't use."""
+        """Best fit: the node with the least free GPUs that are enough. Among equals, prefer one that jobs on
+        several nodes can't use."""
         if not wanted:
             return ()
         _, _, node = min(
