@@ -17,61 +17,68 @@ TWO_TYPES = Rule(
     "two-template-types",
     Severity.ERROR,
     "A template has more than one type (container, script, steps, dag, resource, suspend, plugin, …).",
-    "Make one template of each.",
+    "Make one template of each type.",
 )
 COMPOSITE_TIMEOUT = Rule(
     "composite-timeout",
     Severity.ERROR,
-    "A steps or dag template has a `timeout`, which only leaf templates have.",
-    "Give the leaf templates a timeout, or the workflow activeDeadlineSeconds.",
+    "A steps or dag template has a `timeout`, which only leaf templates support.",
+    "Set timeout on the leaf templates, or activeDeadlineSeconds on the workflow.",
 )
 COMPOSITE_DEADLINE = Rule(
     "composite-deadline",
     Severity.ERROR,
-    "A steps or dag template has `activeDeadlineSeconds`, which only leaf templates have.",
-    "Give the leaf templates a deadline, or the workflow activeDeadlineSeconds.",
+    "A steps or dag template has `activeDeadlineSeconds`, which only leaf templates support.",
+    "Set activeDeadlineSeconds on the leaf templates or on the workflow.",
 )
 ARTIFACT_LOCATIONS = Rule(
     "two-artifact-locations",
     Severity.ERROR,
     "An artifact has more than one location (s3, git, http, raw, …).",
-    "Keep one.",
+    "Keep one location.",
 )
 SEQUENCE_BOUNDS = Rule(
-    "sequence-bounds", Severity.ERROR, "A withSequence has both `count` and `end`.", "Keep one."
+    "sequence-bounds",
+    Severity.ERROR,
+    "A withSequence has both `count` and `end`.",
+    "Keep one of the two.",
 )
 TWO_DEPENDENCIES = Rule(
     "depends-and-dependencies",
     Severity.ERROR,
     "Tasks of one dag use both `depends` and `dependencies`.",
-    "Write all as `depends`: `dependencies: [a, b]` is `depends: a && b`.",
+    "Use `depends` for all tasks: `dependencies: [a, b]` becomes `depends: a && b`.",
 )
 DEPENDS_CONTINUE_ON = Rule(
     "depends-and-continue-on",
     Severity.ERROR,
     "A task has `continueOn` in a dag that uses `depends`.",
-    "Say it in the `depends` of those that follow: `a.Succeeded || a.Failed`.",
+    "Express it in the `depends` of the tasks that follow: `a.Succeeded || a.Failed`.",
 )
 DIGIT_FIRST = Rule(
     "digit-first-task",
     Severity.ERROR,
-    "A task's name begins with a digit in a dag that uses `depends` or `dependencies`.",
-    "Begin the name with a letter.",
+    "A task's name starts with a digit in a dag that uses `depends` or `dependencies`.",
+    "Start the name with a letter.",
 )
 TWO_MANIFESTS = Rule(
-    "two-manifests", Severity.ERROR, "A resource has both `manifest` and `manifestFrom`.", "Keep one."
+    "two-manifests",
+    Severity.ERROR,
+    "A resource has both `manifest` and `manifestFrom`.",
+    "Keep one of the two.",
 )
 REALTIME_RESOURCES = Rule(
     "realtime-resources-duration",
     Severity.ERROR,
     "A real-time gauge uses `resourcesDuration`, which is known only at the end.",
-    "Leave out `realtime`.",
+    "Remove `realtime`.",
 )
 CRD_RULE = Rule(
     "crd-rule",
     Severity.ERROR,
-    "A rule (CEL) of Argo's CustomResourceDefinition is broken that has no name of its own here.",
-    "Change the value so that the quoted expression holds.",
+    "A CEL rule of Argo's CustomResourceDefinition is violated. This version of the linter has no name "
+    "of its own for that rule.",
+    "Change the value so that the quoted expression is true.",
 )
 RULES = (
     TWO_TYPES, COMPOSITE_TIMEOUT, COMPOSITE_DEADLINE, ARTIFACT_LOCATIONS, SEQUENCE_BOUNDS, TWO_DEPENDENCIES,
@@ -117,7 +124,7 @@ def finding(expression: str, path: Path, value: Any) -> Finding:
     """What is wrong with a value for which an expression does not hold."""
     rule = rule_of(expression)
     if rule is CRD_RULE:
-        return rule.at(path, f"this must hold: {expression}")
+        return rule.at(path, f"this must be true: {expression}")
     name = value.get("name") if isinstance(value, Mapping) else None
     return rule.at(path, f"{name!r}: {_detail(rule, value)}" if name else _detail(rule, value))
 

@@ -18,15 +18,15 @@ MAX_VALUES = 200_000
 UNREADABLE = Rule(
     "unreadable",
     Severity.ERROR,
-    "The file is no YAML, is too large, or one of its documents is no manifest.",
-    "Correct the YAML; a file holds manifests with apiVersion, kind and metadata, separated by lines of ---.",
+    "The file is not valid YAML, it is too large, or one of its documents is not a manifest.",
+    "Correct the YAML. A file holds manifests with apiVersion, kind and metadata, separated by lines of ---.",
 )
 DUPLICATE_KEY = Rule(
     "duplicate-key",
     Severity.ERROR,
-    "A map has a key twice. Most readers of YAML silently keep the last value; a strict API server refuses "
-    "it.",
-    "Keep one of the two.",
+    "A map has the same key twice. Most YAML readers silently keep the last value; a strict API server "
+    "refuses the manifest.",
+    "Remove one of the two.",
 )
 RULES = (UNREADABLE, DUPLICATE_KEY)
 
@@ -101,7 +101,7 @@ def read_documents(text: str, source: str) -> Iterator[Document | Finding]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        yield _unreadable(source, f"this is no YAML: {problem}", mark.line + 1 if mark else 0)
+        yield _unreadable(source, f"this is not valid YAML: {problem}", mark.line + 1 if mark else 0)
 
 
 def _unreadable(source: str, message: str, line: int = 0) -> Finding:
@@ -117,7 +117,7 @@ def _document(loader: Any, node: Any, source: str) -> Iterator[Document | Findin
     if value is None:
         return  # an empty document, as between two lines of ---
     if not isinstance(value, dict):
-        yield _unreadable(source, f"a document is a {type(value).__name__}, a manifest is a map", line)
+        yield _unreadable(source, f"a document is a {type(value).__name__}, but a manifest is a map", line)
     elif value.get("kind") == "List" and isinstance(value.get("items"), list):
         found = _child(node, "items")
         for item, inner in zip(value["items"], found[1].value if found else (), strict=False):
@@ -189,7 +189,7 @@ def _duplicates(root: Any) -> Iterator[Finding]:
                 if isinstance(key.value, str) and key.value in keys and key.value != "<<":
                     line = key.start_mark.line + 1
                     yield Finding(
-                        DUPLICATE_KEY, at, f"{spell(at)} stands twice", DUPLICATE_KEY.remedy, line=line
+                        DUPLICATE_KEY, at, f"{spell(at)} is set twice", DUPLICATE_KEY.remedy, line=line
                     )
                 if isinstance(key.value, str):
                     keys.add(key.value)

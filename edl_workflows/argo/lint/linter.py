@@ -83,13 +83,15 @@ def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
         value, path = waiting.pop()
         seen += 1
         if len(path) > server_yaml.MAX_DEPTH or seen > documents.MAX_VALUES:
-            return documents.UNREADABLE.at((), "the manifest has too many values, or contains itself")
+            return documents.UNREADABLE.at(
+                (), "the manifest has too many values, is nested too deeply, or contains itself"
+            )
         if isinstance(value, Mapping):
             waiting += [(child, (*path, key)) for key, child in value.items()]
         elif isinstance(value, list):
             waiting += [(child, (*path, index)) for index, child in enumerate(value)]
         elif value is not None and not isinstance(value, str | int | float):
-            return documents.UNREADABLE.at(path, f"a {type(value).__name__} is no value that JSON has")
+            return documents.UNREADABLE.at(path, f"a {type(value).__name__} is not a JSON value")
     return None
 
 

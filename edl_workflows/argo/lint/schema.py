@@ -27,48 +27,50 @@ from edl_workflows.schemas.structural import (
 UNKNOWN_FIELD = Rule(
     "unknown-field",
     Severity.ERROR,
-    "A field that the kind does not have. An API server that isn't asked to be strict drops it without a "
-    "word.",
-    "Correct the name, or the place.",
+    "A field that the kind does not have. An API server drops it silently unless it is asked to be strict.",
+    "Correct the field's name or position.",
 )
 REMOVED_FIELD = Rule(
     "removed-field",
     Severity.ERROR,
     "A field that Argo 4.0 removed (schedule, mutex, semaphore, podPriority).",
-    "Use the field that has replaced it.",
+    "Use the field that replaced it.",
 )
 MISSING_FIELD = Rule("missing-field", Severity.ERROR, "A required field is missing.", "Add the field.")
 WRONG_TYPE = Rule(
     "wrong-type",
     Severity.ERROR,
-    "A value of the wrong type, as a number where a text belongs.",
-    "Give it the type; YAML reads 1, true and yes as no texts unless they are quoted.",
+    "A value of the wrong type, such as a number where a string is required.",
+    "Use a value of the required type. YAML reads unquoted 1, true and yes as numbers and booleans, not "
+    "as strings.",
 )
 WRONG_VALUE = Rule(
     "wrong-value",
     Severity.ERROR,
-    "A value that the definition does not allow: not one of a list, out of bounds, not of a pattern.",
-    "Use one that is allowed.",
+    "A value that the definition does not allow: it is not in the list of allowed values, is out of "
+    "bounds, or does not match the pattern.",
+    "Use an allowed value.",
 )
 BAD_NAME = Rule(
     "bad-name",
     Severity.ERROR,
-    "A name that Argo refuses: templates, steps and tasks have letters, digits and '-' and begin with a "
-    "letter or digit; parameters and artifacts may also have '_'.",
+    "A name that Argo refuses. Names of templates, steps and tasks consist of letters, digits and '-' "
+    "and start with a letter or digit; names of parameters and artifacts may also contain '_'.",
     "Rename it.",
 )
 DUPLICATE_ENTRY = Rule(
     "duplicate-entry",
     Severity.ERROR,
-    "Two entries of a list have the same key where keys are unique.",
-    "Remove one, or give it another key.",
+    "Two entries of a list have the same key, although keys must be unique.",
+    "Remove one of the entries, or change its key.",
 )
 QUOTED_NUMBER = Rule(
     "quoted-number",
     Severity.ERROR,
-    "A placeholder between quotes where a number or boolean belongs: the value arrives as a text and is "
+    "A quoted placeholder where a number or boolean is required: the value arrives as a string and is "
     "refused.",
-    "Write it without quotes; `{{=asInt(inputs.parameters.workers)}}` also refuses what is no number.",
+    "Write the placeholder without quotes. `{{=asInt(inputs.parameters.workers)}}` also refuses values "
+    "that are not numbers.",
 )
 RULES = (
     UNKNOWN_FIELD, REMOVED_FIELD, MISSING_FIELD, WRONG_TYPE, WRONG_VALUE, BAD_NAME, DUPLICATE_ENTRY,
@@ -91,7 +93,7 @@ _OWNER = frozenset(["apiVersion", "kind", "name", "uid", "controller", "blockOwn
 _ARTICLES = {
     "object": "a map",
     "array": "a list",
-    "string": "a text",
+    "string": "a string",
     "integer": "an integer",
     "boolean": "true or false",
 }
@@ -159,7 +161,9 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
             yield _unknown(path, _OBJECT_META)
         elif field in ("labels", "annotations") and isinstance(value, Mapping):
             wrong = ((k, v) for k, v in value.items() if v is not None and not isinstance(v, str))
-            yield from (WRONG_TYPE.at((*path, k), f"a text is needed, this is {_shown(v)}") for k, v in wrong)
+            yield from (
+                WRONG_TYPE.at((*path, k), f"a string is needed, but this is {_shown(v)}") for k, v in wrong
+            )
         elif field == "ownerReferences" and isinstance(value, list):
             owners = enumerate(one for one in value if isinstance(one, Mapping))
             yield from (_unknown((*path, i, key), _OWNER) for i, one in owners for key in one.keys() - _OWNER)
@@ -190,9 +194,9 @@ def _findings(violation: Violation) -> Iterator[Finding]:
         yield MISSING_FIELD.at(path, f"{path[-1]} is required here")
     elif keyword == "type":
         article = _ARTICLES.get(limit, f"a {limit}")
-        yield WRONG_TYPE.at(path, f"{article} is needed, this is {_shown(value)}")
+        yield WRONG_TYPE.at(path, f"{article} is needed, but this is {_shown(value)}")
     elif keyword == INT_OR_STRING:
-        yield WRONG_TYPE.at(path, f"{_shown(value)} is neither integer nor text")
+        yield WRONG_TYPE.at(path, f"{_shown(value)} is neither an integer nor a string")
     elif keyword == structural.LIST_TYPE:
         text = json.dumps(value, sort_keys=True, default=str)
         yield DUPLICATE_ENTRY.at(path, f"there is another entry with {text}")
@@ -219,20 +223,22 @@ def _placeholder(value: Placeholder, schema: Schema, path: Path) -> Iterator[Fin
         return
     article = _ARTICLES.get(wanted, f"a {wanted}")
     if not value.whole:
-        yield WRONG_TYPE.at(path, f"{str(value)!r} can never be {article}")
+        yield WRONG_TYPE.at(path, f"{str(value)!r} can't become {article}")
     elif value.quoted:
-        yield QUOTED_NUMBER.at(path, f"{str(value)!r} stands between quotes, {article} is needed")
+        yield QUOTED_NUMBER.at(path, f"{str(value)!r} is quoted, but {article} is needed")
 
 
 def _value_problem(keyword: str, value: Any, limit: Any) -> str:
     if keyword == "enum":
-        return f"{_shown(value)} is none of {', '.join(json.dumps(entry) for entry in limit if entry != '')}"
+        return (
+            f"{_shown(value)} is not one of {', '.join(json.dumps(entry) for entry in limit if entry != '')}"
+        )
     if keyword == "pattern":
         return f"{_shown(value)} does not match {limit}"
     if keyword not in _BOUNDS:
         return f"{_shown(value)} does not satisfy {keyword}: {json.dumps(limit)}"
     bound, unit = _BOUNDS[keyword]
-    return f"{bound} {limit}{unit} allowed, this is {len(value) if unit else value}"
+    return f"{bound} {limit}{unit} allowed, but this is {len(value) if unit else value}"
 
 
 _BOUNDS: Mapping[str, tuple[str, str]] = {

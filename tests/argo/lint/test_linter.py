@@ -170,7 +170,7 @@ def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() ->
     ruled = {"type": "object", "properties": {"a": {"type": "integer"}}, "rules": ["self.a > 1"]}
     (found,) = schemas.check_value({"a": 1}, ruled, ("spec",))
 
-    assert (found.rule.name, found.message) == ("crd-rule", "this must hold: self.a > 1")
+    assert (found.rule.name, found.message) == ("crd-rule", "this must be true: self.a > 1")
     assert found.path == ("spec",)
     assert list(schemas.check_value({"a": 2}, ruled, ("spec",))) == []
 

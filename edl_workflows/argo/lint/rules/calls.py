@@ -20,75 +20,78 @@ from edl_workflows.schemas.structural import Path, spell
 NO_ENTRYPOINT = Rule(
     "no-entrypoint",
     Severity.ERROR,
-    "A workflow does not say with which template it begins.",
+    "A workflow does not say which template it starts with.",
     "Set entrypoint.",
 )
 UNDEFINED_TEMPLATE = Rule(
     "undefined-template",
     Severity.ERROR,
-    "A template is called that there is not: by name, or by templateRef in a workflow template among the "
-    "given files.",
+    "A template that does not exist is called: by name, or by a templateRef to a workflow template in "
+    "the given files.",
     "Correct the name, or add the template.",
 )
 ONE_TARGET = Rule(
     "one-target",
     Severity.ERROR,
-    "A step, task or hook has none or more than one of `template`, `templateRef` and `inline`.",
-    "Keep one.",
+    "A step, task or hook has none, or more than one, of `template`, `templateRef` and `inline`.",
+    "Keep exactly one of them.",
 )
 HALF_REFERENCE = Rule(
     "half-reference",
     Severity.ERROR,
-    "A templateRef lacks the name of the workflow template, or that of the template in it.",
-    "Give it both `name` and `template`.",
+    "A templateRef lacks the name of the workflow template or the name of the template in it.",
+    "Set both `name` and `template`.",
 )
 MISSING_ARGUMENT = Rule(
     "missing-argument",
     Severity.ERROR,
-    "A template is called without a parameter or artifact that it needs and has no default for.",
+    "A call does not pass a parameter or artifact that the template needs and that has no default.",
     "Pass it, or give the input a default.",
 )
 MISSPELT_ARGUMENT = Rule(
     "misspelt-argument",
     Severity.WARNING,
-    "An argument whose name is nearly that of an input which is not given. Argo drops it, and the default "
-    "is used.",
-    "Correct its name.",
+    "An argument's name is similar to that of an input that is not passed. Argo drops the argument, and "
+    "the input gets its default.",
+    "Correct the argument's name.",
 )
 NO_VALUE = Rule(
     "no-value",
     Severity.ERROR,
-    "An argument of a step, task or CronWorkflow has no value: a parameter neither value nor valueFrom, an "
-    "artifact neither from nor a place.",
-    "Give it one.",
+    "An argument of a step, task or CronWorkflow has no value: a parameter has neither value nor "
+    "valueFrom, or an artifact has neither from nor a location.",
+    "Give it a value or a location.",
 )
 NOT_IN_ENUM = Rule(
-    "not-in-enum", Severity.ERROR, "A parameter's value is none of its `enum`.", "Use one of the list."
+    "not-in-enum",
+    Severity.ERROR,
+    "A parameter's value is not in its `enum`.",
+    "Use a value of the enum.",
 )
 LOOPS = Rule(
     "one-loop",
     Severity.ERROR,
     "A step or task has more than one of withItems, withParam and withSequence.",
-    "Keep one.",
+    "Keep one of them.",
 )
 HOOK_EXPRESSION = Rule(
     "hook-expression",
     Severity.ERROR,
-    "A hook that is not `exit` has no `expression`, so nothing says when it runs.",
+    "A hook that is not named `exit` has no `expression`, so nothing determines when it runs.",
     "Add an expression, or name the hook exit.",
 )
 STEP_EXIT_HOOK = Rule(
     "step-exit-hook",
     Severity.ERROR,
-    "An exit hook of a step or task leads to a plugin or http template: when the workflow is stopped its "
-    "node is made but never served, and the workflow runs for ever.",
-    "Use the workflow's own onExit, or a template that makes a pod.",
+    "An exit hook of a step or task calls a plugin or http template. When the workflow is stopped, the "
+    "node of the hook is created but never served, and the workflow runs forever.",
+    "Use the workflow's onExit, or a template that creates a pod.",
 )
 REFERENCE_AND_TEMPLATES = Rule(
     "reference-and-templates",
     Severity.ERROR,
     "A spec has both `workflowTemplateRef` and `templates`.",
-    "Keep the reference and move the templates there, or call them by templateRef.",
+    "Keep the reference and move the templates there, or call them with templateRef.",
 )
 RULES = (
     NO_ENTRYPOINT, UNDEFINED_TEMPLATE, ONE_TARGET, HALF_REFERENCE, MISSING_ARGUMENT, MISSPELT_ARGUMENT,
@@ -201,7 +204,7 @@ def _misspelt(call: Call, kind: str, template: Template) -> Iterator[Finding]:
         name = text(entry.get("name"))
         if name and name not in known and (close := did_you_mean(name, left, 0.75)):
             path = (*call.path, "arguments", kind, index, "name")
-            yield MISSPELT_ARGUMENT.at(path, f"{template} takes no {kind[:-1]} {name!r}", close)
+            yield MISSPELT_ARGUMENT.at(path, f"{template} has no input {kind[:-1]} {name!r}", close)
 
 
 def _values(spec: Spec) -> Iterator[Finding]:
@@ -221,7 +224,7 @@ def _values(spec: Spec) -> Iterator[Finding]:
 
 def _origin(path: Path, artifact: Mapping[str, Any]) -> Iterator[Finding]:
     if not (artifact.get("from") or artifact.get("fromExpression") or _is_placed(artifact)):
-        yield NO_VALUE.at(path, f"the artifact {text(artifact.get('name'))!r} comes from nowhere")
+        yield NO_VALUE.at(path, f"the artifact {text(artifact.get('name'))!r} has no source")
 
 
 def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Finding]:
@@ -231,7 +234,7 @@ def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Fi
     if isinstance(allowed, list) and entry.get("value") is not None:
         value = str(entry["value"])
         if "{{" not in value and value not in [str(one) for one in allowed]:
-            yield NOT_IN_ENUM.at((*path, "value"), f"{value!r} is none of {', '.join(map(str, allowed))}")
+            yield NOT_IN_ENUM.at((*path, "value"), f"{value!r} is not one of {', '.join(map(str, allowed))}")
 
 
 def _loops(spec: Spec) -> Iterator[Finding]:
@@ -254,7 +257,7 @@ def _hooks(spec: Spec) -> Iterator[Finding]:
             continue
         own = not hook.body.get("templateRef")
         if target.type in AGENT_TYPES or (own and target.path in spec.served_by_agent):
-            yield STEP_EXIT_HOOK.at(hook.path, f"{spell(hook.path)} leads to {target}, which no pod serves")
+            yield STEP_EXIT_HOOK.at(hook.path, f"{spell(hook.path)} calls {target}, which no pod serves")
 
 
 CHECKS = (_entry, _targets, _values, _loops, _hooks)

@@ -43,7 +43,7 @@ def parse(condition: str) -> list[Requirement]:
         ValueError: Kubernetes could not parse it; the message says why.
     """
     if "#(" in condition:
-        raise ValueError("a search in an array, #(…), can't stand in a condition")
+        raise ValueError("a condition can't search an array with #(…)")
     found = [_requirement(part.strip()) for part in _parts(_TAG.sub("x", condition))]
     for one in found:
         _check_key(one.key)
@@ -66,7 +66,7 @@ def _parts(condition: str) -> list[str]:
 
 def _requirement(part: str) -> Requirement:
     if not part:
-        raise ValueError("nothing stands between two commas, or at an end")
+        raise ValueError("a requirement is missing before or after a comma")
     if match := _SET.fullmatch(part):
         return Requirement(match[1], match[2], tuple(value.strip() for value in match[3].split(",")))
     if part.startswith("!"):
@@ -75,28 +75,30 @@ def _requirement(part: str) -> Requirement:
         operator = "=" if match[2] == "==" else match[2]
         return Requirement(match[1], operator, (match[3].strip(),))
     if re.search(r"\s", part):
-        raise ValueError(f"{part!r} has a space and no operator (=, ==, !=, in, notin, <, >)")
+        raise ValueError(f"{part!r} has a space but no operator (=, ==, !=, in, notin, <, >)")
     return Requirement(part, "exists")
 
 
 def _check_key(key: str) -> None:
     prefix, slash, name = key.rpartition("/")
     if slash and not _PREFIX.fullmatch(prefix):
-        raise ValueError(f"the key {key!r} is no path of letters, digits, '.', '-' and '_'")
+        raise ValueError(f"the key {key!r} is not a path of letters, digits, '.', '-' and '_'")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the key {key!r} is no path of letters, digits, '.', '-' and '_'")
+        raise ValueError(f"the key {key!r} is not a path of letters, digits, '.', '-' and '_'")
     if len(name) > MAX_LENGTH:
-        raise ValueError(f"the key {key!r} has {len(name)} characters, at most {MAX_LENGTH} are allowed")
+        raise ValueError(f"the key {key!r} has {len(name)} characters, but at most {MAX_LENGTH} are allowed")
 
 
 def _check_value(value: str, *, number: bool) -> None:
     if number:
         if value != "x" and not re.fullmatch(r"[-+]?\d+", value):
-            raise ValueError(f"{value!r} is no integer; < and > compare integers")
+            raise ValueError(f"{value!r} is not an integer; < and > compare integers")
     elif value and not _NAME.fullmatch(value):
-        raise ValueError(f"the value {value!r} has other characters than letters, digits, '.', '-' and '_'")
+        raise ValueError(f"the value {value!r} has characters other than letters, digits, '.', '-' and '_'")
     elif len(value) > MAX_LENGTH:
-        raise ValueError(f"the value {value!r} has {len(value)} characters, at most {MAX_LENGTH} are allowed")
+        raise ValueError(
+            f"the value {value!r} has {len(value)} characters, but at most {MAX_LENGTH} are allowed"
+        )
 
 
 def never_true(requirements: list[Requirement]) -> str:

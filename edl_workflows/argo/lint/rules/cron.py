@@ -13,15 +13,15 @@ from edl_workflows.schemas.structural import Path
 SCHEDULE = Rule(
     "cron-schedule",
     Severity.ERROR,
-    "A schedule that is none: minute, hour, day of month, month and day of week, each in its bounds, or "
-    "@daily and the like.",
-    "Write as `0 2 * * 1-5`.",
+    "A schedule that is not a cron expression (minute, hour, day of month, month and day of week, each "
+    "within its bounds), nor @daily or the like.",
+    "Write it like `0 2 * * 1-5`.",
 )
 TIMEZONE = Rule(
     "cron-timezone",
     Severity.ERROR,
-    "A time zone that there is not.",
-    "Use a name of the IANA list, as Europe/Zurich.",
+    "A time zone that does not exist.",
+    "Use a name from the IANA list, such as Europe/Zurich.",
 )
 RULES = (SCHEDULE, TIMEZONE)
 
@@ -45,7 +45,7 @@ def problem_of(schedule: str) -> str:
         return f"there is no {schedule!r}"
     fields = schedule.split()
     if len(fields) != len(_FIELDS):
-        return f"it has {len(fields)} fields, a schedule has {len(_FIELDS)}"
+        return f"it has {len(fields)} fields instead of {len(_FIELDS)}"
     for value, (name, low, high, words) in zip(fields, _FIELDS, strict=True):
         for part in value.split(","):
             if problem := _part(part, low, high, words):
@@ -56,16 +56,16 @@ def problem_of(schedule: str) -> str:
 def _part(part: str, low: int, high: int, words: list[str]) -> str:
     spread, slash, step = part.partition("/")
     if slash and not (step.isdigit() and int(step) > 0):
-        return f"the step in {part!r} is no positive number"
+        return f"the step in {part!r} is not a positive number"
     if spread in ("*", "?"):
         return ""
     ends = [_number(end, low, words) for end in spread.split("-")]
     if len(ends) > 2 or any(end is None for end in ends):
-        return f"{part!r} is not understood"
+        return f"{part!r} is not a number or range"
     bounds = [end for end in ends if end is not None]
     if any(not low <= end <= high for end in bounds):
         return f"{part!r} is not within {low}-{high}"
-    return f"{part!r} ends before it begins" if bounds[0] > bounds[-1] else ""
+    return f"the range {part!r} ends before it starts" if bounds[0] > bounds[-1] else ""
 
 
 def _number(value: str, low: int, words: list[str]) -> int | None:

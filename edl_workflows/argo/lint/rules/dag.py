@@ -10,35 +10,38 @@ from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, maps
 UNKNOWN_TASK = Rule(
     "unknown-task",
     Severity.ERROR,
-    "`depends`, `dependencies` or `target` names a task that the dag does not have; or a container of a "
-    "containerSet one that the set does not have.",
+    "`depends`, `dependencies` or `target` names a task that the dag does not have, or a container of a "
+    "containerSet depends on one that the set does not have.",
     "Correct the name.",
 )
 BAD_DEPENDS = Rule(
     "bad-depends",
     Severity.ERROR,
-    "A `depends` that is no expression of tasks, `&&`, `||`, `!` and parentheses.",
-    "Write as `(a.Succeeded || a.Skipped) && b`.",
+    "A `depends` that is not an expression of tasks, `&&`, `||`, `!` and parentheses.",
+    "Write it like `(a.Succeeded || a.Skipped) && b`.",
 )
 UNKNOWN_RESULT = Rule(
     "unknown-result",
     Severity.ERROR,
-    "`depends` asks for a result that tasks do not have.",
+    "`depends` refers to a result that tasks do not have.",
     "Use Succeeded, Failed, Errored, Skipped, Omitted, Daemoned, AnySucceeded or AllFailed.",
 )
 NO_ITEMS = Rule(
     "result-of-items",
     Severity.ERROR,
-    "`depends` asks for AnySucceeded or AllFailed of a task that runs once.",
+    "`depends` refers to AnySucceeded or AllFailed of a task that runs once.",
     "Use Succeeded or Failed, or give that task withItems, withParam or withSequence.",
 )
 CYCLE = Rule(
-    "dependency-cycle", Severity.ERROR, "Tasks depend on each other in a circle.", "Take one dependency away."
+    "dependency-cycle",
+    Severity.ERROR,
+    "Tasks depend on each other in a cycle.",
+    "Remove one of the dependencies.",
 )
 NOT_AWAITED = Rule(
     "not-awaited",
     Severity.ERROR,
-    "A task uses another's results without depending on it, so they may not be there.",
+    "A task uses another task's results without depending on it, so the results may not exist yet.",
     "Add that task to its depends or dependencies.",
 )
 RULES = (UNKNOWN_TASK, BAD_DEPENDS, UNKNOWN_RESULT, NO_ITEMS, CYCLE, NOT_AWAITED)
@@ -58,7 +61,7 @@ def tokens(expression: str) -> list[str]:
     while _ANY.search(expression, at):
         match = _TOKEN.match(expression, at)
         if not match:
-            raise ValueError(f"{expression[at:].strip()[:20]!r} is not understood")
+            raise ValueError(f"{expression[at:].strip()[:20]!r} can't be parsed")
         found.append(match[1])
         at = match.end()
     return found
@@ -141,7 +144,7 @@ def _need(task: Call, need: tuple[str, str], tasks: Mapping[str, Call], field: s
         close = did_you_mean(result, RESULTS).replace("mean ", f"mean {name}.")
         yield UNKNOWN_RESULT.at(path, f"tasks have no result {result!r}", close)
     elif result in ("AnySucceeded", "AllFailed") and not tasks[name].loops:
-        yield NO_ITEMS.at(path, f"task {name!r} runs once, it has no {result}")
+        yield NO_ITEMS.at(path, f"task {name!r} runs once, so it has no {result}")
 
 
 def _target(dag: Template, tasks: Mapping[str, Call]) -> Iterator[Finding]:
@@ -163,7 +166,7 @@ def _mixed(dag: Template) -> Iterator[Finding]:
                 message = f"task {task.name!r} has {field} in a dag that uses depends"
                 yield rule.at((*task.path, field), message)
         if task.name[:1].isdigit() and not task.body.get("dependencies"):
-            yield cel.DIGIT_FIRST.at((*task.path, "name"), f"{task.name!r} begins with a digit")
+            yield cel.DIGIT_FIRST.at((*task.path, "name"), f"{task.name!r} starts with a digit")
 
 
 def _circle(dag: Template) -> list[str]:

@@ -9,14 +9,14 @@ from edl_workflows.argo.lint.workflow import COMPOSITE, Spec, has_tag, mapping
 BAD_DURATION = Rule(
     "bad-duration",
     Severity.ERROR,
-    "A time that Argo can't read. A timeout needs a unit.",
-    "Write as 90s, 1h30m or 500ms; Go knows no days.",
+    "A duration that Argo can't parse. A timeout needs a unit.",
+    "Write it like 90s, 1h30m or 500ms. There is no unit for days.",
 )
 PENDING_TIMEOUT = Rule(
     "composite-pending-timeout",
     Severity.ERROR,
-    "A steps or dag template has `pendingTimeout`, which only leaf templates have.",
-    "Give it to the leaf templates.",
+    "A steps or dag template has `pendingTimeout`, which only leaf templates support.",
+    "Set pendingTimeout on the leaf templates.",
 )
 RULES = (BAD_DURATION, PENDING_TIMEOUT)
 
@@ -50,7 +50,7 @@ def _times(spec: Spec) -> Iterator[Finding]:
                 value = mapping(value.get(step))
             found = value.get(steps[-1])
             if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
-                yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is no length of time")
+                yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is not a duration")
         deadline = template.body.get("activeDeadlineSeconds")
         if (
             isinstance(deadline, str | int)
@@ -59,7 +59,9 @@ def _times(spec: Spec) -> Iterator[Finding]:
         ):
             path = (*template.path, "activeDeadlineSeconds")
             yield BAD_DURATION.at(
-                path, f"{deadline!r} is no number of seconds from 0 up", "Write as 90, without a unit."
+                path,
+                f"{deadline!r} is not a number of seconds, 0 or more",
+                "Write it like 90, without a unit.",
             )
         if template.body.get("pendingTimeout") and template.type in COMPOSITE:
             yield PENDING_TIMEOUT.at((*template.path, "pendingTimeout"), f"{template} is a {template.type}")

@@ -12,25 +12,28 @@ from edl_workflows.argo.lint.workflow import SPEC_PATHS, mapping, text
 UNKNOWN_KIND = Rule(
     "unknown-kind",
     Severity.ERROR,
-    "A kind or a version that Argo Workflows does not have, but nearly.",
+    "A kind or version that does not exist in Argo Workflows, but is similar to one that does.",
     "Correct apiVersion and kind.",
 )
 NO_NAME = Rule(
-    "no-name", Severity.ERROR, "An object has neither name nor generateName.", "Give it one of the two."
+    "no-name",
+    Severity.ERROR,
+    "An object has neither name nor generateName.",
+    "Set one of the two.",
 )
 OBJECT_NAME = Rule(
     "object-name",
     Severity.ERROR,
-    "An object's name has other characters than lower-case letters, digits, '-' and '.', or begins or ends "
-    "with a sign.",
-    "Rename it; a generateName may end with '-'.",
+    "An object's name contains characters other than lower-case letters, digits, '-' and '.', or starts "
+    "or ends with '-' or '.'.",
+    "Rename the object. A generateName may end with '-'.",
 )
 LONG_NAME = Rule(
     "long-name",
     Severity.ERROR,
-    "A name is longer than 63 characters (a CronWorkflow's: 52, it gets a time appended), so pods can't "
-    "carry it as a label.",
-    "Shorten it.",
+    "A name is longer than 63 characters (52 for a CronWorkflow, because Argo appends a time), so pods "
+    "can't carry it as a label.",
+    "Shorten the name.",
 )
 RULES = (UNKNOWN_KIND, NO_NAME, OBJECT_NAME, LONG_NAME)
 
@@ -63,7 +66,11 @@ def _name(kind: str, metadata: Mapping[str, Any]) -> Iterator[Finding]:
         yield NO_NAME.at(("metadata",), f"the {kind} has no name")
     for field, value in (("name", name), ("generateName", prefix and f"{prefix}x")):
         if value and not _SUBDOMAIN.fullmatch(value):
-            yield OBJECT_NAME.at(("metadata", field), f"{text(metadata[field])!r} is no name of an object")
+            yield OBJECT_NAME.at(
+                ("metadata", field), f"{text(metadata[field])!r} is not a valid name of an object"
+            )
     longest = _LONGEST.get(kind, 63)
     if len(name) > longest:
-        yield LONG_NAME.at(("metadata", "name"), f"{len(name)} characters, at most {longest} are allowed")
+        yield LONG_NAME.at(
+            ("metadata", "name"), f"it has {len(name)} characters, but at most {longest} are allowed"
+        )

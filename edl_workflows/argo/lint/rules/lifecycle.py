@@ -13,10 +13,10 @@ from edl_workflows.stages.submit import SUBMIT
 UNOWNED_JOB = Rule(
     "unowned-job",
     Severity.WARNING,
-    "A workflow makes a job that nothing ends when the workflow is stopped: it has no exit handler, and "
-    "the job no owner.",
-    "Add an onExit that deletes the job, or set setOwnerReference: true (the job then goes with the "
-    "Workflow object).",
+    "A workflow creates a job that keeps running when the workflow is stopped: the workflow has no exit "
+    "handler, and the job has no owner.",
+    "Add an onExit that deletes the job, or set setOwnerReference: true, so that the job is deleted "
+    "with the Workflow object.",
 )
 RULES = (UNOWNED_JOB,)
 
@@ -43,7 +43,7 @@ def _left(template: Template) -> str:
     if body.get("action") in ("create", "apply") and body.get("setOwnerReference") is not True:
         one = resource_object(template)
         if one and one.kind in _JOBS and not mapping(one.value.get("metadata")).get("ownerReferences"):
-            return f"makes the {one.kind} {one.name!r}"
+            return f"creates the {one.kind} {one.name!r}"
     if is_ours(template):
         task = mapping(template.part("plugin")[PLUGIN])
         if task.get("stage") == SUBMIT.name and task.get("wait") is False and task.get("onCancel") != "keep":

@@ -19,14 +19,14 @@ from edl_workflows.schemas.structural import Path, spell
 NO_YAML = Rule(
     "manifest-yaml",
     Severity.ERROR,
-    "A resource template's manifest is no YAML, or no object with apiVersion and kind.",
-    "Correct the manifest; its text is a whole object.",
+    "A resource template's manifest is not valid YAML, or is not an object with apiVersion and kind.",
+    "Correct the manifest. It must be one whole object.",
 )
 WRONG_MANIFEST = Rule(
     "manifest-schema",
     Severity.ERROR,
-    "A resource template's manifest is of a kind of ours or of Argo's and has a field that the kind does "
-    "not have, lacks one, or has a value of a wrong type.",
+    "A resource template's manifest of one of our kinds or of Argo's kinds has a field that the kind "
+    "does not have, lacks a required field, or has a value of the wrong type.",
     "Correct the field.",
 )
 RULES = (NO_YAML, WRONG_MANIFEST)
@@ -118,7 +118,7 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
         try:
             value = _read(manifest)
         except ValueError as error:
-            yield NO_YAML.at(path, f"the manifest of {template} is no YAML: {error}")
+            yield NO_YAML.at(path, f"the manifest of {template} is not valid YAML: {error}")
             continue
         if action in ("create", "apply", "replace"):
             yield from _object(template, value, path)
@@ -126,7 +126,7 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
 
 def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
     if not isinstance(value, Mapping):
-        yield NO_YAML.at(path, f"the manifest of {template} is no map")
+        yield NO_YAML.at(path, f"the manifest of {template} is not a map")
         return
     for field in ("apiVersion", "kind"):
         if not text(value.get(field)):

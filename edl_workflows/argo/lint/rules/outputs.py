@@ -18,22 +18,22 @@ from edl_workflows.schemas.structural import Path
 OUTPUT_SOURCE = Rule(
     "output-source",
     Severity.ERROR,
-    "An output parameter has no source for its value, more than one, or none that its template's type can "
-    "fill.",
-    "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter (resource), "
-    "parameter or expression (steps, dag), supplied (plugin, suspend).",
+    "An output parameter has no source for its value, more than one, or one that templates of its type "
+    "do not provide.",
+    "Give it one: `value`, or one of valueFrom's path (container, script), jsonPath or jqFilter "
+    "(resource), parameter or expression (steps, dag), supplied (plugin, suspend).",
 )
 ARTIFACT_PATH = Rule(
     "artifact-path",
     Severity.ERROR,
     "An input or output artifact of a template that runs a program has no `path`.",
-    "Say where the program finds it, or leaves it.",
+    "Set the path at which the program finds or leaves the artifact.",
 )
 NO_MAIN = Rule(
     "no-main-container",
     Severity.ERROR,
-    "A containerSet has input artifacts or outputs, and no container called `main` to have them.",
-    "Call the container main that reads the artifacts and leaves the outputs.",
+    "A containerSet has input artifacts or outputs, but no container named `main`, to which they belong.",
+    "Name the container main that reads the artifacts and writes the outputs.",
 )
 RULES = (OUTPUT_SOURCE, ARTIFACT_PATH, NO_MAIN)
 
@@ -65,14 +65,14 @@ def _problem(template: Template, output: Mapping[str, Any]) -> str:
         return "has neither value nor valueFrom"
     found = [name for name in _SOURCES if source.get(name) not in (None, "")]
     if len(found) != 1:
-        return f"has {' and '.join(found)}" if found else "says in no way where its value comes from"
+        return f"has {' and '.join(found)}" if found else "does not say where its value comes from"
     allowed = _BY_TYPE.get(template.type, _SOURCES)
-    return "" if found[0] in allowed else f"has {found[0]}, which a {template.type} template does not fill"
+    return "" if found[0] in allowed else f"has {found[0]}, which a {template.type} template does not provide"
 
 
 def _remedy(template: Template) -> str:
     if template.type in AGENT_TYPES or template.type == "suspend":
-        return "Write `valueFrom: {supplied: {}}`, with a `default` for when nothing is supplied."
+        return "Write `valueFrom: {supplied: {}}`, with a `default` in case nothing is supplied."
     allowed = _BY_TYPE.get(template.type, _SOURCES)
     return f"Write `valueFrom` with {' or '.join(allowed)}, or a `value`."
 

@@ -15,22 +15,25 @@ from edl_workflows.schemas.structural import Path
 UNRESOLVED = Rule(
     "unresolved-placeholder",
     Severity.ERROR,
-    "A placeholder names a parameter, artifact, step, task or variable that there is not where it stands.",
+    "A placeholder names a parameter, artifact, step, task or variable that does not exist at its position.",
     "Correct the name, or declare it.",
 )
 UNCLOSED = Rule(
-    "unclosed-placeholder", Severity.ERROR, "A placeholder is opened and not closed.", "Close it with }}."
+    "unclosed-placeholder",
+    Severity.ERROR,
+    "A placeholder is opened but not closed.",
+    "Close it with }}.",
 )
 RETRIES = Rule(
     "retries-without-strategy",
     Severity.ERROR,
-    "`{{retries}}` in a template without retryStrategy stays as it stands, braces included.",
-    "Add a retryStrategy, or leave the placeholder out.",
+    "In a template without retryStrategy, `{{retries}}` is not replaced.",
+    "Add a retryStrategy, or remove the placeholder.",
 )
 HYPHEN = Rule(
     "hyphen-in-expression",
     Severity.ERROR,
-    "In an expression a hyphen is a minus: `{{=inputs.parameters.a-b}}` subtracts.",
+    "In an expression, a hyphen is a minus sign: `{{=inputs.parameters.a-b}}` subtracts.",
     "Write inputs.parameters['a-b'].",
 )
 RULES = (UNRESOLVED, UNCLOSED, RETRIES, HYPHEN)
@@ -102,7 +105,7 @@ def _unclosed(value: Any, path: Path) -> Iterator[Finding]:
     if isinstance(value, str):
         last = value[value.rfind("{{") :] if "{{" in value else ""
         if last and "}}" not in last and last[2:].lstrip("= ").startswith(ROOTS):
-            yield UNCLOSED.at(path, f"{last[:40]!r} has no end")
+            yield UNCLOSED.at(path, f"{last[:40]!r} is not closed")
     elif isinstance(value, Mapping):
         for key, child in value.items():
             if key != "inline":

@@ -15,34 +15,34 @@ from edl_workflows.schemas.structural import Path
 PLUGIN_KEYS = Rule(
     "plugin-keys",
     Severity.ERROR,
-    "A plugin template has not exactly one key below `plugin`: the plugin's name. Also what a generator "
-    "leaves that does not know plugins: `plugin: {}`.",
-    "Write the one plugin's name and its body below it.",
+    "A plugin template does not have exactly one key below `plugin`, the plugin's name. Generators that "
+    "don't know plugins write `plugin: {}`.",
+    "Write the name of one plugin, and its body below it.",
 )
 PLUGIN_BODY = Rule(
     "plugin-body",
     Severity.ERROR,
-    f"The body of an `{PLUGIN}` step is wrong: no such stage, a field that its request does not have, or a "
-    "wrong value.",
+    f"The body of an `{PLUGIN}` step is invalid: the stage does not exist, its request does not have a "
+    "field, or a value is wrong.",
     "Correct the field.",
 )
 PLUGIN_TIMEOUT = Rule(
     "plugin-without-timeout",
     Severity.WARNING,
     f"An `{PLUGIN}` template has no `timeout`. Argo does not enforce a workflow's own deadline while only "
-    "plugin steps wait, so without an agent the step waits for ever.",
-    "Set timeout on the template, as `timeout: 24h`; templateDefaults are not honoured there.",
+    "plugin steps wait, so without an agent the step waits forever.",
+    "Set timeout on the template, for example `timeout: 24h`. Argo ignores templateDefaults for it.",
 )
 PLUGIN_OUTPUT = Rule(
     "plugin-output",
     Severity.ERROR,
-    f"An `{PLUGIN}` template has an output that no stage supplies.",
-    f"Use some of {', '.join(PARAMETERS)}.",
+    f"An `{PLUGIN}` template has an output that no stage provides.",
+    f"Use one of {', '.join(PARAMETERS)}.",
 )
 PLUGIN_PARALLELISM = Rule(
     "plugin-parallelism",
     Severity.WARNING,
-    "`parallelism` counts pods only, so it does not bound a loop over a plugin template.",
+    "`parallelism` counts only pods, so it does not limit a loop over a plugin template.",
     "Give the plugin template a semaphore (`synchronization.semaphores`).",
 )
 RULES = (PLUGIN_KEYS, PLUGIN_BODY, PLUGIN_TIMEOUT, PLUGIN_OUTPUT, PLUGIN_PARALLELISM)
@@ -57,8 +57,10 @@ def _keys(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
         found = template.body.get("plugin")
         if isinstance(found, Mapping) and len(found) != 1:
-            has = " and ".join(str(key) for key in found) or "none"
-            yield PLUGIN_KEYS.at((*template.path, "plugin"), f"{template} has {has}, one key is needed")
+            has = " and ".join(str(key) for key in found) or "no key"
+            yield PLUGIN_KEYS.at(
+                (*template.path, "plugin"), f"{template} has {has}, but exactly one key is needed"
+            )
 
 
 def _ours(spec: Spec) -> Iterator[Finding]:
@@ -66,7 +68,7 @@ def _ours(spec: Spec) -> Iterator[Finding]:
         path: Path = (*template.path, "plugin", PLUGIN)
         body = template.part("plugin")[PLUGIN]
         if not isinstance(body, Mapping):
-            yield PLUGIN_BODY.at(path, "the body is no map")
+            yield PLUGIN_BODY.at(path, "the body is not a map")
             continue
         yield from _body(body, path)
         if not template.body.get("timeout"):
@@ -75,7 +77,7 @@ def _ours(spec: Spec) -> Iterator[Finding]:
             name = text(output.get("name"))
             if name and name not in PARAMETERS:
                 at = (*template.path, "outputs", "parameters", index, "name")
-                yield PLUGIN_OUTPUT.at(at, f"no stage supplies {name!r}")
+                yield PLUGIN_OUTPUT.at(at, f"no stage provides {name!r}")
 
 
 def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:

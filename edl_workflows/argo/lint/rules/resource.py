@@ -13,77 +13,79 @@ from edl_workflows.schemas.structural import Path
 FAILURE_ALONE = Rule(
     "failure-without-success",
     Severity.ERROR,
-    "A resource template has a failureCondition and no successCondition: the step succeeds at the first "
-    "look.",
-    "Add a successCondition, as `status.phase = Succeeded`.",
+    "A resource template has a failureCondition but no successCondition, so the step succeeds at the "
+    "first check.",
+    "Add a successCondition, such as `status.phase = Succeeded`.",
 )
 SYNTAX = Rule(
     "condition-syntax",
     Severity.ERROR,
-    "A successCondition or failureCondition that Kubernetes does not parse as a label selector: values have "
-    "at most 63 characters and no spaces, arrays can't be searched.",
+    "A successCondition or failureCondition that Kubernetes can't parse as a label selector: values "
+    "have at most 63 characters and no spaces, and arrays can't be searched.",
     "Compare one scalar field: `status.phase in (Succeeded,Completed)`.",
 )
 ABSENT_KEY = Rule(
     "absent-key",
     Severity.ERROR,
-    "`!=`, `notin` and `!key` are true while the field is not there, which is so just after the object was "
-    "made.",
-    "Say what the field shall be: `=` or `in`.",
+    "`!=`, `notin` and `!key` are true while the field does not exist, which is the case just after the "
+    "object is created.",
+    "State with `=` or `in` which value the field must have.",
 )
 NEVER_TRUE = Rule(
     "never-true",
     Severity.ERROR,
-    "A successCondition wants two values of one field. Its comma means and.",
+    "A successCondition requires two values of one field: its comma means *and*.",
     "Write `status.phase in (A,B)`.",
 )
 FAILURE_LIST = Rule(
     "failure-list",
     Severity.WARNING,
-    "A failureCondition with a comma fails when any part is true; the comma of a successCondition means all.",
-    "Keep one part; for values of one field use `in (A,B)`.",
+    "A failureCondition with a comma is true when any of its parts is true. In a successCondition, a "
+    "comma means *and*.",
+    "Keep one part. For several values of one field, use `in (A,B)`.",
 )
 STRATEGIC_PATCH = Rule(
     "strategic-patch",
     Severity.ERROR,
-    "A custom resource is patched with the strategic strategy, which is the default and only built-in "
-    "kinds have.",
-    "Set mergeStrategy: merge, or json.",
+    "A custom resource is patched with the strategic strategy. It is the default, but only built-in "
+    "kinds support it.",
+    "Set mergeStrategy to merge or json.",
 )
 NO_MANIFEST = Rule(
     "no-manifest",
     Severity.ERROR,
-    "A resource template that makes or changes something has no manifest, or takes it from an artifact "
-    "that it has not.",
+    "A resource template that creates or changes an object has no manifest, or takes it from an input "
+    "artifact that the template does not have.",
     "Add manifest, or manifestFrom with an input artifact of that name.",
 )
 SECOND_JOB = Rule(
     "second-job",
     Severity.WARNING,
-    "A resource template with retryStrategy makes an object with generateName: a retry makes a second one, "
-    "also when only the waiting pod was lost and the first still runs.",
-    "Use `action: apply` with a name of the workflow's own, as `train-{{workflow.uid}}`, so that a retry "
-    "finds the first.",
+    "A resource template with retryStrategy creates an object with generateName. A retry creates a "
+    "second object, even if only the waiting pod was lost and the first object's job still runs.",
+    "Use `action: apply` with a name that is unique to the workflow, such as `train-{{workflow.uid}}`, "
+    "so that a retry finds the first object.",
 )
 SAME_NAME = Rule(
     "same-name-retry",
     Severity.WARNING,
-    "A resource template with retryStrategy creates an object of a fixed name: every retry fails, the "
-    "object exists.",
-    "Use `action: apply` to go on with the first, or put `{{retries}}` into the name to make another.",
+    "A resource template with retryStrategy creates an object with a fixed name, so every retry fails "
+    "because the object exists.",
+    "Use `action: apply` to continue with the first object, or put `{{retries}}` into the name to "
+    "create another one.",
 )
 APPLY_GENERATED = Rule(
     "apply-generate-name",
     Severity.ERROR,
-    "An object with generateName can't be applied, only created.",
+    "An object with generateName can be created, but not applied.",
     "Give it a name, or use `action: create`.",
 )
 OWNER_NAMESPACE = Rule(
     "cross-namespace-owner",
     Severity.ERROR,
-    "setOwnerReference on an object of another namespace: owners work within one, so the object is deleted "
-    "at once.",
-    "Leave out setOwnerReference and clean up in an exit handler, or use the workflow's namespace.",
+    "setOwnerReference is set for an object in another namespace. Owners only work within a namespace, "
+    "so the object is deleted immediately.",
+    "Remove setOwnerReference and clean up in an exit handler, or use the workflow's namespace.",
 )
 OWNER_ARTIFACT = Rule(
     "owner-of-artifact",
@@ -150,11 +152,13 @@ def _condition(path: Path, condition: str) -> Iterator[Finding]:
         return
     for one in requirements:
         if one.holds_when_absent and one.key.startswith("status"):
-            yield ABSENT_KEY.at(path, f"{condition!r} is true as long as there is no {one.key}")
+            yield ABSENT_KEY.at(path, f"{condition!r} is true as long as {one.key} does not exist")
     if path[-1] == "successCondition" and (key := conditions.never_true(requirements)):
-        yield NEVER_TRUE.at(path, f"{condition!r} wants two values of {key}")
+        yield NEVER_TRUE.at(path, f"{condition!r} requires two values of {key}")
     if path[-1] == "failureCondition" and len(requirements) > 1:
-        yield FAILURE_LIST.at(path, f"{condition!r} fails when one of its {len(requirements)} parts is true")
+        yield FAILURE_LIST.at(
+            path, f"{condition!r} is true when one of its {len(requirements)} parts is true"
+        )
 
 
 def _manifests(spec: Spec) -> Iterator[Finding]:
@@ -192,7 +196,7 @@ def _retry(template: Template, one: ResourceObject, path: Path) -> Iterator[Find
     if not template.setting("retryStrategy") or action != "create":
         return
     if one.generated and not one.name:
-        yield SECOND_JOB.at(at, f"{template} makes another {one.kind} at each retry")
+        yield SECOND_JOB.at(at, f"{template} creates another {one.kind} at each retry")
     elif one.name and "retries" not in one.name and "pod.name" not in one.name:
         yield SAME_NAME.at(at, f"{template} creates {one.kind} {one.name!r} again at each retry")
 

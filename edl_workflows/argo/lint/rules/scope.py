@@ -117,7 +117,7 @@ class PlaceholderScope:
             return None
         wanted = {"steps": "steps", "tasks": "dag"}[root]
         if self.template.type != wanted:
-            return PlaceholderProblem(f"{self.template} is no {wanted} template")
+            return PlaceholderProblem(f"{self.template} is not a {wanted} template")
         name, _, field = rest.partition(".")
         target = self._calls.get(name)
         if target is None:
@@ -133,7 +133,7 @@ class PlaceholderScope:
             return PlaceholderProblem(f"a {call.role} has no pod", "Use it in the template that is called.")
         if "inline" in self.template.path:
             return PlaceholderProblem(
-                "of a template that stands in its step Argo asks the step, which has no pod",
+                "for an inline template Argo reads this from the step, which has no pod",
                 "Give the template a name and call it.",
             )
         if self.template.type in ("", *POD_TYPES):
@@ -156,7 +156,7 @@ class PlaceholderScope:
             case "ip" if template.body.get("daemon") is True:
                 return None
             case "ip":
-                return PlaceholderProblem(f"{template} is no daemon, and only daemons have an address")
+                return PlaceholderProblem(f"{template} is not a daemon, and only daemons have an address")
         return _unknown(f"a {target.role} has no", field, _NODE_FIELDS)
 
     def _workflow(self, rest: str) -> PlaceholderProblem | None:
@@ -192,7 +192,7 @@ class PlaceholderScope:
 
     def _item(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         if call is None or not call.loops:
-            return PlaceholderProblem("nothing is repeated here")
+            return PlaceholderProblem("there is no loop here")
         items = call.body.get("withItems")
         if not isinstance(items, list) or any(isinstance(one, list) or has_tag(text(one)) for one in items):
             return None

@@ -23,37 +23,37 @@ NO_TYPE = Rule(
     "no-template-type",
     Severity.ERROR,
     "A template has no type, so there is nothing to run.",
-    f"Give it one of {', '.join(TYPES)}; templateDefaults give none.",
+    f"Add one of {', '.join(TYPES)}; templateDefaults can't set the type.",
 )
 DUPLICATE_NAME = Rule(
     "duplicate-name",
     Severity.ERROR,
     "Two templates, steps, tasks, parameters or artifacts of one list have the same name.",
-    "Rename one.",
+    "Rename one of them.",
 )
 NO_IMAGE = Rule(
     "no-image",
     Severity.ERROR,
     "A container or script has no image.",
-    "Name one, here or in templateDefaults.",
+    "Set image here or in templateDefaults.",
 )
 RESERVED_CONTAINER = Rule(
     "reserved-container",
     Severity.ERROR,
-    "A container has a name that Argo keeps for its own: wait, supervisor, artifact-plugin-….",
-    "Rename it.",
+    "A container has a name that Argo reserves: wait, supervisor, artifact-plugin-….",
+    "Rename the container.",
 )
 LEAF_PARALLELISM = Rule(
     "leaf-parallelism",
     Severity.ERROR,
     "A template that is neither steps nor dag has `parallelism`.",
-    "Set it at the steps or dag, or at the workflow.",
+    "Set parallelism on the steps or dag template, or on the workflow.",
 )
 POD_SETTING = Rule(
     "pod-setting",
     Severity.ERROR,
-    "A template that makes no pod has `resourceClaims` or `podResources`.",
-    "Leave them out.",
+    "A template that creates no pod has `resourceClaims` or `podResources`.",
+    "Remove the field.",
 )
 RULES = (NO_TYPE, DUPLICATE_NAME, NO_IMAGE, RESERVED_CONTAINER, LEAF_PARALLELISM, POD_SETTING)
 
@@ -88,7 +88,7 @@ def _unique(entries: list[tuple[Path, Mapping[str, Any]]], *, named: bool = Fals
         if named and "name" not in entry:
             yield schema.MISSING_FIELD.at(at, "name is required here")
         if name and name in seen:
-            yield DUPLICATE_NAME.at(at, f"{name!r} stands twice in this list")
+            yield DUPLICATE_NAME.at(at, f"{name!r} is in this list twice")
         seen.add(name)
 
 
@@ -108,7 +108,7 @@ def _containers(spec: Spec) -> Iterator[Finding]:
 def _reserved(template: Template, field: str, index: int, name: str) -> Iterator[Finding]:
     if name in ("wait", "supervisor") or name.startswith("artifact-plugin-"):
         inner: Path = ("containers", index) if field == "containerSet" else (index,)
-        yield RESERVED_CONTAINER.at((*template.path, field, *inner, "name"), f"{name!r} is Argo's own")
+        yield RESERVED_CONTAINER.at((*template.path, field, *inner, "name"), f"{name!r} is reserved for Argo")
 
 
 def _settings(spec: Spec) -> Iterator[Finding]:
@@ -124,7 +124,7 @@ def _settings(spec: Spec) -> Iterator[Finding]:
         for field, refused in refusing.items():
             if refused and template.body.get(field):
                 yield POD_SETTING.at(
-                    (*template.path, field), f"{template} is a {template.type}, which makes no pod"
+                    (*template.path, field), f"{template} is a {template.type}, which creates no pod"
                 )
 
 
