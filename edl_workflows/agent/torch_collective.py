@@ -61,8 +61,8 @@ __all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
 
 _WAIT = dt.timedelta(hours=1)
 """Limit of a wait for members. A slow member is waited for; for a dead one the agent ends this process."""
-_BUCKET_BYTES = 25 * 2**20
-"""As in ``DistributedDataParallel``."""
+_BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
+"""As in ``DistributedDataParallel``: the first is small, so that the group begins early."""
 
 Inputs = Mapping[str, Any]
 T = TypeVar("T")
@@ -168,6 +168,7 @@ class TorchTraining:
         if self._group.rank:
             tensors = empty_tensors(descriptions)
         received = {name: self._group.broadcast(tensor) for name, tensor in tensors.items()}
+        self._gradients.expected_records = 1.0
         if self._group.rank:
             self._load(join(skeleton, received))
         return [int(number) for number in first_numbers]
@@ -180,8 +181,9 @@ class TorchTraining:
         for index, inputs in enumerate(filled):
             losses = self._parts.losses(**self._on_device(inputs))
             total = losses.sum()
+            share = torch.full_like(total, 1.0 / self._gradients.expected_records)
             with self._gradients.reducing() if index == len(filled) - 1 else contextlib.nullcontext():
-                total.backward()
+                total.backward(share)
             numbers[0] += total.detach().double().cpu()
             numbers[1] += losses.numel()
         loss, records, drain, leave = self._gradients.reduce(numbers).tolist()
@@ -269,8 +271,11 @@ class GlooGroup:
 class GradientBuckets:
     """The gradients of all trained parameters, in buckets that are all-reduced one after the other.
 
-    Each parameter's ``grad`` is a part of a bucket, so that nothing is copied. The members begin the buckets
-    in the same order, whichever gradients are ready first.
+    Each parameter's ``grad`` is a part of a bucket, to which later backward passes of a step add. The members
+    begin the buckets in the same order, whichever gradients are ready first.
+
+    Gradients are summed as shares of `expected_records`, the records of the last step, the same number in all
+    members: if this step has as many, the sum is the mean already, and no pass over the gradients is needed.
 
     Args:
         trained: the parameters.
@@ -284,11 +289,12 @@ class GradientBuckets:
         self._begun: list[Any] = []
         self._failure: UnavailableError | None = None
         self._reducing = False
+        self.expected_records = 1.0
         for one in trained:
             one.register_post_accumulate_grad_hook(self._gradient_is_ready)
 
     def clear(self) -> None:
-        """Zero all gradients, for a new step."""
+        """Forget all gradients, for a new step."""
         self._begun, self._failure = [], None
         for bucket in self._buckets:
             bucket.clear()
@@ -304,21 +310,26 @@ class GradientBuckets:
             self._reducing = False
 
     def reduce(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Sum gradients and numbers over the members, and divide the gradients by the second number, the
-        records; returns the sums of the numbers."""
+        """Sum gradients and numbers over the members. The gradients are then means over the records, whose
+        number is the second of the numbers; returns the sums of the numbers."""
         for bucket in self._buckets[len(self._begun) :]:
             self._begin(bucket)
         if self._failure is not None:
             raise self._failure
         self._group.wait([*self._begun, self._group.all_reduce(numbers)])
-        for bucket in self._buckets:
-            bucket.content.div_(float(numbers[1]))
+        records = float(numbers[1])
+        if records != self.expected_records:
+            for bucket in self._buckets:
+                bucket.content.mul_(self.expected_records / records)
+            self.expected_records = records
         return numbers
 
     def _gradient_is_ready(self, parameter: torch.nn.Parameter) -> None:
+        home = self._bucket_of[parameter]
+        home.take(parameter)
         if not self._reducing:
             return
-        self._bucket_of[parameter].missing.discard(parameter)
+        home.missing.discard(parameter)
         for bucket in self._buckets[len(self._begun) :]:
             if bucket.missing:
                 break
@@ -346,19 +357,24 @@ class _Bucket:
         self.missing = set(self.parts)
 
     def clear(self) -> None:
-        self.content.zero_()
         self.missing = set(self.parts)
-        for parameter, part in self.parts.items():
-            parameter.grad = part
+        for parameter in self.parts:
+            parameter.grad = None  # the first backward pass then writes gradients instead of adding to zeros
+
+    def take(self, parameter: torch.nn.Parameter) -> None:
+        """Have a parameter's gradient in the bucket, wherever autograd or the program has put it."""
+        part, gradient = self.parts[parameter], parameter.grad
+        if gradient is None:
+            part.zero_()
+        elif gradient.is_sparse:
+            part.copy_(gradient.to_dense())
+        elif gradient.data_ptr() != part.data_ptr():
+            part.copy_(gradient)
+        parameter.grad = part
 
     def collect(self) -> None:
-        """Copy gradients that autograd or the program have put elsewhere."""
-        for parameter, part in self.parts.items():
-            if parameter.grad is None:
-                part.zero_()
-            elif parameter.grad.data_ptr() != part.data_ptr():
-                part.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
-            parameter.grad = part
+        for parameter in self.parts:
+            self.take(parameter)
 
 
 def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
@@ -370,7 +386,7 @@ def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
         last = cuts[-1][-1] if cuts else None
         if (
             last is None
-            or size + bytes_of_one > _BUCKET_BYTES
+            or size >= (_BUCKET_BYTES if len(cuts) > 1 else _FIRST_BUCKET_BYTES)
             or (last.dtype, last.device) != (one.dtype, one.device)
         ):
             cuts.append([])
