@@ -117,7 +117,7 @@ class BrainClient:
         try:
             self._http = httpx.Client(
                 base_url=addresses.resolve(url),
-                verify=_certificates(access.ca_file),
+                verify=_load_certificates(access.ca_file),
                 timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
                 trust_env=False,  # no proxy between a master and its Brain
                 transport=transport,
@@ -145,8 +145,8 @@ class BrainClient:
             ]
             said = [sample_message(sample) for sample in known]
         except ValidationError as error:
-            raise _unsayable(job, error) from error
-        facts = self._facts(job)
+            raise _invalid_job(job, error) from error
+        facts = self._describe_job(job)
         for start in range(0, max(len(said), 1), brain.MAX_SAMPLES):
             some = said[start : start + brain.MAX_SAMPLES]
             report = brain.MetricsReport(job=facts, samples=some, ooms=ooms, end=end)
@@ -156,17 +156,17 @@ class BrainClient:
         """Brain's plan, based on the reported samples."""
         try:
             asked = brain.OptimizeRequest(
-                job=self._facts(job),
+                job=self._describe_job(job),
                 stage=question.stage.value,
                 phase=question.phase.value,
                 ps_may_change=question.ps_may_change,
                 nodes=nodes_of(job),
             )
         except ValidationError as error:
-            raise _unsayable(job, error) from error
+            raise _invalid_job(job, error) from error
         return plan_of(self._post("optimize", asked, brain.OptimizeReply))
 
-    def _facts(self, job: OptimizerJob) -> brain.JobDescription:
+    def _describe_job(self, job: OptimizerJob) -> brain.JobDescription:
         identity = self._identity
         try:
             return brain.JobDescription(
@@ -179,7 +179,7 @@ class BrainClient:
                 training=training_facts(identity.training),
             )
         except ValidationError as error:
-            raise _unsayable(job, error) from error
+            raise _invalid_job(job, error) from error
 
     def _post(self, call: str, body: Message, answer: type[A]) -> A:
         where = f"Brain at {self._access.url}"
@@ -191,7 +191,7 @@ class BrainClient:
             with self._http.stream(
                 "POST", f"/v1/{call}", content=body.model_dump_json(), headers=headers
             ) as response:
-                content = _content(response, where)
+                content = _read_body(response, where)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UnavailableError(f"{where} does not answer: {error!r}") from error
         if response.is_error:
@@ -203,7 +203,7 @@ class BrainClient:
             raise UnavailableError(f"{where} answered nonsense: {problems(error)[0]}") from error
 
 
-def _content(response: httpx.Response, where: str) -> bytes:
+def _read_body(response: httpx.Response, where: str) -> bytes:
     """The body, if it is not too large."""
     body = bytearray()
     for part in response.iter_bytes():
@@ -213,7 +213,7 @@ def _content(response: httpx.Response, where: str) -> bytes:
     return bytes(body)
 
 
-def _certificates(file: Path | None) -> ssl.SSLContext:
+def _load_certificates(file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=file)
     except (OSError, ssl.SSLError) as error:
@@ -229,5 +229,5 @@ def _token_in(file: Path) -> str:
         raise UnavailableError(f"{names.ENV_BRAIN_TOKEN_FILE}={file}: can't be read: {error}") from error
 
 
-def _unsayable(job: OptimizerJob, error: ValidationError) -> InvalidError:
+def _invalid_job(job: OptimizerJob, error: ValidationError) -> InvalidError:
     return InvalidError(f"job {job.name} can't be told to Brain: {problems(error)[0]}")

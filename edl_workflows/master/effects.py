@@ -39,7 +39,7 @@ code.
 """
 UNSEEN_SECONDS = 60.0
 """Seconds after which a created plan that was not observed is created again."""
-_POD_PLAN = "ask for pods by ScalePlan "
+_POD_REQUEST = "ask for pods by ScalePlan "
 _REPORT = "report on the job"
 
 log = structlog.get_logger(__name__)
@@ -154,13 +154,15 @@ class Effects:
     async def once(self) -> None:
         """Does all that the stored state requires, except what failed a moment ago."""
         stored = self._master.stored
-        await self._pods(stored)
-        await self._attempt("report on a ScalePlan", self._plan, stored)
-        await self._attempt("say what other ScalePlans wait for", self._queued_plans, stored)
-        await self._attempt("make the job's own ScalePlan", self._own_plan, stored)
-        await self._attempt(_REPORT, self._job, stored)
-        await self._attempt("tell of a checkpoint that could not be saved", self._warn, stored)
-        self._tell(stored)
+        await self._request_pods(stored)
+        await self._attempt("report on a ScalePlan", self._report_plan, stored)
+        await self._attempt("say what other ScalePlans wait for", self._report_queued_plans, stored)
+        await self._attempt("make the job's own ScalePlan", self._create_own_plan, stored)
+        await self._attempt(_REPORT, self._report_job, stored)
+        await self._attempt(
+            "tell of a checkpoint that could not be saved", self._warn_of_failed_saves, stored
+        )
+        self._log_news(stored)
 
     async def _attempt(
         self, what: str, effect: Callable[[JobRecord], Awaitable[None]], stored: JobRecord
@@ -184,7 +186,7 @@ class Effects:
         self._refused.pop(what, None)
         self._master.state.volatile.refused.pop(what, None)
 
-    def _tell(self, stored: JobRecord) -> None:
+    def _log_news(self, stored: JobRecord) -> None:
         told, self._told = self._told, _Told.of(stored)
         fresh = self._told.restarts - told.restarts
         for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
@@ -196,7 +198,7 @@ class Effects:
         if self._told.version != told.version:
             log.info("another cluster version trains", version=self._told.version)
 
-    async def _own_plan(self, stored: JobRecord) -> None:
+    async def _create_own_plan(self, stored: JobRecord) -> None:
         plan = stored.autoscaling.open
         if plan is None or plan.seen or stored.outcome is not None:
             return
@@ -217,52 +219,54 @@ class Effects:
             log.info("made a plan", plan=name, reason=plan.spec.reason)
             self._made = (plan.number, self._clock())
 
-    async def _pods(self, stored: JobRecord) -> None:
+    async def _request_pods(self, stored: JobRecord) -> None:
         # When a job is over, the controller removes what is left.
         wanted = stored.pod_plans.open if stored.outcome is None else ()
         for plan in wanted:
             if plan.number not in self._asked:
-                await self._attempt(self._pod_plan(plan), partial(self._ask, plan), stored)
+                await self._attempt(self._describe_request(plan), partial(self._ask_for_pods, plan), stored)
         self._asked &= {plan.number for plan in wanted}
-        for what in self._refused.keys() - {self._pod_plan(plan) for plan in wanted}:
-            if what.startswith(_POD_PLAN):
+        for what in self._refused.keys() - {self._describe_request(plan) for plan in wanted}:
+            if what.startswith(_POD_REQUEST):
                 self._forget(what)
 
-    def _pod_plan(self, plan: PodPlan) -> str:
-        return _POD_PLAN + plan.name(self._master.state.settings.name)
+    def _describe_request(self, plan: PodPlan) -> str:
+        return _POD_REQUEST + plan.name(self._master.state.settings.name)
 
-    async def _ask(self, plan: PodPlan, stored: JobRecord) -> None:
+    async def _ask_for_pods(self, plan: PodPlan, stored: JobRecord) -> None:
         nodes = {(node.type, node.id): node for node in stored.nodes}
         await asyncio.to_thread(self._outside.ask_for_pods, plan, nodes)
         log.info("asked for pods", plan=plan.number, create=plan.create, remove=plan.remove)
         self._asked.add(plan.number)
 
-    async def _plan(self, stored: JobRecord) -> None:
+    async def _report_plan(self, stored: JobRecord) -> None:
         run = stored.plan
         if run is None or self._master.state.volatile.recorded_serial >= run.serial:
             return
-        try:
-            await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
-        except (NotFoundError, ConflictError):
-            log.info("a plan was deleted", plan=run.name)  # the watch will report it, too
-        else:
+        if await self._write_plan_status(run):
             log.info("plan", plan=run.name, phase=str(run.phase), message=run.message)
         observations.note_recorded_plan(self._master.state, run.uid, run.serial)
         self._master.changed(WriteUrgency.GROUPED)
 
-    async def _queued_plans(self, stored: JobRecord) -> None:
+    async def _report_queued_plans(self, stored: JobRecord) -> None:
         """Plans are carried out one by one. Each that comes later says so, from when it is seen."""
         now = self._master.now()
-        for run in plan_steps.queued(self._master.state, now) if stored.plan is not None else ():
+        for run in plan_steps.queued_plans(self._master.state, now) if stored.plan is not None else ():
             if self._queued.get(run.uid) == run.message:
                 continue
-            try:
-                await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
-            except (NotFoundError, ConflictError):
-                log.info("a plan was deleted", plan=run.name)
+            await self._write_plan_status(run)
             self._queued[run.uid] = run.message
 
-    async def _job(self, stored: JobRecord) -> None:
+    async def _write_plan_status(self, run: PlanRun) -> bool:
+        """Whether there is still such a plan."""
+        try:
+            await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
+        except (NotFoundError, ConflictError):
+            log.info("a plan was deleted", plan=run.name)  # the watch will report it, too
+            return False
+        return True
+
+    async def _report_job(self, stored: JobRecord) -> None:
         ended = stored.outcome is not None and not self._reported.get("ended")
         if not ended and self._clock() - self._reported_at < REPORT_SECONDS:
             return
@@ -275,7 +279,7 @@ class Effects:
         self._reported = {**status, "ended": stored.outcome is not None}
         self._reported_at = self._clock()
 
-    async def _warn(self, stored: JobRecord) -> None:
+    async def _warn_of_failed_saves(self, stored: JobRecord) -> None:
         failing = stored.checkpoints.failing
         if failing.since == self._warned:
             return
@@ -299,7 +303,7 @@ class Effects:
         self._reported_at = float("-inf")
         try:
             async with asyncio.timeout(LAST_REPORT):
-                await self._job(self._master.stored)
+                await self._report_job(self._master.stored)
         except (EdlError, TimeoutError) as error:
             log.warning("the last status is not written", error=str(error))
 

@@ -63,13 +63,13 @@ class KubernetesBackend:
         """Creates the auto ScalePlan; one of this name that the job owns was created before."""
         spec = ScalePlanSpec(
             owner_job=self._job.metadata.name,
-            create_pods=[self._meta(nodes[ref]) for ref in plan.create if ref in nodes],
-            remove_pods=[self._meta(nodes[ref]) for ref in plan.remove if ref in nodes],
+            create_pods=[self._pod_meta(nodes[ref]) for ref in plan.create if ref in nodes],
+            remove_pods=[self._pod_meta(nodes[ref]) for ref in plan.remove if ref in nodes],
             reason="; ".join(nodes[ref].why for ref in plan.create if ref in nodes and nodes[ref].why)[:4096],
         )
         name = plan.name(self._job.metadata.name)
         try:
-            client.create(self._cluster, self._manifest(name, spec))
+            client.create(self._cluster, self._plan_manifest(name, spec))
         except AlreadyExistsError:
             there = client.find_listed(self._cluster, resources.SCALE_PLANS, name)
             if there is None or not manifests.owned_by(there, self._job):
@@ -91,8 +91,8 @@ class KubernetesBackend:
     def report_job(self, status: dict[str, Any]) -> None:
         metadata, patch = self._job.metadata, dict(status)
         if wanted := status.get("autoscaling"):
-            patch["autoscaling"] = _replacing(self._autoscaling, wanted)
-            self._autoscaling = _both(self._autoscaling, wanted)  # until it is known to have arrived
+            patch["autoscaling"] = _replacing_patch(self._autoscaling, wanted)
+            self._autoscaling = _merged_patch(self._autoscaling, wanted)  # until it is known to have arrived
         client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
         if "autoscaling" in status:
             self._autoscaling = wanted or {}
@@ -109,14 +109,14 @@ class KubernetesBackend:
         plan = ScalePlan.parse(manifest)
         return plan.spec == spec and not belongs_to_earlier_job(plan, self._job)
 
-    def _manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
+    def _plan_manifest(self, name: str, spec: ScalePlanSpec) -> dict[str, Any]:
         labels = {names.SCALE_TYPE_LABEL: names.SCALE_AUTO}
         head = manifests.elastic_job_child(names.API_VERSION, "ScalePlan", name, self._job, labels)
         # Blocking would need permission on the job's finalizers under OwnerReferencesPermissionEnforcement.
         head["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = False
         return {**head, "spec": spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)}
 
-    def _meta(self, node: JobNode) -> PodMeta:
+    def _pod_meta(self, node: JobNode) -> PodMeta:
         job = self._job.metadata
         return PodMeta.model_validate(
             {
@@ -130,18 +130,19 @@ class KubernetesBackend:
         )
 
 
-def _replacing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _replacing_patch(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON merge patch that leaves exactly `wanted` where parts of `known` may have been."""
     gone = {key: None for key in known if key not in wanted}
     return gone | {
-        key: _replacing(known.get(key) or {}, value) if isinstance(value, Mapping) else value
+        key: _replacing_patch(known.get(key) or {}, value) if isinstance(value, Mapping) else value
         for key, value in wanted.items()
     }
 
 
-def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def _merged_patch(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     maps = {key: (first.get(key), value) for key, value in second.items() if isinstance(value, Mapping)}
-    return {**first, **second, **{key: _both(before or {}, value) for key, (before, value) in maps.items()}}
+    merged = {key: _merged_patch(before or {}, value) for key, (before, value) in maps.items()}
+    return {**first, **second, **merged}
 
 
 class ClusterWatch:

@@ -49,26 +49,26 @@ class _Reader(Collector):
         yield CounterMetricFamily(
             "edl_master_save_failures", "Checkpoints that could not be saved", value=failed
         )
-        yield self._nodes()
-        yield self._restarts()
-        yield from self._data()
-        yield self._stragglers()
-        yield from self._usage()
+        yield self._count_nodes()
+        yield self._count_restarts()
+        yield from self._measure_data()
+        yield self._measure_stragglers()
+        yield from self._measure_usage()
 
-    def _nodes(self) -> Metric:
+    def _count_nodes(self) -> Metric:
         nodes = GaugeMetricFamily("edl_master_nodes", "Nodes by type and status", labels=("type", "status"))
         counted = Counter((node.type, str(node.status)) for node in self._master.state.nodes)
         for labels, count in sorted(counted.items()):
             nodes.add_metric(labels, count)
         return nodes
 
-    def _restarts(self) -> Metric:
+    def _count_restarts(self) -> Metric:
         restarts = CounterMetricFamily("edl_master_restarts", "Restarts by cause", labels=("cause",))
         for cause, count in sorted(self._master.state.restarts.counts.items()):
             restarts.add_metric((cause,), count)
         return restarts
 
-    def _data(self) -> Iterator[Metric]:
+    def _measure_data(self) -> Iterator[Metric]:
         done = GaugeMetricFamily(
             "edl_master_dataset_records_done", "Acknowledged records of all epochs", labels=("dataset",)
         )
@@ -82,7 +82,7 @@ class _Reader(Collector):
         yield done
         yield total
 
-    def _stragglers(self) -> Metric:
+    def _measure_stragglers(self) -> Metric:
         slow = GaugeMetricFamily(
             "edl_master_straggler_ratio", "How many times slower than the median", labels=("node",)
         )
@@ -90,7 +90,7 @@ class _Reader(Collector):
             slow.add_metric((node,), ratio)
         return slow
 
-    def _usage(self) -> Iterator[Metric]:
+    def _measure_usage(self) -> Iterator[Metric]:
         cpu = GaugeMetricFamily("edl_master_node_cpu_cores", "CPU that a node uses", labels=("node",))
         memory = GaugeMetricFamily(
             "edl_master_node_memory_mebibytes", "Memory that a node uses", labels=("node",)

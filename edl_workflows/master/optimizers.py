@@ -76,7 +76,7 @@ class Optimizers:
         if not asked.brain or answer_if_too_early(asked) is not None:
             return local_answer(asked, now)
         try:
-            plan, after = await self._called(
+            plan, after = await self._call_brain(
                 lambda brain: advance_stage(asked.progress, job, now, brain.optimize)
             )
         except EdlError as error:
@@ -100,15 +100,15 @@ class Optimizers:
         if not new and end is None and not any(node.oom for node in job.nodes):
             return True
         with contextlib.suppress(EdlError):
-            await self._called(lambda brain: brain.report(job, new, end))
+            await self._call_brain(lambda brain: brain.report(job, new, end))
             self._reported_until = max((sample.time for sample in new), default=self._reported_until)
             return True
         return False
 
-    async def _called(self, call: Callable[[BrainService], T]) -> T:
+    async def _call_brain(self, call: Callable[[BrainService], T]) -> T:
         """Calls Brain; logs once that it does not answer, and once that it answers again."""
         try:
-            answer = await self._alone(call)
+            answer = await self._call_one_at_a_time(call)
         except EdlError as error:
             if not self._away:
                 log.warning("Brain does not answer; the local optimizer stands in", error=str(error))
@@ -119,7 +119,7 @@ class Optimizers:
         self._away = False
         return answer
 
-    async def _alone(self, call: Callable[[BrainService], T]) -> T:
+    async def _call_one_at_a_time(self, call: Callable[[BrainService], T]) -> T:
         """Makes one call at a time: a Brain that hangs must not use up the process's threads."""
         brain = self._brain
         if isinstance(brain, EdlError):
@@ -130,12 +130,12 @@ class Optimizers:
         self._call = made
         done, _ = await asyncio.wait([made], timeout=CALL_SECONDS)
         if not done:
-            made.add_done_callback(_forget)
+            made.add_done_callback(_log_abandoned_call)
             raise UnavailableError(f"Brain did not answer within {CALL_SECONDS:g} s")
         return made.result()
 
 
-def _forget(call: "asyncio.Future[T]") -> None:
+def _log_abandoned_call(call: "asyncio.Future[T]") -> None:
     """Logs the failure of an abandoned call."""
     if not call.cancelled() and call.exception() is not None:
         log.info("an abandoned call of Brain failed", error=str(call.exception()))

@@ -183,7 +183,7 @@ class ShardManager:
         """
         training = self._training()
         for name, dataset in training.items():
-            _go(dataset, position.datasets.get(name, DatasetPosition()))
+            _move_to(dataset, position.datasets.get(name, DatasetPosition()))
         self._resumed = self._resumed.model_copy(update={"later": _without(position.datasets, training)})
 
     def resume(self, uri: str, position: JobPosition | None) -> None:
@@ -223,7 +223,7 @@ class ShardManager:
         note, where = "", f"{resumed.uri}, from which the model was restored"
         if resumed.silent:
             note = f"data set {name!r}: the manifest of {where}, has no data position: all of it is trained"
-        elif different := _go(dataset, position):
+        elif different := _move_to(dataset, position):
             note = f"data set {name!r} differs from the one in {where}: {different}: all of it is trained"
         elif dataset.state is LeaseState.END:
             note = (
@@ -247,7 +247,7 @@ class ShardManager:
             raise NotFoundError(f"data set {name!r} is not registered: register it before leasing") from None
 
 
-def _go(dataset: ShardedDataset, position: DatasetPosition) -> str:
+def _move_to(dataset: ShardedDataset, position: DatasetPosition) -> str:
     """Moves to a position, or to the beginning if it is not of this data set; then returns the reason."""
     try:
         dataset.rollback(position)

@@ -32,6 +32,11 @@ class ObservedPlan:
     phase: ScalePlanPhase | None = None
     generation: int = 0
 
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.phase is not None and self.phase.final
+
     @classmethod
     def of(cls, plan: ScalePlan) -> "ObservedPlan":
         metadata = plan.metadata

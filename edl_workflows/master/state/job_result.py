@@ -114,16 +114,16 @@ def decide_result(
         return TrainingResult(False, "CheckpointFailed", data.unsaved)
     for node in registry:
         if node.given_up and not node.released and settings.critical(node.type, node.rank):
-            return _failed("CriticalNodeFailed", node.given_up, node, settings)
+            return _failed_node_result("CriticalNodeFailed", node.given_up, node, settings)
     if late := _pending_too_long(registry, settings, pending, world):
         return late
-    if world is not None and (ended := _world_ended(registry, settings, data, world)) is not None:
+    if world is not None and (ended := _group_result(registry, settings, data, world)) is not None:
         return ended
-    return _ended(registry, settings, data)
+    return _workers_result(registry, settings, data)
 
 
-def _failed(reason: str, message: str, node: JobNode, settings: JobSettings) -> TrainingResult:
-    pod = names.node_name(settings.name, node.type, node.id)
+def _failed_node_result(reason: str, message: str, node: JobNode, settings: JobSettings) -> TrainingResult:
+    pod = settings.pod_name(node.type, node.id)
     return TrainingResult(False, reason, message, pod, node.message)
 
 
@@ -144,29 +144,29 @@ def _pending_too_long(
     return None
 
 
-def _world_ended(
+def _group_result(
     registry: NodeRegistry, settings: JobSettings, data: DataState, world: GroupState
 ) -> TrainingResult | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
-    if members and members[0] is not None and _succeeded(members[0]):
+    if members and members[0] is not None and members[0].completed:
         # Members of a broken group that have not ended are held up by the loss, not by work.
         late = [node for node in members if node is not None and not node.status.final]
         over = world.broken or data.over or not late
-        stopped = "" if world.broken else _not_waited_for(late, settings)
+        stopped = "" if world.broken else _describe_stopped(late, settings)
         message = f"the training group completed the training{stopped}"
         return TrainingResult(True, "Completed", message) if over else None
     if members and members[0] is not None and members[0].given_up and not registry.live(names.WORKER_TYPE):
-        return _failed("CriticalNodeFailed", members[0].given_up, members[0], settings)
+        return _failed_node_result("CriticalNodeFailed", members[0].given_up, members[0], settings)
     least = world.allowed.min_nodes
     workers = [node for node in registry.of(names.WORKER_TYPE) if node.replaced_by < 0 and not node.released]
-    left = [node for node in workers if _succeeded(node) or not (node.lost and node.given_up)]
+    left = [node for node in workers if node.completed or not (node.lost and node.given_up)]
     if len(left) < least:
         given_up = [node for node in workers if node.given_up]
         why = "; ".join(node.given_up for node in given_up) or "no more are wanted"
         message = f"{len(left)} workers are left, and {least} are needed (spec.rendezvous.minNodes): {why}"
         if not given_up:
             return TrainingResult(False, "TooFewWorkers", message)
-        return _failed("TooFewWorkers", message[:2048], given_up[0], settings)
+        return _failed_node_result("TooFewWorkers", message[:2048], given_up[0], settings)
     if world.missing > world.allowed.join_timeout:
         message = (
             f"{world.joined} of at least {least} workers had joined after {world.allowed.join_timeout:g} s "
@@ -176,11 +176,7 @@ def _world_ended(
     return None
 
 
-def _succeeded(node: JobNode) -> bool:
-    return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
-
-
-def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> TrainingResult | None:
+def _workers_result(registry: NodeRegistry, settings: JobSettings, data: DataState) -> TrainingResult | None:
     workers = [
         node
         for node in (*registry.of(names.CHIEF_TYPE), *registry.of(names.WORKER_TYPE))
@@ -191,19 +187,19 @@ def _ended(registry: NodeRegistry, settings: JobSettings, data: DataState) -> Tr
         return None
     if not any(node.status is NodeStatus.SUCCEEDED for node in workers):
         message = "; ".join(node.given_up for node in workers)[:2048]
-        return _failed("AllWorkersFailed", message, workers[0], settings)
+        return _failed_node_result("AllWorkersFailed", message, workers[0], settings)
     if data.unfinished:
         unfinished = ", ".join(data.unfinished)
         message = f"all workers succeeded, but these data sets are not consumed: {unfinished}"
 
         return TrainingResult(False, "DataNotConsumed", message)
     if late:
-        message = f"all data is consumed and all critical nodes ended{_not_waited_for(late, settings)}"
+        message = f"all data is consumed and all critical nodes ended{_describe_stopped(late, settings)}"
         return TrainingResult(True, "Completed", message)
     return TrainingResult(True, "Completed", "all data is consumed and all workers ended")
 
 
-def _not_waited_for(late: Sequence[JobNode], settings: JobSettings) -> str:
+def _describe_stopped(late: Sequence[JobNode], settings: JobSettings) -> str:
     if not late:
         return ""
     listed = ", ".join(str(node) for node in late[:10])

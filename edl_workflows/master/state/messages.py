@@ -211,13 +211,13 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
     if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
         reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
-    if not own and (_is_shadow(state, message.version) or _spoils_switch(state, node, message)):
+    if not own and (_follows_from_loss(state, message.version) or _breaks_switch(state, node, message)):
         state.volatile.exits_since.pop(str(node), None)
         if state.self_formed is None and not _is_left_behind(state, message.version):
             forget_processes(state, node)
             state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
-    if not own and _may_be_shadow(state, message.version):
+    if not own and _may_follow_from_loss(state, message.version):
         since = state.volatile.exits_since.setdefault(str(node), now)
         if now - since < state.settings.timeouts.verdict:
             return None
@@ -302,20 +302,15 @@ def take_restored_checkpoint(state: JobState, message: CheckpointRestore, now: f
         ConflictError: the node's version is not active, or another node is its chief.
         InvalidError: the data position is invalid.
     """
-    node = find_node(state, message.node)
-    _require_active(state, message.version, "its model belongs to no data position")
-    if node is None or node != state.chief:
-        raise ConflictError(
-            f"{message.node} is not the chief ({state.chief}): only the chief names the checkpoint"
-        )
+    _require_chief(state, message, "its model belongs to no data position", "names the checkpoint")
     active = state.versions.active
     if active is None or active.restore is not None or state.versions.trained >= active.number:
         return
     ref = CheckpointRef(uri=message.uri, step=message.step)
-    version_steps.start_from(state, ref, _position(message.position), now)
+    version_steps.start_from(state, ref, _parse_position(message.position), now)
 
 
-def _position(said: dict[str, Any] | None) -> JobPosition | None:
+def _parse_position(said: dict[str, Any] | None) -> JobPosition | None:
     try:
         return None if said is None else JobPosition.model_validate(said).forgiven()
     except ValidationError as error:
@@ -346,12 +341,7 @@ def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
         NotFoundError: the job never had such a node.
         ConflictError: the node's version is not active, or another node is its chief.
     """
-    node = find_node(state, message.node)
-    _require_active(state, message.version, "its model is not used any more")
-    if node is None or node != state.chief:
-        raise ConflictError(
-            f"{message.node} is not the chief ({state.chief}): only the chief reports the model's evaluation"
-        )
+    _require_chief(state, message, "its model is not used any more", "reports the model's evaluation")
     change, plan = state.versions.change, state.plan
     if change is not None and change.cause is cluster_versions.ChangeCause.ROLLBACK:
         return ModelVerdict(refused=f"version {message.version} is rolled back")
@@ -390,6 +380,13 @@ def _require_active(state: JobState, version: int, else_: str) -> None:
         raise ConflictError(f"version {version} is not the active one ({number}): {else_}")
 
 
+def _require_chief(state: JobState, message: CheckpointRestore | ModelReport, else_: str, what: str) -> None:
+    node = find_node(state, message.node)
+    _require_active(state, message.version, else_)
+    if node is None or node != state.chief:
+        raise ConflictError(f"{message.node} is not the chief ({state.chief}): only the chief {what}")
+
+
 def _holds_model(state: JobState, node: JobNode) -> bool:
     active = state.versions.active
     if active is None:
@@ -399,7 +396,7 @@ def _holds_model(state: JobState, node: JobNode) -> bool:
     return node.type == state.settings.chief_type and node.id == active.chief
 
 
-def _may_be_shadow(state: JobState, version: int) -> bool:
+def _may_follow_from_loss(state: JobState, version: int) -> bool:
     """Whether the loss of another member may not have been reported yet. Only a version with members can lose
     one.
     """
@@ -432,7 +429,7 @@ def _only_prepares(state: JobState, version: int) -> bool:
     return version > (active.number if active is not None else 0)
 
 
-def _is_shadow(state: JobState, version: int) -> bool:
+def _follows_from_loss(state: JobState, version: int) -> bool:
     """Whether the process failed because its version lost a member or was succeeded by another."""
     active, change, formed = state.versions.active, state.versions.change, state.self_formed
     if formed is not None:
@@ -443,7 +440,7 @@ def _is_shadow(state: JobState, version: int) -> bool:
     return version < active.number or recovering or bool(state.lost_members(active.members))
 
 
-def _spoils_switch(state: JobState, node: JobNode, message: ExitReport) -> bool:
+def _breaks_switch(state: JobState, node: JobNode, message: ExitReport) -> bool:
     """Whether a process ended before the first step of a plan's version; then the plan fails, not the
     node.
     """

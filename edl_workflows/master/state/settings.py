@@ -162,6 +162,10 @@ class JobSettings:
         """The role whose rank 0 initialises, saves and restores the model."""
         return names.CHIEF_TYPE if names.CHIEF_TYPE in self.roles else names.WORKER_TYPE
 
+    def pod_name(self, node_type: str, node_id: int) -> str:
+        """Name of the pod of a node."""
+        return names.node_name(self.name, node_type, node_id)
+
     def critical(self, node_type: str, rank: int) -> bool:
         """Whether the job can't continue without this node.
 

@@ -39,9 +39,9 @@ def settle_job(state: JobState, now: float) -> None:
         else:
             version_steps.advance_versions(state, now)
         _note_done(state, now)
-        state.outcome = job_result.decide_result(
-            state.nodes, state.settings, _data(state, now), _longest_pending(state, now), _world(state, now)
-        )
+        data, group = _data_state(state, now), _group_state(state, now)
+        pending = {node: now - since for node, since in state.volatile.pending_since.items()}
+        state.outcome = job_result.decide_result(state.nodes, state.settings, data, pending, group)
         if state.outcome is None and state.watches_pods:
             grace = state.settings.timeouts.release
             state.pod_plans = pod_plans.plan_pods(state.pod_plans, state.nodes, grace, now)
@@ -62,24 +62,14 @@ def _find_silent(state: JobState, now: float) -> None:
         if node.status is NodeStatus.RUNNING:
             silent = now - state.volatile.last_seen.setdefault(str(node), now)
             if silent > state.settings.timeouts.heartbeat:
-                end_node(
-                    state,
-                    node,
-                    NodeStatus.FAILED,
-                    ExitReason.NO_HEARTBEAT,
-                    message=f"silent for {silent:.0f} s",
-                )
+                why = f"silent for {silent:.0f} s"
+                end_node(state, node, NodeStatus.FAILED, ExitReason.NO_HEARTBEAT, message=why)
         elif not node.status.final:
             since = waiting[str(node)] = state.volatile.pending_since.get(str(node), now)
             limit = state.settings.roles[node.type].restart_timeout
             if node.relaunches and 0 < limit < now - since:
-                end_node(
-                    state,
-                    node,
-                    NodeStatus.FAILED,
-                    ExitReason.PENDING_TIMEOUT,
-                    message=f"pending for {limit} s",
-                )
+                why = f"pending for {limit} s"
+                end_node(state, node, NodeStatus.FAILED, ExitReason.PENDING_TIMEOUT, message=why)
     state.volatile.pending_since = waiting
 
 
@@ -98,9 +88,8 @@ def _find_unprepared(state: JobState, now: float) -> None:
     if change is None or not number or not 0 < limit < waited:
         return
     training: tuple[int, ...] = ()
-    if (
-        change.cause is ChangeCause.MEMBERSHIP
-    ):  # members that train are sound, whatever their second process does
+    if change.cause is ChangeCause.MEMBERSHIP:
+        # Members that train are sound, whatever their second process does.
         training = state.versions.active.members if state.versions.active else ()
         rendezvous.give_up_newcomers(state, now + limit)
     for node in state.nodes.live(state.settings.member_type):
@@ -142,10 +131,6 @@ def _forget_ended(state: JobState) -> None:
             state.nodes.forget(node)
 
 
-def _longest_pending(state: JobState, now: float) -> dict[str, float]:
-    return {node: now - since for node, since in state.volatile.pending_since.items()}
-
-
 def _note_done(state: JobState, now: float) -> None:
     """Records since when what matters is done.
 
@@ -166,7 +151,7 @@ def _note_done(state: JobState, now: float) -> None:
         state.volatile.done_since = now
 
 
-def _data(state: JobState, now: float) -> job_result.DataState:
+def _data_state(state: JobState, now: float) -> job_result.DataState:
     unfinished = [
         progress.name
         for progress in state.shards.all_progress()
@@ -183,7 +168,7 @@ def _data(state: JobState, now: float) -> job_result.DataState:
     )
 
 
-def _world(state: JobState, now: float) -> job_result.GroupState | None:
+def _group_state(state: JobState, now: float) -> job_result.GroupState | None:
     if not state.settings.collective:
         return None
     world, since = state.world, state.volatile.missing_since

@@ -38,17 +38,21 @@ def next_announcement(state: JobState) -> Announcement:
     change = versions.change
     fresh = Directive(
         revision=state.said.directive.revision,
-        active=_cluster(state, versions.active.number, versions.active.members, versions.active.restore)
+        active=_training_cluster(
+            state, versions.active.number, versions.active.members, versions.active.restore
+        )
         if versions.active
         else None,
-        next=_cluster(state, change.number, change.target, None) if change and change.number else None,
+        next=_training_cluster(state, change.number, change.target, None)
+        if change and change.number
+        else None,
         lost=bool(
             versions.active and change and change.cause in (ChangeCause.RECOVERY, ChangeCause.ROLLBACK)
         ),
         drain=bool(change and change.draining),
         save=state.checkpoints.request,
         trained=versions.trained,
-        workers=_workers(state),
+        workers=_worker_addresses(state),
         finished=state.outcome is not None and state.outcome.succeeded,
         dump=state.hangs.dump,
         check=fault_steps.check_round(state),
@@ -79,7 +83,7 @@ def may_lease(state: JobState, version: int) -> bool:
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _cluster(
+def _training_cluster(
     state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None
 ) -> TrainingCluster:
     settings, chief = state.settings, state.chief
@@ -105,7 +109,7 @@ def _cluster(
     )
 
 
-def _workers(state: JobState) -> dict[int, str]:
+def _worker_addresses(state: JobState) -> dict[int, str]:
     active = state.versions.active
     number = active.number if active else 1
     workers = sorted(state.nodes.live(names.WORKER_TYPE), key=lambda node: node.rank)
@@ -179,9 +183,9 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     )
     patch: dict[str, Any] = {
         "progress": progress.to_dict(),
-        "history": _history(state),
-        "goodput": _goodput(state, now),
-        "restarts": _restarts(state),
+        "history": _history_points(state),
+        "goodput": _goodput_status(state, now),
+        "restarts": _restarts_status(state),
         "warnings": _warnings(state, now),
         "autoscaling": shown.to_dict() if (shown := state.autoscaling.shown) is not None else None,
     }
@@ -192,7 +196,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
         patch["checkpoint"] = checkpoint.to_dict()
     if state.outcome is not None and not state.outcome.succeeded:
-        patch["failure"] = _failure(state.outcome)
+        patch["failure"] = _failure_status(state.outcome)
     return dict(inert_value(patch))
 
 
@@ -204,12 +208,12 @@ def _parameter_servers(state: JobState) -> dict[str, Any]:
     return ParameterServersStatus(changes=said.changes.value, reason=said.reason).to_dict()
 
 
-def _failure(ended: TrainingResult) -> dict[str, str]:
+def _failure_status(ended: TrainingResult) -> dict[str, str]:
     failure = {"reason": ended.reason, "message": ended.message[:4096]}
     return failure | ({"pod": ended.pod, "lastLines": ended.last_lines[-4096:]} if ended.pod else {})
 
 
-def _goodput(state: JobState, now: float) -> dict[str, Any]:
+def _goodput_status(state: JobState, now: float) -> dict[str, Any]:
     goodput = state.goodput
     return GoodputStatus(
         ratio=round(goodput.ratio(now), 4),
@@ -219,7 +223,7 @@ def _goodput(state: JobState, now: float) -> dict[str, Any]:
     ).to_dict()
 
 
-def _restarts(state: JobState) -> dict[str, Any]:
+def _restarts_status(state: JobState) -> dict[str, Any]:
     recent = [
         RestartRecord(
             time=_time(round(one.time, 3)), subject=one.subject, cause=one.cause, message=one.message
@@ -232,38 +236,38 @@ def _restarts(state: JobState) -> dict[str, Any]:
 def _warnings(state: JobState, now: float) -> list[str]:
     """Warnings for people about a job that continues."""
     return [
-        *_damaged(state),
-        *_unsaved(state),
+        *_damage_warnings(state),
+        *_failed_save_warnings(state),
         *state.shards.notes,
-        *_too_few(state, now),
-        *_standing_still(state),
-        *_slow(state),
+        *_too_few_workers_warnings(state, now),
+        *_hang_warnings(state),
+        *_straggler_warnings(state),
         *(f"the master can't {what}, and will retry: {why}" for what, why in state.volatile.refused.items()),
     ]
 
 
-def _too_few(state: JobState, now: float) -> list[str]:
+def _too_few_workers_warnings(state: JobState, now: float) -> list[str]:
     since, allowed = state.volatile.missing_since, state.rendezvous
     if since is None or now - since < allowed.waiting_timeout:
         return []
-    ends = f"{_time(round(since + allowed.join_timeout)):%Y-%m-%d %H:%M:%S} UTC"
+    ends = _utc_text(since + allowed.join_timeout)
     why = rendezvous.rendezvous_verdict(state, now).why
     return [f"no worker trains: {why}; without more workers the job fails at {ends}"]
 
 
-def _standing_still(state: JobState) -> list[str]:
+def _hang_warnings(state: JobState) -> list[str]:
     if not state.hangs.since:
         return []
-    since = f"{_time(round(state.hangs.since)):%Y-%m-%d %H:%M:%S} UTC"
+    since = _utc_text(state.hangs.since)
     return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
 
 
-def _slow(state: JobState) -> list[str]:
+def _straggler_warnings(state: JobState) -> list[str]:
     slow = fault_steps.find_stragglers(state).items()
     return [f"{node} is a straggler: {ratio:.1f} times slower than the median" for node, ratio in slow]
 
 
-def _damaged(state: JobState) -> list[str]:
+def _damage_warnings(state: JobState) -> list[str]:
     return [
         f"a checkpoint could not be restored: {damaged.error}"
         + (f"; {damaged.instead} is taken instead" if damaged.instead else "")
@@ -271,7 +275,7 @@ def _damaged(state: JobState) -> list[str]:
     ]
 
 
-def _unsaved(state: JobState) -> list[str]:
+def _failed_save_warnings(state: JobState) -> list[str]:
     """The text stays the same until a checkpoint is saved, since followers of the job log each new
     warning.
     """
@@ -281,11 +285,11 @@ def _unsaved(state: JobState) -> list[str]:
 
 def unsaved_warning(failing: FailedSaves) -> str:
     """The warning while checkpoints can't be saved."""
-    since = f"{_time(round(failing.since)):%Y-%m-%d %H:%M:%S} UTC"
+    since = _utc_text(failing.since)
     return f"no checkpoint could be saved since {since}: {failing.error[:1000]}"
 
 
-def _history(state: JobState) -> list[dict[str, Any]]:
+def _history_points(state: JobState) -> list[dict[str, Any]]:
     points = state.history.points
     return [
         HistoryPoint(time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes).to_dict()
@@ -314,16 +318,17 @@ def status_report(state: JobState, now: float) -> dict[str, Any]:
         **job_status(state, now),
         "counts": state.counts,
         "nodes": [
-            _node(state, node.ref) for node in sorted(state.nodes, key=lambda n: (n.type, n.rank, n.id))
+            _node_report(state, node.ref)
+            for node in sorted(state.nodes, key=lambda n: (n.type, n.rank, n.id))
         ],
         "directive": said.model_dump(mode="json"),
         "datasets": [progress.model_dump(mode="json") for progress in state.shards.all_progress()],
         "plan": {"name": state.plan.name, **plan_status(state.plan)} if state.plan else None,
-        "rendezvous": _rendezvous(state, now) if state.settings.collective else None,
+        "rendezvous": _rendezvous_report(state, now) if state.settings.collective else None,
     }
 
 
-def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
+def _rendezvous_report(state: JobState, now: float) -> dict[str, Any]:
     """Workers that could form a group, and what the next group waits for."""
     verdict = rendezvous.rendezvous_verdict(state, now)
     until = None if verdict.until is None else _time(verdict.until).isoformat()
@@ -335,12 +340,12 @@ def _rendezvous(state: JobState, now: float) -> dict[str, Any]:
     }
 
 
-def _node(state: JobState, ref: NodeRef) -> dict[str, Any]:
+def _node_report(state: JobState, ref: NodeRef) -> dict[str, Any]:
     node = state.nodes.find(ref.type, ref.id)
     assert node is not None
     usage = state.volatile.statistics.usage.get(str(node))
     return {
-        "name": names.node_name(state.settings.name, node.type, node.id),
+        "name": state.settings.pod_name(node.type, node.id),
         "type": node.type,
         "id": node.id,
         "rank": node.rank,
@@ -360,6 +365,10 @@ def _node(state: JobState, ref: NodeRef) -> dict[str, Any]:
 
 def _plain(outcome: object) -> dict[str, Any] | None:
     return None if outcome is None else dict(vars(outcome))
+
+
+def _utc_text(seconds: float) -> str:
+    return f"{_time(round(seconds)):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _time(seconds: float | None) -> datetime:

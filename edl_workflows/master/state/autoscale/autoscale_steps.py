@@ -113,7 +113,7 @@ def take_first_answer(state: JobState, asked: OptimizerRequest, answer: Optimize
         for role, wanted in scale_plan_spec(answer.plan, asked.job).replica_resource_specs.items():
             state.counts[role] = state.counts.get(role, 0) if wanted.replicas is None else wanted.replicas
             state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
-    _show(state, asked, answer, now)
+    _show_answer(state, asked, answer, now)
     state.autoscaling = replace(state.autoscaling, progress=answer.progress)
 
 
@@ -125,7 +125,7 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
     progress = state.autoscaling.progress
     if progress.stage is OptimizerStage.CREATE:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
-    if not _trains(state) or _plan_under_way(state):
+    if not _is_training(state) or _plan_under_way(state):
         return None
     if now - state.volatile.statistics.same_since < autoscaling_intervals(state).steady:
         return None
@@ -166,16 +166,16 @@ def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswe
     The answer is dropped if the job changed after the question.
     """
     present = next_request(state, now)
-    if present is None or _shape(present.job) != _shape(asked.job):
+    if present is None or _shape_of(present.job) != _shape_of(asked.job):
         return
     plan = answer.plan
     if plan.empty:
         state.autoscaling = replace(state.autoscaling, progress=answer.progress)
     elif state.settings.optimizing.allowed:
         state.autoscaling = own_plans.open_plan(
-            state.autoscaling, _spec(plan, asked.job), answer.progress, now
+            state.autoscaling, _plan_spec(plan, asked.job), answer.progress, now
         )
-    _show(state, asked, answer, now)
+    _show_answer(state, asked, answer, now)
 
 
 def settle_autoscaling(state: JobState, now: float) -> None:
@@ -183,16 +183,16 @@ def settle_autoscaling(state: JobState, now: float) -> None:
     if state.autoscaling.shown is not None and not plans_own_size(state):
         # The master no longer decides; a plan under way continues.
         state.autoscaling = replace(state.autoscaling, shown=None)
-    _follow(state, now)
+    _follow_open_plan(state, now)
     if state.settings.optimizing.allowed and plans_own_size(state):
-        _cut_pending(state, now)
+        _shrink_pending(state, now)
 
 
 def note_refused_plan(state: JobState, number: int, why: str, now: float) -> None:
     """Records that the ScalePlan of the open plan can't be created."""
     about = state.autoscaling
     if about.open is not None and about.open.number == number:
-        _fail(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
+        _fail_open_plan(state, f"{about.open.name(state.settings.name)} could not be made: {why}", now)
 
 
 def why_forbidden(state: JobState, run: PlanRun) -> str:
@@ -208,7 +208,7 @@ def why_forbidden(state: JobState, run: PlanRun) -> str:
     return "autoscaling of the job was switched off"
 
 
-def _trains(state: JobState) -> bool:
+def _is_training(state: JobState) -> bool:
     return state.versions.settled and state.steps.step > 0
 
 
@@ -216,22 +216,21 @@ def _plan_under_way(state: JobState) -> bool:
     if state.plan is not None or state.autoscaling.open is not None:
         return True
     return any(
-        seen.uid not in state.finished_plans and not (seen.phase is not None and seen.phase.final)
-        for seen in state.volatile.plans_seen or ()
+        seen.uid not in state.finished_plans and not seen.over for seen in state.volatile.plans_seen or ()
     )
 
 
-def _spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
+def _plan_spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
     reason = "; ".join(f"{key}: {why}" for key, why in sorted(plan.reasons.items()))
     return scale_plan_spec(plan, job).model_copy(update={"reason": reason[:MAX_REASON]})
 
 
-def _shape(job: OptimizerJob) -> object:
+def _shape_of(job: OptimizerJob) -> object:
     """The parts of a job whose change makes an answer about it outdated."""
     return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
 
 
-def _show(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
+def _show_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
     plan, about, optimizing = answer.plan, state.autoscaling, state.settings.optimizing
     spec = scale_plan_spec(plan, asked.job)
     notes = [*plan.notes, *_own_notes(about, optimizing.problem)]
@@ -254,7 +253,7 @@ def _own_notes(about: AutoscalingState, problem: str) -> list[str]:
     return [*said, f"the last plan failed: {about.problem}"] if about.problem else said
 
 
-def _follow(state: JobState, now: float) -> None:
+def _follow_open_plan(state: JobState, now: float) -> None:
     plan = state.autoscaling.open
     if plan is None:
         return
@@ -266,16 +265,16 @@ def _follow(state: JobState, now: float) -> None:
         state.autoscaling = own_plans.close_succeeded_plan(state.autoscaling, name)
     elif phase is ScalePlanPhase.FAILED:
         why = f"{run.reason}: {run.message}" if run is not None else "see its status"
-        _fail(state, f"{name} ({why})", now)
+        _fail_open_plan(state, f"{name} ({why})", now)
     elif listed is not None:
         state.autoscaling = own_plans.mark_plan_seen(state.autoscaling)
     elif run is None and plan.seen and state.volatile.plans_seen is not None:
-        _fail(state, f"{name} was deleted", now)
+        _fail_open_plan(state, f"{name} was deleted", now)
     elif run is None and not plan.seen and not (state.settings.optimizing.allowed and plans_own_size(state)):
         state.autoscaling = own_plans.withdraw_plan(state.autoscaling)
 
 
-def _fail(state: JobState, why: str, now: float) -> None:
+def _fail_open_plan(state: JobState, why: str, now: float) -> None:
     about = own_plans.close_failed_plan(state.autoscaling, why, now)
     if about.shown is not None:
         notes = [*about.shown.notes[: MAX_NOTES - 1], f"the last plan failed: {about.problem}"]
@@ -283,7 +282,7 @@ def _fail(state: JobState, why: str, now: float) -> None:
     state.autoscaling = about
 
 
-def _cut_pending(state: JobState, now: float) -> None:
+def _shrink_pending(state: JobState, now: float) -> None:
     """Replaces nodes that stayed pending for too long by smaller ones, each once. A plan handles its own
     servers.
     """
@@ -301,12 +300,12 @@ def _cut_pending(state: JobState, now: float) -> None:
         node = state.nodes.by_pod(state.settings.name, pod)
         assert node is not None, "plans name present nodes only"
         why = f"{node} is made smaller: {plan.reasons[pod]}"
-        _make_anew(state, node, merge_resources(size, node.resource), why, now)
+        _replace_resized(state, node, merge_resources(size, node.resource), why, now)
     progress = state.autoscaling.progress
-    _show(state, OptimizerRequest(progress, job), OptimizerAnswer(plan, progress), now)
+    _show_answer(state, OptimizerRequest(progress, job), OptimizerAnswer(plan, progress), now)
 
 
-def _make_anew(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
+def _replace_resized(state: JobState, node: JobNode, size: NodeResource, why: str, now: float) -> None:
     replicas.replace_nodes(state.nodes, [(node, size)], now)
     fresh = state.nodes.at_rank(node.type, node.rank)
     assert fresh is not None, "it was just created"
@@ -344,15 +343,16 @@ def usage_of(state: JobState) -> tuple[NodeSample, ...]:
     known = state.volatile.statistics.usage
     idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(
-        NodeSample(_pod(state, node), node.type, known[str(node)].cpu, known[str(node)].memory)
+        NodeSample(
+            state.settings.pod_name(node.type, node.id),
+            node.type,
+            known[str(node)].cpu,
+            known[str(node)].memory,
+        )
         for node in state.nodes
         if node.live and node.registered and str(node) in known
         if not (node.type == names.WORKER_TYPE and node.id in idle)
     )
-
-
-def _pod(state: JobState, node: JobNode) -> str:
-    return names.node_name(state.settings.name, node.type, node.id)
 
 
 def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode:
@@ -363,7 +363,7 @@ def _node(state: JobState, node: JobNode, now: float) -> resources.OptimizerNode
     elif not node.registered:
         pending = now  # its pod runs, and its agent has not registered yet
     return resources.OptimizerNode(
-        _pod(state, node), node.type, node.id, resources.node_size_of(size), pending
+        state.settings.pod_name(node.type, node.id), node.type, node.id, resources.node_size_of(size), pending
     )
 
 

@@ -99,7 +99,7 @@ def find_hang(state: JobState, now: float) -> None:
     """Checks whether training progresses, and acts if it does not."""
     said = state.settings.fault_tolerance
     rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
-    seen = hang.watch_progress(state.hangs, state.volatile.moved, _marker(state), rules, now)
+    seen = hang.watch_progress(state.hangs, state.volatile.moved, _progress_marker(state), rules, now)
     state.hangs, state.volatile.moved, step = seen
     if step is hang.HangStep.RESTART:
         version_steps.restart_processes(state, now)
@@ -140,7 +140,7 @@ def check_round(state: JobState) -> CheckRound | None:
     current, settings = state.node_check.round, state.settings
     if current is None or state.versions.active is not None:
         return None
-    groups = [[_member(state, name) for name in group] for group in current.groups]
+    groups = [[_to_check_member(state, name) for name in group] for group in current.groups]
     seconds = settings.fault_tolerance.node_check_timeout_seconds
     return CheckRound(number=current.number, groups=groups, seconds=seconds)
 
@@ -155,7 +155,7 @@ def find_stragglers(state: JobState) -> dict[str, float]:
     return node_check.slower_than_median(measured, ratio)
 
 
-def _member(state: JobState, name: str) -> CheckMember:
+def _to_check_member(state: JobState, name: str) -> CheckMember:
     node_type, _, node_id = name.rpartition("-")
     settings = state.settings
     # No process listens before training, so the port of even versions is free whatever number comes first.
@@ -163,7 +163,7 @@ def _member(state: JobState, name: str) -> CheckMember:
     return CheckMember(node=name, address=address)
 
 
-def _marker(state: JobState) -> tuple[object, ...] | None:
+def _progress_marker(state: JobState) -> tuple[object, ...] | None:
     """A value that changes when training progresses; None while no progress is expected or was ever reported.
 
     A plan has its own time-outs. Admission of newcomers has none, so processes that never stop for it count

@@ -94,10 +94,12 @@ def watch_progress(
         return replace(hangs, number=hangs.number + 1, since=now), moved, HangStep.FOUND
     if now - hangs.since < DUMP_SECONDS or rules.action is HangAction.LOG:
         return hangs, moved, HangStep.NONE
-    return _act(hangs, moved, rules, now)
+    return _act_on_hang(hangs, moved, rules, now)
 
 
-def _act(hangs: Hangs, moved: LastMove, rules: HangRules, now: float) -> tuple[Hangs, LastMove, HangStep]:
+def _act_on_hang(
+    hangs: Hangs, moved: LastMove, rules: HangRules, now: float
+) -> tuple[Hangs, LastMove, HangStep]:
     stood = f"training stood still for {now - moved.at:.0f} s; the stacks of its processes are in their logs"
     if rules.action is HangAction.FAIL:
         return replace(hangs, failure=stood), moved, HangStep.FAIL

@@ -126,7 +126,7 @@ def advance_check(
         return check, {}
     if not unchecked:
         return replace(check, done=bool(present)), {}
-    return _begin(check, first_groups(unchecked, check.passed), now), {}
+    return _begin_round(check, first_groups(unchecked, check.passed), now), {}
 
 
 def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Groups:
@@ -135,7 +135,7 @@ def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Group
     """
     if len(unchecked) == 1 and passed:
         return ((unchecked[0], min(passed, key=passed.__getitem__)),)
-    return _pairs(unchecked)
+    return _pair_up(unchecked)
 
 
 def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = ()) -> Groups:
@@ -155,7 +155,7 @@ def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = 
 
     order = sorted(results, key=rank)
     crossed = [node for pair in zip(order, reversed(order), strict=True) for node in pair][: len(order)]
-    return _pairs(crossed)
+    return _pair_up(crossed)
 
 
 def slower_than_median(seconds: Mapping[str, float], ratio: float) -> dict[str, float]:
@@ -170,14 +170,14 @@ def slower_than_median(seconds: Mapping[str, float], ratio: float) -> dict[str, 
     }
 
 
-def _pairs(nodes: Sequence[str]) -> Groups:
+def _pair_up(nodes: Sequence[str]) -> Groups:
     pairs = [tuple(nodes[start : start + 2]) for start in range(0, len(nodes), 2)]
     if len(pairs) > 1 and len(pairs[-1]) == 1:
         pairs[-2:] = [pairs[-2] + pairs[-1]]
     return tuple(pairs)
 
 
-def _begin(
+def _begin_round(
     check: NodeCheck, groups: Groups, now: float, first: dict[str, CheckResult] | None = None
 ) -> NodeCheck:
     number = check.number + 1
@@ -192,18 +192,18 @@ def _end_round(
         return check, {}
     silent = CheckResult(error=f"no answer within {rules.timeout:g} s")
     results = {node: current.results.get(node, silent) for node in sorted(current.nodes)}
-    best = _best(check.passed, current.first or {}, results)
+    best = _best_results(check.passed, current.first or {}, results)
     clean = all(not result.error for result in results.values()) and not slower_than_median(
         best, rules.straggler_ratio
     )
     if current.first is None and not clean and len(results) > 1:
         firsts = {group[0] for group in current.groups}
-        return _begin(check, second_groups(results, firsts), now, first=results), {}
+        return _begin_round(check, second_groups(results, firsts), now, first=results), {}
     faulty = {node: result.error for node, result in results.items() if node not in best}
     return replace(check, round=None, passed={**check.passed, **best}), faulty
 
 
-def _best(
+def _best_results(
     passed: Mapping[str, float], first: Mapping[str, CheckResult], results: Mapping[str, CheckResult]
 ) -> dict[str, float]:
     """The better measurement of each node that has one."""

@@ -133,6 +133,11 @@ class JobNode:
         return self.status is NodeStatus.RUNNING and bool(self.incarnation)
 
     @property
+    def completed(self) -> bool:
+        """It succeeded, and training did not go back since, for which it would be called back."""
+        return self.status is NodeStatus.SUCCEEDED and self.replaced_by < 0
+
+    @property
     def lost(self) -> bool:
         """It ended, or was ended by us, without success."""
         return self.status in (NodeStatus.FAILED, NodeStatus.DELETED)

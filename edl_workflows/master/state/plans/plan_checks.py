@@ -40,10 +40,10 @@ class PlanContext:
 
 def find_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
     """The first problem of a plan; "" if there is none."""
-    return next((message for message in _problems(spec, present) if message), "")
+    return next((message for message in _find_problems(spec, present) if message), "")
 
 
-def _problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
+def _find_problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
     for name, pods in (("createPods", spec.create_pods), ("removePods", spec.remove_pods)):
         if pods:
             yield (
@@ -55,7 +55,7 @@ def _problems(spec: ScalePlanSpec, present: PlanContext) -> Iterator[str]:
     for rank in spec.migrate_ranks:  # ranks without a pod
         yield (
             f"spec.migrateRanks.{rank}: no parameter server of this rank runs; "
-            f"the ranks are {_ranks(present)}"
+            f"the ranks are {_list_ranks(present)}"
         )
     for index, pod in enumerate(spec.migrate_pods):
         yield _migration_problem(index, pod.name, present)
@@ -68,7 +68,7 @@ def _server_problem(spec: ScalePlanSpec, present: PlanContext) -> str:
     if said is None or said.changes is ServerChanges.ANY:
         return ""
     count = present.counts.get(names.PS_TYPE, 0)
-    if _count(spec, names.PS_TYPE, count) != count:
+    if _count_after(spec, names.PS_TYPE, count) != count:
         return (
             "spec.replicaResourceSpecs.ps.replicas: the number of parameter servers can't change: "
             f"{said.reason}"
@@ -83,13 +83,13 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: PlanContext) -> str:
     path = f"spec.replicaResourceSpecs.{role}"
     if role not in present.settings.roles:
         return f"{path}: the job has no such role; it has {', '.join(sorted(present.settings.roles))}"
-    replicas = _wanted(spec, role)
+    replicas = _wanted_replicas(spec, role)
     if replicas is None:
         return ""
     if role == names.PS_TYPE and replicas < 1:
         return f"{path}.replicas: {replicas} parameter servers can't hold the model; at least 1 is needed"
     if role == names.WORKER_TYPE and present.settings.collective:
-        return _world_problem(path, replicas, present)
+        return _group_problem(path, replicas, present)
     if role == names.CHIEF_TYPE and replicas != 1:
         return f"{path}.replicas: a job has exactly one chief"
     if role == present.settings.chief_type and replicas < 1:
@@ -97,7 +97,7 @@ def _role_problem(spec: ScalePlanSpec, role: str, present: PlanContext) -> str:
     return ""
 
 
-def _world_problem(path: str, workers: int, present: PlanContext) -> str:
+def _group_problem(path: str, workers: int, present: PlanContext) -> str:
     least = present.settings.rendezvous.min_nodes
     if workers < least:
         return (
@@ -128,16 +128,16 @@ def _migration_problem(index: int, pod: str, present: PlanContext) -> str:
     return ""
 
 
-def _ranks(present: PlanContext) -> str:
+def _list_ranks(present: PlanContext) -> str:
     ranks = sorted(node.rank for node in present.nodes.values() if node.type == names.PS_TYPE)
     return ", ".join(map(str, ranks)) or "none"
 
 
 def _limit_problem(spec: ScalePlanSpec, resource: str, present: PlanContext) -> str:
     limit = present.settings.limits.get(resource, float("inf"))
-    before = sum(_total(present, role, resource, count, None) for role, count in present.counts.items())
+    before = sum(_total_use(present, role, resource, count, None) for role, count in present.counts.items())
     after = sum(
-        _total(present, role, resource, _count(spec, role, count), spec)
+        _total_use(present, role, resource, _count_after(spec, role, count), spec)
         for role, count in present.counts.items()
     )
     # A job that exceeded its limits from the start may still shrink.
@@ -159,7 +159,9 @@ def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
     return f"spec.replicaResourceSpecs.{next(iter(spec.replica_resource_specs))}.replicas"
 
 
-def _total(present: PlanContext, role: str, resource: str, count: int, spec: ScalePlanSpec | None) -> float:
+def _total_use(
+    present: PlanContext, role: str, resource: str, count: int, spec: ScalePlanSpec | None
+) -> float:
     """Total use of a role with `count` nodes: present nodes (the newest are dropped if there are too many)
     and new ones.
     """
@@ -180,12 +182,12 @@ def _total(present: PlanContext, role: str, resource: str, count: int, spec: Sca
     return sum(parse_quantity(getattr(size, resource) or "0") for size in sizes)
 
 
-def _count(spec: ScalePlanSpec, role: str, count: int) -> int:
-    wanted = _wanted(spec, role)
+def _count_after(spec: ScalePlanSpec, role: str, count: int) -> int:
+    wanted = _wanted_replicas(spec, role)
     return count if wanted is None else wanted
 
 
-def _wanted(spec: ScalePlanSpec, role: str) -> int | None:
+def _wanted_replicas(spec: ScalePlanSpec, role: str) -> int | None:
     found = role_request(spec, role)
     return found.replicas if found else None
 
@@ -204,9 +206,9 @@ def describe_wait(state: JobState) -> str:
     """Why the job can't be changed now; "" if it can. The text stays the same while nothing changes."""
     active, change = state.versions.active, state.versions.change
     if change is not None and change.cause in _CAUSES:
-        return f"{_CAUSES[change.cause]}{_of_whom(state, change)}"
+        return f"{_CAUSES[change.cause]}{_describe_awaited(state, change)}"
     if active is None:
-        return f"training has not begun{_of_whom(state, change)}"
+        return f"training has not begun{_describe_awaited(state, change)}"
     if state.versions.trained < active.number:
         return (
             f"no step of cluster version {active.number} was reported: programs report that they train with "
@@ -215,7 +217,7 @@ def describe_wait(state: JobState) -> str:
     return ""
 
 
-def _of_whom(state: JobState, change: VersionChange | None) -> str:
+def _describe_awaited(state: JobState, change: VersionChange | None) -> str:
     """The nodes that a change waits for."""
     if not state.checked:
         return ": the nodes are being checked (nodeCheck)"
@@ -223,8 +225,8 @@ def _of_whom(state: JobState, change: VersionChange | None) -> str:
     absent = [node for node in wanted if not node.registered]
     if absent:
         return (
-            f": {_listed(absent)} did not register with the master of the job; their containers must run and "
-            "start the program with `edl agent run -- PROGRAM`"
+            f": {_list_names(absent)} did not register with the master of the job; their containers must run "
+            "and start the program with `edl agent run -- PROGRAM`"
         )
     members = [
         node
@@ -232,10 +234,10 @@ def _of_whom(state: JobState, change: VersionChange | None) -> str:
         if change and node.id in change.target and node.type == state.settings.member_type
     ]
     unready = [node for node in members if change and str(node) not in change.ready]
-    return f": the programs of {_listed(unready)} are not ready" if unready else ""
+    return f": the programs of {_list_names(unready)} are not ready" if unready else ""
 
 
-def _listed(nodes: Iterable[JobNode]) -> str:
+def _list_names(nodes: Iterable[JobNode]) -> str:
     found = [str(node) for node in sorted(nodes, key=lambda node: (node.type, node.id))]
     more = len(found) - MAX_NAMED
     return ", ".join(found[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -28,18 +28,18 @@ unfinished.
 
 def advance_plan(state: JobState, now: float) -> None:
     """Takes up the next plan, or moves the present one by a phase."""
-    if state.plan is not None and state.plan.phase.final and _through(state, state.plan):
+    if state.plan is not None and state.plan.phase.final and _is_recorded(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
         state.plan = None
     elif state.plan is not None and state.plan.phase is ScalePlanPhase.PENDING:
-        state.plan = _as_it_stands(state, state.plan)
+        state.plan = _reread_plan(state, state.plan)
     if state.plan is None:
-        _take_up(state, now)
+        _take_up_next(state, now)
     if state.plan is None or state.plan.phase.final:
         return
     if state.plan.phase is ScalePlanPhase.PENDING:
         state.plan = replace(state.plan, spec=_ranks_as_pods(state, state.plan.spec))
-    state.plan, effects = plan_run.advance_run(state.plan, _world(state, state.plan), now)
+    state.plan, effects = plan_run.advance_run(state.plan, _observe_job(state, state.plan), now)
     for effect in effects:
         _EFFECTS[effect](state, state.plan, now)
 
@@ -50,38 +50,36 @@ def finish_plan(state: JobState, now: float) -> None:
         state.plan = plan_run.end_with_job(state.plan, now)
 
 
-def _through(state: JobState, plan: PlanRun) -> bool:
+def _is_recorded(state: JobState, plan: PlanRun) -> bool:
     """Whether the plan's end is in its status, or the plan was deleted."""
-    return state.volatile.recorded_serial >= plan.serial or _deleted(state, plan)
+    return state.volatile.recorded_serial >= plan.serial or _is_deleted(state, plan)
 
 
-def _as_it_stands(state: JobState, plan: PlanRun) -> PlanRun | None:
+def _reread_plan(state: JobState, plan: PlanRun) -> PlanRun | None:
     """The plan as it is in the cluster: before it begins it can be edited, or be ended by the controller."""
     seen = next((seen for seen in state.volatile.plans_seen or () if seen.uid == plan.uid), None)
     if seen is None:
         return plan
-    if seen.phase is not None and seen.phase.final:
+    if seen.over:
         state.finished_plans = (*state.finished_plans, plan.uid)[-REMEMBERED_PLANS:]
         return None
     return replace(plan, spec=seen.spec, generation=seen.generation)
 
 
-def _deleted(state: JobState, plan: PlanRun) -> bool:
-    return state.volatile.plans_seen is not None and all(
-        seen.uid != plan.uid for seen in state.volatile.plans_seen
-    )
+def _is_deleted(state: JobState, plan: PlanRun) -> bool:
+    seen = state.volatile.plans_seen
+    return seen is not None and all(one.uid != plan.uid for one in seen)
 
 
-def _take_up(state: JobState, now: float) -> None:
+def _take_up_next(state: JobState, now: float) -> None:
     for seen in state.volatile.plans_seen or ():
-        over = seen.phase is not None and seen.phase.final
-        if not over and seen.uid not in state.finished_plans:
+        if not seen.over and seen.uid not in state.finished_plans:
             state.plan = plan_run.start_run(seen.uid, seen.name, seen.spec, now, seen.generation)
             state.volatile.recorded_serial = 0
             return
 
 
-def queued(state: JobState, now: float) -> Sequence[PlanRun]:
+def queued_plans(state: JobState, now: float) -> Sequence[PlanRun]:
     """Plans that wait for the present one to end, each as it is shown until it is taken up."""
     present = state.plan
     if present is None:
@@ -94,8 +92,7 @@ def queued(state: JobState, now: float) -> Sequence[PlanRun]:
             message=message,
         )
         for seen in state.volatile.plans_seen or ()
-        if seen.uid not in (present.uid, *state.finished_plans)
-        and not (seen.phase is not None and seen.phase.final)
+        if not seen.over and seen.uid not in (present.uid, *state.finished_plans)
     ]
 
 
@@ -107,11 +104,13 @@ def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
         if node is None:
             left[rank] = size
         else:
-            pods.append(PodMeta(name=_pod(state, node.type, node.id), rank_index=rank, resource=size))
+            pods.append(
+                PodMeta(name=state.settings.pod_name(node.type, node.id), rank_index=rank, resource=size)
+            )
     return spec.model_copy(update={"migrate_pods": [*spec.migrate_pods, *pods], "migrate_ranks": left})
 
 
-def _world(state: JobState, run: PlanRun) -> ObservedJob:
+def _observe_job(state: JobState, run: PlanRun) -> ObservedJob:
     versions, spec = state.versions, run.spec
     change = versions.change
     role = state.settings.member_type
@@ -119,46 +118,42 @@ def _world(state: JobState, run: PlanRun) -> ObservedJob:
     saved = state.checkpoints.result(run.request)
     return ObservedJob(
         recorded=state.volatile.recorded_serial >= run.serial,
-        cancelled=_deleted(state, run),
-        invalid=_problem(state, run),
+        cancelled=_is_deleted(state, run),
+        invalid=_find_problem(state, run),
         changes_members=plan_run.changes_members(
-            spec, role, len(members), frozenset(_pod(state, role, node) for node in members)
+            spec, role, len(members), frozenset(state.settings.pod_name(role, node) for node in members)
         ),
         settled=versions.settled,
         waits_for="" if versions.settled else describe_wait(state),
         save=saved.ref if isinstance(saved, checkpoints.SavedCheckpoint) else saved,
         evaluation=saved.evaluation if isinstance(saved, checkpoints.SavedCheckpoint) else None,
         chief_ended=state.chief is not None and state.chief.status is NodeStatus.SUCCEEDED,
-        broken=_broken(state, run),
-        prepared=_prepared(state),
+        broken=_why_broken(state, run),
+        prepared=_is_prepared(state),
         drained=version_steps.is_drained(state),
         next_number=change.number if change else 0,
         trained=versions.trained,
         step_time=state.steps.time,
         first_step=state.steps.first,
         first_step_time=state.steps.first_time,
-        scaled=_scaled(state),
+        scaled=_is_scaled(state),
     )
 
 
-def _problem(state: JobState, run: PlanRun) -> str:
+def _find_problem(state: JobState, run: PlanRun) -> str:
     if forbidden := autoscale_steps.why_forbidden(state, run):
         return forbidden
-    return plan_checks.find_problem(run.spec, _present(state)) if state.versions.settled else ""
+    return plan_checks.find_problem(run.spec, _plan_context(state)) if state.versions.settled else ""
 
 
-def _pod(state: JobState, node_type: str, node_id: int) -> str:
-    return names.node_name(state.settings.name, node_type, node_id)
-
-
-def _present(state: JobState) -> plan_checks.PlanContext:
-    live = {_pod(state, node.type, node.id): node for node in state.nodes if node.live}
+def _plan_context(state: JobState) -> plan_checks.PlanContext:
+    live = {state.settings.pod_name(node.type, node.id): node for node in state.nodes if node.live}
     return plan_checks.PlanContext(
         state.settings, state.counts, state.sizes, live, state.max_workers, state.servers
     )
 
 
-def _broken(state: JobState, run: PlanRun) -> str:
+def _why_broken(state: JobState, run: PlanRun) -> str:
     versions = state.versions
     change = versions.change
     if run.activated and versions.trained >= run.number:
@@ -182,16 +177,16 @@ def _broken(state: JobState, run: PlanRun) -> str:
     )
 
 
-def _prepared(state: JobState) -> bool:
+def _is_prepared(state: JobState) -> bool:
     change, role = state.versions.change, state.settings.member_type
     if change is None or not cluster_versions.members_ready(state.versions, role):
         return False
     # Members of the old group that leave prepare nothing.
     joining = [] if state.settings.collective else state.trainers
-    return _scaled(state, besides=role) and all(str(node) in change.ready for node in joining)
+    return _is_scaled(state, besides=role) and all(str(node) in change.ready for node in joining)
 
 
-def _scaled(state: JobState, besides: str = "") -> bool:
+def _is_scaled(state: JobState, besides: str = "") -> bool:
     return all(
         replicas.has_wanted_nodes(state.nodes, role, state.counts.get(role, 0))
         for role in ELASTIC_TYPES
@@ -213,7 +208,7 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
         count=wanted.replicas if wanted else None,
         migrate={
             node.id: merge_resources(to, node.resource)
-            for node, to in _migrations(state, run)
+            for node, to in _nodes_to_migrate(state, run)
             if node.type == role
         },
         resource=merge_resources(wanted.resource, size) if wanted else size,
@@ -235,7 +230,7 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
         _take_size(state, role, run)
     workers = [
         (node, merge_resources(to, node.resource))
-        for node, to in _migrations(state, run)
+        for node, to in _nodes_to_migrate(state, run)
         if not _is_member(state, node)
     ]
     old_nodes = {f"{node.type}:{node.rank}": node.resource for node, _ in workers}
@@ -261,7 +256,7 @@ def _take_size(state: JobState, role: str, run: PlanRun) -> None:
         state.sizes[role] = merge_resources(wanted.resource, state.sizes.get(role, NodeResource()))
 
 
-def _migrations(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
+def _nodes_to_migrate(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
     """The nodes to migrate; a node that was replaced meanwhile is followed to its successor."""
     found = []
     for pod in run.spec.migrate_pods:
@@ -273,11 +268,11 @@ def _migrations(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResour
     return found
 
 
-def _drain(state: JobState, _run: PlanRun, _now: float) -> None:
+def _begin_drain(state: JobState, _run: PlanRun, _now: float) -> None:
     state.versions = cluster_versions.begin_drain(state.versions)
 
 
-def _activate(state: JobState, run: PlanRun, _now: float) -> None:
+def _activate_version(state: JobState, run: PlanRun, _now: float) -> None:
     assert run.checkpoint is not None
     switch = replace(run, phase=ScalePlanPhase.RESTARTING).request
     saved = state.checkpoints.result(switch)
@@ -292,7 +287,7 @@ def _activate(state: JobState, run: PlanRun, _now: float) -> None:
         state.counts[role] = wanted.replicas
 
 
-def _undo(state: JobState, run: PlanRun, now: float) -> None:
+def _undo_plan(state: JobState, run: PlanRun, now: float) -> None:
     versions = state.versions
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     if run.old_counts:
@@ -317,7 +312,7 @@ _EFFECTS: Mapping[PlanEffect, Callable[[JobState, PlanRun, float], None]] = {
     PlanEffect.ASK_CHECKPOINT: _ask_checkpoint,
     PlanEffect.START_CHANGE: _start_change,
     PlanEffect.APPLY_COUNTS: _apply_counts,
-    PlanEffect.DRAIN: _drain,
-    PlanEffect.ACTIVATE: _activate,
-    PlanEffect.UNDO: _undo,
+    PlanEffect.DRAIN: _begin_drain,
+    PlanEffect.ACTIVATE: _activate_version,
+    PlanEffect.UNDO: _undo_plan,
 }

@@ -18,7 +18,6 @@ from edl_workflows.jobs import names
 from edl_workflows.master.state import checkpoints
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import replicas
-from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
 from edl_workflows.master.state.nodes.replicas import MemberResize
 from edl_workflows.master.state.settings import RendezvousLimits
 from edl_workflows.master.state.versions import cluster_versions, version_steps
@@ -121,14 +120,14 @@ def advance_group(state: JobState, now: float) -> None:
        lost. 3. The next group is formed from those who have joined. 4. A group that is prepared becomes
        active. 5. The time with too few workers is recorded.
     """
-    _recover(state, now)
+    _replace_broken_group(state, now)
     if not chief_succeeded(state):
         version_steps.call_back_finished(state, now)
-    _keep_out(state)
-    _gather(state, now)
+    _abandon_admission(state)
+    _form_group(state, now)
     if state.versions.change is not None and state.versions.change.cause is ChangeCause.PLAN:
         state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
-    _switch(state, now)
+    _activate_prepared(state, now)
     _count_missing(state, now)
 
 
@@ -186,7 +185,7 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
     return (*(node for node in stay if node not in migrate), *added)
 
 
-def _recover(state: JobState, now: float) -> None:
+def _replace_broken_group(state: JobState, now: float) -> None:
     active, change = state.versions.active, state.versions.change
     if active is None or (change is not None and change.cause is not ChangeCause.MEMBERSHIP):
         return
@@ -197,7 +196,7 @@ def _recover(state: JobState, now: float) -> None:
     version_steps.return_to_checkpoint(state, now)
 
 
-def _keep_out(state: JobState) -> None:
+def _abandon_admission(state: JobState) -> None:
     change, active = state.versions.change, state.versions.active
     if change is None or change.cause is not ChangeCause.MEMBERSHIP:
         return
@@ -206,8 +205,8 @@ def _keep_out(state: JobState) -> None:
         give_up_newcomers(state, 0.0)
 
 
-def _gather(state: JobState, now: float) -> None:
-    cause = _cause(state, now)
+def _form_group(state: JobState, now: float) -> None:
+    cause = _cause_of_next_group(state, now)
     if cause is None or not state.checked:
         return
     change = state.versions.change
@@ -222,7 +221,7 @@ def _gather(state: JobState, now: float) -> None:
         state.versions = cluster_versions.begin_change(state.versions, cause, change.target)
 
 
-def _cause(state: JobState, now: float) -> ChangeCause | None:
+def _cause_of_next_group(state: JobState, now: float) -> ChangeCause | None:
     """Why a next group may be formed now; None if there is no reason, or if a plan or an admission is under
     way.
     """
@@ -237,7 +236,7 @@ def _cause(state: JobState, now: float) -> ChangeCause | None:
     return ChangeCause.MEMBERSHIP
 
 
-def _switch(state: JobState, now: float) -> None:
+def _activate_prepared(state: JobState, now: float) -> None:
     change = state.versions.change
     ready = cluster_versions.members_ready(state.versions, names.WORKER_TYPE)
     if change is None or change.cause is ChangeCause.PLAN or not ready:
@@ -270,13 +269,9 @@ def _some_ended(state: JobState) -> bool:
     """Whether a member has succeeded: the others are about to end."""
     world = state.world
     found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
-    return any(node is not None and _succeeded(node) for node in found)
+    return any(node is not None and node.completed for node in found)
 
 
 def chief_succeeded(state: JobState) -> bool:
     """Whether the chief has succeeded: the model is complete, whatever the other workers do."""
-    return state.chief is not None and _succeeded(state.chief)
-
-
-def _succeeded(node: JobNode) -> bool:
-    return node.status is NodeStatus.SUCCEEDED and node.replaced_by < 0
+    return state.chief is not None and state.chief.completed

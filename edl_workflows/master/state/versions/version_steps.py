@@ -11,7 +11,7 @@ from edl_workflows.master.state import checkpoints
 from edl_workflows.master.state.autoscale.autoscale_steps import job_with_oom
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import relaunch, replicas
-from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.master.state.nodes.relaunch import HANG, RECOVERY, RESUME
 from edl_workflows.master.state.stored_state import StepProgress
 from edl_workflows.master.state.versions import cluster_versions
@@ -75,18 +75,23 @@ def _begin_change(state: JobState, now: float) -> None:
         )
         state.versions = cluster_versions.begin_change(versions, ChangeCause.INITIAL, target)
     elif state.lost_members(versions.active.members) or _chief_is_another(state) or state.starts_from_damaged:
-        target = cluster_versions.restored_target(state.members_by_id, versions.active.members)
-        state.versions = cluster_versions.begin_change(versions, ChangeCause.RECOVERY, target)
-        return_to_checkpoint(state, now)
+        recover_version(state, now)
 
 
 def restart_processes(state: JobState, now: float) -> None:
     """Restarts all training processes in place from the newest checkpoint, because training hangs."""
+    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+    recover_version(state, now, HANG)
+
+
+def recover_version(state: JobState, now: float, cause: str = RECOVERY) -> None:
+    """Begins a version with the members of the active one, or their replacements, at the newest
+    checkpoint.
+    """
     assert state.versions.active is not None
     target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
-    state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     state.versions = cluster_versions.begin_change(state.versions, ChangeCause.RECOVERY, target)
-    return_to_checkpoint(state, now, HANG)
+    return_to_checkpoint(state, now, cause)
 
 
 def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> None:
@@ -127,7 +132,7 @@ def call_back_finished(state: JobState, now: float) -> None:
     if not any(node.live for node in trainers):
         return
     for node in trainers:
-        if node.status is NodeStatus.SUCCEEDED and not node.released and node.replaced_by < 0:
+        if node.completed and not node.released:
             fresh = state.nodes.add(node.type, node.rank, now, node.resource, node.relaunches)
             state.nodes.change(node, replaced_by=fresh.id)
 
