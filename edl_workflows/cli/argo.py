@@ -1,19 +1,19 @@
-"""``edl argo``: the stages as steps of Argo Workflows. Each command lies in a module of its own."""
+"""``edl argo``: the stages as steps of Argo Workflows."""
 
 import typer
 
 from edl_workflows.cli.lazy import Command, lazy_group
 
 COMMANDS = (
-    Command("build", "edl_workflows.cli.argo_build", "Write our WorkflowTemplates as YAML.", extra="argo"),
+    Command("build", "edl_workflows.cli.argo_build", "Write the WorkflowTemplates as YAML.", extra="argo"),
     Command("lint", "edl_workflows.cli.argo_lint", "Check Argo manifests.", extra="argo"),
     Command("submit", "edl_workflows.cli.argo_runs", "Start a workflow from a template."),
     Command("watch", "edl_workflows.cli.argo_runs", "Follow a workflow until it has ended."),
     Command("agent", "edl_workflows.cli.argo_agent", "Serve the plugin steps of all workflows."),
-    Command("executor-plugin", "edl_workflows.cli.argo_agent", "Print our plugin for Argo's own agent pods."),
+    Command("executor-plugin", "edl_workflows.cli.argo_agent", "Print the plugin for Argo's own agent pods."),
     Command("plugin-server", "edl_workflows.cli.argo_agent", "Serve the plugin steps of one agent pod."),
 )
-"""A new command is a row here and a module with a typer application called ``app``."""
+"""To add a command, add a row here and a module with a typer application named ``app``."""
 
 app = typer.Typer(
     cls=lazy_group(COMMANDS), help="The stages as steps of Argo Workflows.", no_args_is_help=True

@@ -1,4 +1,4 @@
-"""``edl argo agent``: serves our plugin steps, for all workflows from one process, or as a plugin in Argo's
+"""``edl argo agent``: serves plugin steps, either for all workflows in one process or as a sidecar in Argo's
 agent pods."""
 
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class AgentMetricsFlags:
-    """As `MetricsFlags`, on another port than the controller's."""
+    """`MetricsFlags` with another default port than that of the controller."""
 
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_port: MetricsPort = 8082
 
 
 DRAIN_SECONDS = 20.0
-"""Of the 30 s that Argo's agent pod has after its workflow's end: to see that end, and to cancel what is
-left."""
+"""Seconds to notice the end of the workflow and to cancel unfinished steps. Argo's agent pod has 30 s after
+that end."""
 
 
 @app.command()
@@ -42,26 +42,28 @@ def agent(
     ] = False,
     instance_id: Annotated[
         str,
-        typer.Option(help="Serve the Argo controller of this instance id; default the one that has none."),
+        typer.Option(
+            help="Instance id of the Argo controller to serve; by default the one without an instance id."
+        ),
     ] = "",
     cross_namespace: Annotated[
         bool,
         typer.Option(
             "--cross-namespace",
-            help="Let steps name another namespace than their workflow's. The agent acts with its own "
-            "rights: whoever may write workflows may then use them in every namespace.",
+            help="Allow steps to use other namespaces than that of their workflow. The agent uses its own "
+            "permissions, so users who may create workflows then have these permissions in every namespace.",
         ),
     ] = False,
-    calls: Annotated[int, typer.Option(min=1, max=256, help="API calls at a time that may block.")] = 16,
+    calls: Annotated[int, typer.Option(min=1, max=256, help="Number of concurrent API calls.")] = 16,
     leader: LeaderFlags,
     metrics: AgentMetricsFlags,
     logs: LogFlags,
 ) -> None:
-    """Serve plugin steps until SIGTERM. Argo's controller needs `disableAgentPodCreation: "true"` in its
-    ConfigMap.
+    """Serve plugin steps until SIGTERM. Requires `disableAgentPodCreation: "true"` in the ConfigMap of Argo's
+    controller.
 
-    What the steps wait for goes on without the agent; the next one finds it. Ends with code 1 when it loses
-    its leadership: whoever restarts it gets a fresh candidate.
+    If the agent stops, jobs continue, and the next agent resumes their steps. Exits with code 1 when it loses
+    its leadership, so that it is restarted as a candidate.
     """
     from edl_workflows.argo.agent.run import LEASE, ArgoAgent, ArgoAgentOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES
@@ -83,13 +85,13 @@ def agent(
 
 @app.command("executor-plugin")
 def executor_plugin(
-    image: Annotated[str, typer.Option(help="Image with edl in it.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="The workflows' namespace.")],
+    image: Annotated[str, typer.Option(help="Image that contains edl.")],
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the workflows.")],
 ) -> None:
-    """Print what Argo's own agent pods need to serve our steps: `edl argo executor-plugin … | kubectl apply
-    -f -`.
+    """Print the manifests with which Argo's own agent pods serve these steps: `edl argo executor-plugin … |
+    kubectl apply -f -`.
 
-    For clusters whose Argo controller makes agent pods (`--executor-plugins` is set,
+    For clusters in which Argo's controller creates agent pods (`--executor-plugins` is set,
     `disableAgentPodCreation` is not).
     """
     import yaml
@@ -103,15 +105,17 @@ def executor_plugin(
 @expand_options
 def plugin_server(
     workflow: Annotated[
-        str, typer.Option(envvar="EDL_ARGO_WORKFLOW", help="The pod's workflow.", show_default=False)
+        str, typer.Option(envvar="EDL_ARGO_WORKFLOW", help="The workflow of the pod.", show_default=False)
     ],
     *,
     target: ClusterFlags,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where Argo's agent asks.")] = 4370,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port on which Argo's agent calls the plugin.")
+    ] = 4370,
     logs: LogFlags,
 ) -> None:
-    """The sidecar that `edl argo executor-plugin` describes: serves the steps of one workflow until
-    SIGTERM."""
+    """Serve the steps of one workflow until SIGTERM, in the sidecar that `edl argo executor-plugin`
+    defines."""
     from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
     from edl_workflows.argo.executor_plugin import create_app, read_token, serve_plugin
     from edl_workflows.process.signals import stop_on_signals

@@ -1,4 +1,4 @@
-"""``edl argo build``: our WorkflowTemplates as YAML, to look at or to apply."""
+"""``edl argo build``: writes the WorkflowTemplates as YAML."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -25,23 +25,23 @@ Parameters = Annotated[
     typer.Option(
         "--parameter",
         "-p",
-        help="Value of a parameter, as name=value or name=@FILE; repeatable.",
+        help="Value of a parameter: name=value or name=@FILE. May be repeated.",
         show_default=False,
     ),
 ]
 
 
 def values(given: list[str] | None) -> dict[str, str]:
-    """The parameters of a command line.
+    """Parse the parameters of a command line.
 
     Raises:
-        InvalidError: one has no value, or names a file that can't be read.
+        InvalidError: a parameter has no value, or its file can't be read.
     """
     found = {}
     for one in given or ():
         name, sign, value = one.partition("=")
         if not (name and sign):
-            raise InvalidError(f"{one!r}: give a parameter as name=value, or name=@FILE")
+            raise InvalidError(f"{one!r}: write a parameter as name=value or name=@FILE")
         found[name] = _file(value[1:]) if value.startswith("@") else value
     return found
 
@@ -50,29 +50,32 @@ def _file(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"can't read the parameter's file {path}: {error}") from error
+        raise InvalidError(f"can't read the parameter file {path}: {error}") from error
 
 
 @app.command()
 def build(
     template: Annotated[
-        list[str] | None, typer.Argument(help="Which; default all that need no values.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Templates to write; by default all that need no values.", show_default=False),
     ] = None,
     waiting: Annotated[
         WaitingChoice,
         typer.Option(
-            help="resource: pods that poll, on any Argo; plugin: tasks of `edl argo agent`, without pods."
+            help="How steps wait. resource: pods that poll, with any Argo; plugin: tasks of `edl argo "
+            "agent`, without pods."
         ),
     ] = WaitingChoice.RESOURCE,
     cluster_scope: Annotated[
-        bool, typer.Option("--cluster-scope", help="ClusterWorkflowTemplates instead of WorkflowTemplates.")
+        bool,
+        typer.Option("--cluster-scope", help="Write ClusterWorkflowTemplates instead of WorkflowTemplates."),
     ] = False,
     parameter: Parameters = None,
     namespace: Namespace = None,
     list_names: Annotated[bool, typer.Option("--list", help="Print the names of all templates.")] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write; default standard output.", show_default=False),
+        typer.Option("--output", "-o", help="File to write; by default standard output.", show_default=False),
     ] = None,
 ) -> None:
     """Write WorkflowTemplates as YAML: `edl argo build | kubectl apply --server-side -f -`."""

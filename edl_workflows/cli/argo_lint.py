@@ -1,4 +1,4 @@
-"""``edl argo lint``: what is wrong with Argo manifests, before a cluster sees them."""
+"""``edl argo lint``: finds errors in Argo manifests before they are applied."""
 
 import sys
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Check Argo manifests.")
 
 EXIT_FINDINGS = 2
-"""What a shell sees when there are errors; as for any other invalid input."""
+"""Exit code if there are errors; the same as for other invalid input."""
 SUFFIXES = (".yaml", ".yml", ".json")
 STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -33,20 +33,21 @@ class LintFormat(StrEnum):
 def lint(
     files: Annotated[
         list[str],
-        typer.Argument(help="YAML or JSON files; folders stand for all such files in them; - is stdin."),
+        typer.Argument(help="YAML or JSON files, folders with such files, or - for standard input."),
     ],
     output: Annotated[
         LintFormat, typer.Option("--output", "-o", help="Format of the findings.")
     ] = LintFormat.TEXT,
     ignore: Annotated[
-        list[str] | None, typer.Option("--ignore", help="Name of a rule to leave out; may be repeated.")
+        list[str] | None, typer.Option("--ignore", help="Name of a rule to ignore. May be repeated.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
 ) -> None:
-    """Check Argo manifests: the structure as a strict API server does, and what is accepted but can't work.
+    """Check Argo manifests: their structure, as a strict API server does, and errors that an API server
+    accepts.
 
-    Documents of other kinds are left alone. All files are read together: a templateRef to a workflow template
-    among them is followed, one to another is not checked. Exit code 2 if there are errors.
+    Documents of other kinds are ignored. All files are checked together: templateRefs to workflow templates
+    in these files are checked, others are not. Exits with code 2 if there are errors.
     """
     from edl_workflows.argo.lint import check_texts, report
 
@@ -67,15 +68,17 @@ def _known(ignored: list[str] | tuple[str, ...]) -> set[str]:
     names = {rule.name for rule in RULES}
     for name in ignored:
         if name not in names:
-            raise InvalidError(f"--ignore: there is no rule {name!r}; rules are {', '.join(sorted(names))}")
+            raise InvalidError(
+                f"--ignore: there is no rule {name!r}; the rules are {', '.join(sorted(names))}"
+            )
     return set(ignored)
 
 
 def _read(file: str) -> Iterator[tuple[str, str]]:
-    """(name, text) of a file, of all in a folder, or of stdin.
+    """Yield (name, text) for a file, for all files of a folder, or for standard input.
 
     Raises:
-        NotFoundError: there is no such file, or nothing to check in the folder.
+        NotFoundError: the file does not exist, or the folder has no files to check.
         InvalidError: it can't be read.
     """
     if file == "-":
@@ -83,7 +86,7 @@ def _read(file: str) -> Iterator[tuple[str, str]]:
         return
     path = Path(file)
     if not path.exists():
-        raise NotFoundError(f"{file}: there is no such file")
+        raise NotFoundError(f"{file}: no such file")
     paths = sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES) if path.is_dir() else [path]
     if not paths:
         raise NotFoundError(f"{file}: no {', '.join(SUFFIXES)} files in this folder")

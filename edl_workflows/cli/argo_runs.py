@@ -1,4 +1,4 @@
-"""``edl argo submit|watch``: start a workflow from a template and follow it. Needs no Argo server."""
+"""``edl argo submit|watch``: starts a workflow from a template and follows it, without an Argo server."""
 
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", help="Seconds to watch at most.", min=0, show_default=False)
+    float | None,
+    typer.Option("--timeout", help="Longest time to watch, in seconds.", min=0, show_default=False),
 ]
 
 
@@ -28,16 +29,16 @@ def submit(
     parameter: Parameters = None,
     name: Annotated[
         str,
-        typer.Option(help="The workflow's name; default one that the server makes up.", show_default=False),
+        typer.Option(help="Name of the workflow; by default the server generates one.", show_default=False),
     ] = "",
     cluster_scope: Annotated[
-        bool, typer.Option("--cluster-scope", help="The template is a ClusterWorkflowTemplate.")
+        bool, typer.Option("--cluster-scope", help="Use a ClusterWorkflowTemplate.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until it has ended.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the workflow until it ends.")] = False,
     *,
     target: ClusterFlags,
 ) -> None:
-    """Start a workflow from a template; prints its name."""
+    """Start a workflow from a template and print its name."""
     from edl_workflows.argo import runs
 
     cluster = target.connect()
@@ -52,15 +53,15 @@ def submit(
 @app.command()
 @expand_options
 def watch(
-    name: Annotated[str, typer.Argument(help="The workflow's name.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the workflow.", show_default=False)],
     timeout: Timeout = None,
     *,
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Print a line for each change of a step until the workflow has ended, then its outputs.
+    """Print a line for each change of a step until the workflow ends, then its outputs.
 
-    Exit code 0 if it succeeded, 7 if it failed, 8 at the time-out.
+    Exits with code 0 if the workflow succeeded, 7 if it failed, and 8 on timeout.
     """
     from edl_workflows.argo import runs
 
@@ -72,11 +73,11 @@ def watch(
 
 
 def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
-    """The workflow when it has ended; meanwhile its steps' changes go to stderr.
+    """Wait until a workflow ends, and print changes of its steps to stderr. Returns the workflow.
 
     Raises:
-        NotFoundError: there is no such workflow, or it was deleted.
-        StageTimeoutError: it has not ended in time.
+        NotFoundError: the workflow does not exist, or was deleted.
+        StageTimeoutError: the workflow did not end in time.
     """
     from edl_workflows.argo import runs
     from edl_workflows.argo.api import WORKFLOWS
@@ -85,7 +86,7 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
     from edl_workflows.kube.resources import Scope
     from edl_workflows.kube.shared import SHARED
 
-    client.get(cluster, WORKFLOWS, name)  # report a mistyped name
+    client.get(cluster, WORKFLOWS, name)  # fails if the name is mistyped
     deadline = None if timeout is None else time.monotonic() + timeout
     scope = Scope(WORKFLOWS, cluster.namespace, field_selector=f"metadata.name={name}")
     told: dict[str, runs.StepState] = {}
@@ -94,7 +95,8 @@ def _follow(cluster: "Cluster", name: str, timeout: float | None) -> "Object":
             try:
                 workflow = states.next(None if deadline is None else max(0.0, deadline - time.monotonic()))
             except TimeoutError as error:
-                message = f"workflow {cluster.namespace}/{name} has not ended in {timeout:g} s; it goes on"
+                where = f"workflow {cluster.namespace}/{name}"
+                message = f"{where} has not ended within {timeout:g} s; it continues to run"
                 raise StageTimeoutError(message) from error
             if workflow is None:
                 raise NotFoundError(f"workflow {cluster.namespace}/{name} was deleted")

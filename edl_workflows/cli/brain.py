@@ -1,4 +1,4 @@
-"""``edl brain``: the Brain service as a process, and tokens for its tenants."""
+"""``edl brain``: runs the Brain and creates tokens for its tenants."""
 
 import sys
 from pathlib import Path
@@ -16,51 +16,61 @@ from edl_workflows.cli.output import print_line
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 
-app = typer.Typer(help="Plans for the jobs of a whole cluster.", no_args_is_help=True)
+app = typer.Typer(help="Resource plans for all jobs of a cluster.", no_args_is_help=True)
 
 
 DatabaseUrl = Annotated[
     str,
     typer.Option(
         envvar=names.ENV_BRAIN_DATABASE_URL,
-        help="The store: sqlite:///brain.db (four slashes for an absolute path) or "
+        help="Database of the store: sqlite:///brain.db (four slashes for an absolute path) or "
         "postgresql://user:password@host/name.",
     ),
 ]
 TokensFile = Annotated[
     Path | None,
     typer.Option(
-        help="Who may ask: a file that `edl brain token` writes; read again when it changes.",
+        help="File with the hashes of tenants' tokens, written by `edl brain token`. Reloaded when it "
+        "changes.",
         show_default=False,
     ),
 ]
 RequireToken = Annotated[
     bool,
     typer.Option(
-        help="Let in only who shows a token of --tokens-file. Without it whoever reaches the port may see "
-        "and write all."
+        help="Require a token of --tokens-file. Without it, every client that can reach the port may read "
+        "and write everything."
     ),
 ]
 AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(
         "--allowed-host",
-        help="With --no-require-token: a name by which people and masters reach it, as an Ingress's; repeat "
-        "it for more.",
+        help="With --no-require-token: a host name by which clients reach the Brain, such as that of an "
+        "Ingress. May be repeated.",
         show_default=False,
     ),
 ]
-Host = Annotated[str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the masters of jobs.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")]
-Certificate = Annotated[Path | None, typer.Option(help="Certificate for HTTPS, as PEM.", show_default=False)]
-Key = Annotated[Path | None, typer.Option(help="Its key, as PEM.", show_default=False)]
-Days = Annotated[float, typer.Option(min=0.01, max=3650, help="For how long anything is kept.")]
+Host = Annotated[str, typer.Option(help="Address of the API. In a pod, 0.0.0.0 admits the masters of jobs.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API; 0 for any free port.")]
+Certificate = Annotated[
+    Path | None, typer.Option(help="Certificate for HTTPS (PEM file).", show_default=False)
+]
+Key = Annotated[Path | None, typer.Option(help="Key of the certificate (PEM file).", show_default=False)]
+Days = Annotated[float, typer.Option(min=0.01, max=3650, help="Days for which data is kept.")]
 Watch = Annotated[
-    bool, typer.Option(help="Watch the cluster: its nodes, pods and jobs. One of several Brains does.")
+    bool,
+    typer.Option(
+        help="Watch nodes, pods and jobs of the cluster. If several Brains share a database, enable this "
+        "for one."
+    ),
 ]
 TenantCalls = Annotated[
     float,
-    typer.Option(min=0.1, help="Reports, questions and reads a second of each tenant; ten jobs make one."),
+    typer.Option(
+        min=0.1,
+        help="Limit of requests per second for each tenant. Ten jobs make about one request per second.",
+    ),
 ]
 Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Watch the jobs and pods of all namespaces.")
@@ -87,9 +97,9 @@ def run(
     metrics: MetricsFlags,
     logs: LogFlags,
 ) -> None:
-    """Serve until SIGTERM. Several may share a PostgreSQL database; an SQLite database has one.
+    """Serve until SIGTERM. Several Brains may share a PostgreSQL database, but not an SQLite database.
 
-    `/` is a web page for people, which asks for a token. The cluster's options are for --monitor.
+    `/` is a web page, which asks for a token. The options of the cluster are for --monitor.
     """
     from edl_workflows.brain.monitor import MonitorOptions
     from edl_workflows.brain.server import BrainOptions, BrainServer
@@ -99,10 +109,10 @@ def run(
 
     set_up_process = logs.configure
     set_up_process()
-    sys.setswitchinterval(0.001)  # a report is answered soon, also while another thread plans
+    sys.setswitchinterval(0.001)  # so that other threads hardly delay responses
     if require_token and tokens_file is None:
         raise InvalidError(
-            "--tokens-file: say who may ask (`edl brain token` makes the file), or --no-require-token"
+            "--tokens-file is missing: create the file with `edl brain token`, or use --no-require-token"
         )
     cluster = target.connect(log_retries=True) if monitor else None
     watched = MonitorOptions(ALL_NAMESPACES if all_namespaces else cluster.namespace) if cluster else None
@@ -125,23 +135,23 @@ def run(
 
 @app.command()
 def token(
-    tenant: Annotated[str, typer.Argument(help="Whose token it is; a name for people.")],
+    tenant: Annotated[str, typer.Argument(help="Name of the tenant, for people.")],
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            "--namespace", "-n", help="A namespace whose jobs the tenant sees and writes; repeat it for more."
+            "--namespace", "-n", help="Namespace whose jobs the tenant may read and write. May be repeated."
         ),
     ] = None,
-    operator: Annotated[bool, typer.Option("--operator", help="The token sees and writes all jobs.")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="Allow reading and writing all jobs.")] = False,
     tokens_file: Annotated[
-        Path, typer.Option(help="The file of `edl brain run --tokens-file`; made if it is not there.")
+        Path, typer.Option(help="The file for `edl brain run --tokens-file`; created if absent.")
     ] = Path("tokens.json"),
 ) -> None:
-    """Make a token: print it, and write its hash to the file. It can't be shown again."""
+    """Create a token, print it, and add its hash to the file. The token can't be shown again."""
     from edl_workflows.brain import auth
 
     if operator == bool(namespace):
-        raise InvalidError("say either --namespace, once or more, or --operator")
+        raise InvalidError("give either --namespace (may be repeated) or --operator")
     made, row = auth.new_token(tenant, [auth.EVERYTHING] if operator else list(namespace or ()))
     auth.add_token(tokens_file, row)
     print_line(made)

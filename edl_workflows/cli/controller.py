@@ -1,4 +1,4 @@
-"""``edl controller``: the manager as a process."""
+"""``edl controller``: runs the controller."""
 
 import math
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ app = typer.Typer(help="The controller of all job kinds.", no_args_is_help=True)
 AllNamespaces = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Reconcile the jobs of all namespaces.")
 ]
-Workers = Annotated[int, typer.Option(min=1, max=64, help="Jobs reconciled at a time.")]
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of jobs that are reconciled concurrently.")]
 MasterImage = Annotated[
     str | None,
     typer.Option(help="Image of the job master where a job's template names none.", show_default=False),
@@ -42,7 +42,7 @@ MasterImage = Annotated[
 
 @dataclass(frozen=True)
 class JobFlags:
-    """Settings that all jobs have in common."""
+    """Settings for all jobs."""
 
     master_image: Annotated[
         str | None,
@@ -51,8 +51,8 @@ class JobFlags:
     master_template: Annotated[
         Path | None,
         typer.Option(
-            help="File with a pod template (YAML) that each job's own dlrover-master template is put over: "
-            "pull secrets, a security context, placement.",
+            help="File with a pod template (YAML) for masters. The job's own dlrover-master template "
+            "overrides it. For example pull secrets, a security context, or placement.",
             show_default=False,
         ),
     ] = None
@@ -60,22 +60,21 @@ class JobFlags:
         str | None,
         typer.Option(
             envvar="CUSTOM_CLUSTER_DOMAIN",
-            help="The cluster's domain, put behind `svc` in the addresses of TFJobs' TF_CONFIG; default "
-            "none.",
+            help="Domain of the cluster, appended to `svc` in the TF_CONFIG of TFJobs; default none.",
             show_default=False,
         ),
     ] = None
     di_server_url: Annotated[
         str | None,
         typer.Option(
-            help="Where programs of DIJobs find the DI server; default upstream's address.",
+            help="Address of the DI server for programs of DIJobs; by default that of DI-orchestrator.",
             show_default=False,
         ),
     ] = None
     di_service_domain: Annotated[
         str | None,
         typer.Option(
-            help="What stands behind the namespace in the names of DIJobs' pods; default svc.cluster.local.",
+            help="Suffix after the namespace in host names of DIJobs' pods; default svc.cluster.local.",
             show_default=False,
         ),
     ] = None
@@ -83,7 +82,7 @@ class JobFlags:
         str,
         typer.Option(
             metavar="RESOURCE=QUANTITY,...",
-            help="What a replica of a preemptible DIJob asks for where its template does not say; default "
+            help="Requests of a replica of a preemptible DIJob if its template has none; default "
             "cpu=1,memory=2Gi.",
             show_default=False,
         ),
@@ -92,7 +91,7 @@ class JobFlags:
         str,
         typer.Option(
             metavar="PRIORITY=CLASS,...",
-            help="PriorityClasses of the pods of DIJobs, by the jobs' priority (normal, high).",
+            help="PriorityClasses for pods of DIJobs, by the priority of the job (normal, high).",
             show_default=False,
         ),
     ] = ""
@@ -100,12 +99,12 @@ class JobFlags:
         bool,
         typer.Option(
             "--network-policies/--no-network-policies",
-            help="Make a NetworkPolicy for each job, which admits only the job's own pods to its pods.",
+            help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
         ),
     ] = False
 
     def settings(self) -> "InstallationSettings":
-        """The settings; options that were not given keep their defaults.
+        """The settings. Options that were not given have their defaults.
 
         Raises:
             InvalidError: an option's value is malformed.
@@ -137,7 +136,7 @@ class AllocatorFlags:
         ),
     ] = "fit"
     allocator_period: Annotated[
-        float, typer.Option(min=1, help="Seconds of the cycle in which that is looked at again.")
+        float, typer.Option(min=1, help="Interval between decisions of the allocator, in seconds.")
     ] = 60.0
 
     def options(self) -> "AllocatorOptions":
@@ -153,28 +152,32 @@ class AutoscalerFlags:
 
     autoscale: Annotated[
         bool,
-        typer.Option("--autoscaler", help="Give elastic jobs other replicas as the cluster has room."),
+        typer.Option(
+            "--autoscaler",
+            help="Change the replicas of elastic jobs according to the free capacity of the cluster.",
+        ),
     ] = False
     autoscaler_dry_run: Annotated[
         bool,
-        typer.Option("--autoscaler-dry-run", help="Tell by Events what it would change, and change nothing."),
+        typer.Option("--autoscaler-dry-run", help="Report planned changes as Events without applying them."),
     ] = False
-    autoscaler_period: Annotated[float, typer.Option(min=1, help="Seconds of the autoscaler's cycle.")] = 30.0
+    autoscaler_period: Annotated[
+        float, typer.Option(min=1, help="Interval between decisions of the autoscaler, in seconds.")
+    ] = 30.0
     autoscaler_cool_down: Annotated[
-        float, typer.Option(min=0, help="Seconds after a change of a job in which it does not grow.")
+        float, typer.Option(min=0, help="Seconds after a change of a job during which the job does not grow.")
     ] = 60.0
     max_load: Annotated[
         str,
         typer.Option(
             metavar="RESOURCE=PART,...",
-            help="The part of the cluster that jobs and all others may use together; default "
-            "cpu=0.97,memory=0.97.",
+            help="Fraction of the cluster that all pods together may request; default cpu=0.97,memory=0.97.",
             show_default=False,
         ),
     ] = ""
 
     def options(self) -> "AutoscalerOptions | None":
-        """The autoscaler's options; None without an autoscaler.
+        """The autoscaler's options; None if the autoscaler is disabled.
 
         Raises:
             InvalidError: ``--max-load`` is malformed.
@@ -198,7 +201,7 @@ class AutoscalerFlags:
 
 @app.callback()
 def _group() -> None:
-    """Keep `run` a command of its own while it is the only one."""
+    """Make typer treat `run` as a subcommand although it is the only one."""
 
 
 @app.command()
@@ -218,7 +221,7 @@ def run(
 ) -> None:
     """Reconcile jobs until SIGTERM.
 
-    Ends with code 1 when it loses its leadership: whoever restarts it gets a fresh candidate.
+    Exits with code 1 when it loses its leadership, so that it is restarted as a candidate.
     """
     from edl_workflows.controller.manager import ManagerOptions
     from edl_workflows.controller.run import Controller, RunOptions
@@ -273,7 +276,7 @@ def _read_template(path: Path) -> dict[str, Any]:
         raise InvalidError(f"--master-template: can't read {path}: {error}") from error
     found = manifest.parse_values(text, str(path))
     if not isinstance(found, dict):
-        raise InvalidError(f"{path}: a pod template is a map with metadata and spec, this is a list")
+        raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
     if problems := list(validation.template(found, partial=True)):
         raise ManifestError(f"pod template {path}", problems)
     return found

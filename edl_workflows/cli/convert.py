@@ -1,4 +1,4 @@
-"""``edl convert``: a job's manifest in another version, or as another kind."""
+"""``edl convert``: converts a job's manifest to another version or kind."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -28,10 +28,10 @@ def convert(
     manifest: Annotated[
         Path, typer.Argument(help="YAML or JSON file of one job; - for standard input.", allow_dash=True)
     ],
-    to: Annotated[Target, typer.Option("--to", help="What it shall become.")] = _DEFAULT_TARGET,
+    to: Annotated[Target, typer.Option("--to", help="Kind or version to convert to.")] = _DEFAULT_TARGET,
 ) -> None:
-    """Print a job's manifest in another version or as another kind; what it can't carry over goes to
-    stderr."""
+    """Print a job's manifest, converted to another version or kind. Fields that can't be converted are listed
+    on stderr."""
     document = read_manifest(manifest)
     ways = {kind.name: (kind, dict(kind.conversions)) for kind in KINDS if kind.conversions}
     name = str(document.get("kind"))
@@ -39,7 +39,7 @@ def convert(
         raise InvalidError(f"kind: a {name} can't be converted; {', '.join(ways)} can")
     kind, targets = ways[name]
     if to not in targets:
-        raise InvalidError(f"--to: a {name} can become {' or '.join(targets)}, not {to}")
+        raise InvalidError(f"--to: a {name} can be converted to {' or '.join(targets)}, not to {to}")
     converted = targets[to](kind.model.parse(document))
     for note in converted.notes:
         say(note)

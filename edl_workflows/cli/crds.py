@@ -1,4 +1,4 @@
-"""``edl crds``: the CustomResourceDefinitions of the job kinds, to look at or to install."""
+"""``edl crds``: prints or installs the CustomResourceDefinitions of the job kinds."""
 
 import time
 from collections.abc import Iterator
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The CustomResourceDefinitions of the job kinds.", no_args_is_help=True)
 
 ESTABLISH_SECONDS = 30.0
-"""How long a server may take until it serves a new definition; a healthy one takes less than a second."""
+"""Longest time until the API server serves a new definition, in seconds. Usually this takes less than a
+second."""
 
 
 def definitions() -> Iterator[tuple[str, str]]:
-    """(plural, YAML text) of each definition, as the package ships them."""
+    """Yield (plural, YAML text) for each definition in the package."""
     folder = resources.files("edl_workflows.jobs") / "crds"
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
         if file.name.endswith(".yaml"):
@@ -31,20 +32,20 @@ def definitions() -> Iterator[tuple[str, str]]:
 @app.command("print")
 def print_(
     kinds: Annotated[
-        list[str] | None, typer.Argument(help="Which, by plural name as 'elasticjobs'; default all.")
+        list[str] | None, typer.Argument(help="Plural names such as 'elasticjobs'; by default all.")
     ] = None,
 ) -> None:
-    """Print them as YAML: `edl crds print | kubectl apply --server-side -f -`."""
+    """Print the definitions as YAML: `edl crds print | kubectl apply --server-side -f -`."""
     known = dict(definitions())
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
-        raise InvalidError(f"there is no definition {unknown[0]!r}; there are {', '.join(known)}")
+        raise InvalidError(f"there is no definition {unknown[0]!r}; the definitions are {', '.join(known)}")
     print_document("---\n".join(known[kind] for kind in kinds or known))
 
 
 @app.command()
 def install(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
-    """Create or update them in a cluster, and wait until it serves them."""
+    """Create or update the definitions in a cluster, and wait until the API server serves them."""
     import yaml
 
     from edl_workflows.kube import client
@@ -68,7 +69,7 @@ def _wait_until_served(cluster: "Cluster", name: str) -> None:
     deadline = time.monotonic() + ESTABLISH_SECONDS
     while True:
         status = client.get(cluster, CRDS, name).get("status") or {}
-        states = {c["type"]: c for c in status.get("conditions") or ()}  # null in the first moment
+        states = {c["type"]: c for c in status.get("conditions") or ()}  # null at first
         if states.get("Established", {}).get("status") == "True":
             return
         refused = states.get("NamesAccepted", {})

@@ -1,4 +1,4 @@
-"""``edl di-server``: the HTTP API for programs of DIJobs as a process."""
+"""``edl di-server``: runs the HTTP API for programs of DIJobs."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ app = typer.Typer(help="The HTTP API for programs of DIJobs.", no_args_is_help=T
 
 @app.callback()
 def _group() -> None:
-    """Keep `run` a command of its own while it is the only one."""
+    """Make typer treat `run` as a subcommand although it is the only one."""
 
 
 @app.command()
@@ -24,30 +24,31 @@ def run(
         bool, typer.Option("--all-namespaces", "-A", help="Serve the jobs of all namespaces.")
     ] = False,
     host: Annotated[
-        str, typer.Option(help="Address of the API; in a pod 0.0.0.0, for the jobs' pods.")
+        str, typer.Option(help="Address of the API. In a pod, 0.0.0.0 admits the pods of jobs.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Its port; 0 for any free one.")
+        int, typer.Option(min=0, max=65535, help="Port of the API; 0 for any free port.")
     ] = names.DI_SERVER_PORT,
     token: Annotated[
         str,
         typer.Option(
             envvar=names.ENV_DI_SERVER_TOKEN,
-            help="The administrator's token, which lets in to every job; default: there is no administrator.",
+            help="Token of the administrator, which admits to every job. By default there is no "
+            "administrator.",
             show_default=False,
         ),
     ] = "",
     require_token: Annotated[
         bool,
         typer.Option(
-            help="Let in only who shows its job's token ($DI_TOKEN in the pods). Without it whoever reaches "
-            "the port may change every job."
+            help="Require the token of the job ($DI_TOKEN in its pods). Without it, every client that can "
+            "reach the port may change every job."
         ),
     ] = True,
     metrics: MetricsFlags,
     logs: LogFlags,
 ) -> None:
-    """Serve until SIGTERM. Any number of servers may run: they keep nothing themselves."""
+    """Serve until SIGTERM. Several servers may run at the same time: they are stateless."""
     from edl_workflows.di_server.guard import Admission
     from edl_workflows.di_server.server import DiServer, ServerOptions
     from edl_workflows.kube.resources import ALL_NAMESPACES

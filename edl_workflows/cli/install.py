@@ -1,4 +1,4 @@
-"""``edl install``: the manifests of an installation, for `kubectl apply`."""
+"""``edl install``: prints the manifests of an installation for `kubectl apply`."""
 
 from typing import Annotated
 
@@ -11,64 +11,69 @@ from edl_workflows.install.options import NAMESPACE, InstallOptions, InstallPart
 
 app = typer.Typer()
 
-Image = Annotated[
-    str, typer.Option(help="Image of the controller and of the masters, as Containerfile makes it.")
-]
-Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML; nothing else is done.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the controller lives.")]
+Image = Annotated[str, typer.Option(help="Image of the controller and of masters, built from Containerfile.")]
+Print = Annotated[bool, typer.Option("--print", help="Print the manifests as YAML and do nothing else.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the controller.")]
 JobsNamespace = Annotated[
     str,
     typer.Option(
-        help="Reconcile the jobs of this namespace only, with rights there only.", show_default="all"
+        help="Only namespace whose jobs are reconciled. The controller gets permissions only there.",
+        show_default="all",
     ),
 ]
-Replicas = Annotated[int, typer.Option(min=1, max=9, help="Controllers; one works, the others take over.")]
-ImagePullPolicy = Annotated[PullPolicy | None, typer.Option(help="Of the image.", show_default=False)]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        min=1, max=9, help="Replicas of the controller. One works; the others take over if it fails."
+    ),
+]
+ImagePullPolicy = Annotated[
+    PullPolicy | None, typer.Option(help="Pull policy of the image.", show_default=False)
+]
 ImagePullSecrets = Annotated[
     list[str] | None,
     typer.Option(
-        help="Secret with the registry's credentials, in the controller's namespace and in those with jobs. "
-        "Repeatable.",
+        help="Secret with credentials for the registry, in the controller's namespace and in those with "
+        "jobs. May be repeated.",
         show_default=False,
     ),
 ]
 With = Annotated[
     list[InstallPart] | None,
-    typer.Option("--with", help="What to install besides. Repeatable.", show_default=False),
+    typer.Option("--with", help="Component to install in addition. May be repeated.", show_default=False),
 ]
 Autoscaler = Annotated[
-    bool, typer.Option("--autoscaler", help="Let the controller change the replicas of elastic jobs.")
+    bool, typer.Option("--autoscaler", help="Allow the controller to change the replicas of elastic jobs.")
 ]
 NetworkPolicies = Annotated[
     bool,
     typer.Option(
         "--network-policies/--no-network-policies",
-        help="Let the controller make a NetworkPolicy for each job, which admits only the job's own pods to "
-        "its pods.",
+        help="Create a NetworkPolicy for each job that admits only the job's own pods to its pods.",
     ),
 ]
 AdmissionPolicies = Annotated[
     bool,
     typer.Option(
         "--admission-policies/--no-admission-policies",
-        help="Let the API server refuse forged children of jobs and foreign plans. Kubernetes 1.29 has no "
-        "such policies.",
+        help="Install admission policies against forged children of jobs and foreign plans. Needs Kubernetes "
+        "1.30 or newer.",
     ),
 ]
 MasterAccounts = Annotated[
     list[str] | None,
     typer.Option(
         "--master-account",
-        help="ServiceAccount that masters have by their template: it may make auto plans for every job. "
-        "Repeatable.",
+        help="ServiceAccount that templates of masters set. It may create auto plans for every job. "
+        "May be repeated.",
         show_default=False,
     ),
 ]
 BrainDatabaseSecret = Annotated[
     str,
     typer.Option(
-        help="Secret whose key `url` has the URL of Brain's PostgreSQL database. Without it, SQLite on a "
-        "volume.",
+        help="Secret whose key `url` contains the URL of the Brain's PostgreSQL database. By default "
+        "SQLite on a volume.",
         show_default=False,
     ),
 ]
@@ -91,10 +96,10 @@ def install(
     admission_policies: AdmissionPolicies = True,
     master_account: MasterAccounts = None,
 ) -> None:
-    """Print what a cluster needs to run jobs: `edl install --image … --print | kubectl apply -f -`.
+    """Print the manifests of an installation: `edl install --image … --print | kubectl apply -f -`.
 
-    Definitions, a namespace, rights, the controller with its metrics Service, NetworkPolicy and
-    PodDisruptionBudget. To upgrade, apply what the newer version prints.
+    They contain the definitions, a namespace, permissions, and the controller with its metrics Service,
+    NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version.
     """
     from edl_workflows.install.manifests import installation_manifests, render_manifests
 
@@ -115,7 +120,7 @@ def install(
     )
     if not print_:
         raise InvalidError(
-            "edl install changes no cluster itself: add --print, look at the manifests, and give them to "
-            "`kubectl apply -f -` or to your repository"
+            "edl install does not change a cluster itself: add --print, and apply the manifests with "
+            "`kubectl apply -f -` or add them to your repository"
         )
     print_document(render_manifests(installation_manifests(options)))

@@ -1,4 +1,4 @@
-"""``edl describe|delete|logs``: one job at a time, by the same stages that pipelines run."""
+"""``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
 
 import getpass
 import os
@@ -28,17 +28,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The job's name.", show_default=False, autocompletion=complete_job)]
-Kind = Annotated[str, typer.Option("--kind", help="The job's kind.", autocompletion=complete_kind)]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until it is done.")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the job.", show_default=False, autocompletion=complete_job)
+]
+Kind = Annotated[str, typer.Option("--kind", help="Kind of the job.", autocompletion=complete_kind)]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Whether to wait until the operation is done.")]
 Timeout = Annotated[
-    float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0, show_default=False)
+    float | None,
+    typer.Option("--timeout", help="Longest time to wait, in seconds.", min=0, show_default=False),
 ]
 JOB = "ElasticJob"
 
 
 def identity() -> "StageIdentity":
-    """An identity of this call only, which owns what the call creates."""
+    """A unique identity for this call, which owns the objects that the call creates."""
     from edl_workflows.stages.identity import StageIdentity
 
     return StageIdentity(
@@ -49,10 +52,10 @@ def identity() -> "StageIdentity":
 def run(
     cluster: "Cluster", stage: "StageSpec[R]", request: "R", *, wait: bool, timeout: float | None
 ) -> "Outputs":
-    """Begin a stage and, if asked, wait for its goal; what happens meanwhile goes to stderr.
+    """Begin a stage and, if `wait` is set, wait for its goal. Progress is printed to stderr.
 
     Raises:
-        EdlError: why the goal can't be reached.
+        EdlError: the goal can't be reached.
     """
     from edl_workflows.stages import driver
     from edl_workflows.stages.goals import Failed
@@ -75,7 +78,7 @@ def show(outputs: "Outputs", output: OutputFormat) -> None:
 
 
 def _as_text(value: object) -> object:
-    """A map as ``worker 2 ps 1``; anything else as it is."""
+    """Format a map as ``worker 2 ps 1``; return other values unchanged."""
     if not isinstance(value, dict):
         return value
     return " ".join(f"{key} {_as_text(inner)}" for key, inner in value.items())
@@ -90,7 +93,7 @@ def describe(
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """All about one job: conditions, pods, plans with their steps, recent events."""
+    """Show everything about a job: conditions, pods, plans with their steps, and recent events."""
     from edl_workflows.cli.description import collect, lines
 
     cluster = target.connect()
@@ -118,7 +121,7 @@ def delete(
     from edl_workflows.stages.ownership import resource_of
 
     cluster = target.connect()
-    client.get(cluster, resource_of(kind), name)  # report a mistyped name
+    client.get(cluster, resource_of(kind), name)  # fails if the name is mistyped
     run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
     print_line(f"{kind} {cluster.namespace}/{name} deleted")
 
@@ -130,29 +133,32 @@ def logs(
     node: Annotated[
         str,
         typer.Argument(
-            help="Node as worker-0 or ps-1; default an ElasticJob's master, else the first node.",
+            help="Node, such as worker-0 or ps-1; by default the master of an ElasticJob, or else the "
+            "first node.",
             autocompletion=complete_node,
         ),
     ] = "",
     kind: Kind = JOB,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the container ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue until the container ends.")
+    ] = False,
     tail: Annotated[
-        int | None, typer.Option(help="The last so many lines.", min=0, show_default=False)
+        int | None, typer.Option(help="Print only this many of the last lines.", min=0, show_default=False)
     ] = None,
     *,
     target: ClusterFlags,
 ) -> None:
-    """Print what a node of a job, or its master, has printed.
+    """Print the log of a job's node or master.
 
-    On a terminal control characters other than line feeds, carriage returns and tabs are escaped, so that a
-    log can't change what the terminal shows; colours go with them. To a file or a program the log goes as it
-    is: `edl logs NAME | less -R`.
+    On a terminal, control characters except line feeds, carriage returns and tabs are escaped, so that a log
+    can't manipulate the terminal. This also removes colours. In a pipe or file the log is unchanged: `edl
+    logs NAME | less -R`.
     """
     from edl_workflows.kube import logs as pod_logs
 
     cluster = target.connect()
     pod = _pod_of(cluster, kind, name, node)
-    # In a pod with sidecars, the first container is the node's own.
+    # In a pod with sidecars, the first container is that of the node.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
     if not follow:
@@ -163,7 +169,7 @@ def logs(
 
 
 def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:
-    """A node's pod; if no node is named, that of the newest master, or of the first node.
+    """The pod of a node. If no node is named, the pod of the newest master, or else of the first node.
 
     Raises:
         NotFoundError: the job has no such pod; the message names those that it has.
@@ -171,7 +177,7 @@ def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any
     pods = dict(_pods_by_node(cluster, kind, job))
     if not pods:
         raise NotFoundError(
-            f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may tell why"
+            f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may show why"
         )
     masters = sorted(
         (n for n in pods if n.startswith("dlrover-master-")), key=lambda n: int(n.rsplit("-", 1)[1])

@@ -1,4 +1,4 @@
-"""``edl get``: jobs of one kind or of all, as rows; and what other commands show of a job."""
+"""``edl get``: lists jobs of one or all kinds; and formats properties of jobs for other commands."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @dataclass(frozen=True)
 class ListedJob:
-    """A job as the API has it, and as pipelines see it."""
+    """A job: its manifest and its view."""
 
     manifest: dict[str, Any]
     view: JobView
@@ -33,19 +33,21 @@ class ListedJob:
 def get(
     name: Annotated[
         str | None,
-        typer.Argument(help="One job; default all.", show_default=False, autocompletion=complete_job),
+        typer.Argument(
+            help="Name of a job; by default all.", show_default=False, autocompletion=complete_job
+        ),
     ] = None,
     kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
-            help="Only jobs of this kind; default of all.",
+            help="Only jobs of this kind; by default of all kinds.",
             show_default=False,
             autocompletion=complete_kind,
         ),
     ] = None,
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")
+        bool, typer.Option("--all-namespaces", "-A", help="List the jobs of all namespaces.")
     ] = False,
     *,
     target: ClusterFlags,
@@ -74,29 +76,29 @@ def get(
 
 
 def job_kinds(name: str | None) -> Sequence[Kind]:
-    """The kind of a name, or all kinds of jobs.
+    """The kind with a name or, without one, all kinds of jobs.
 
     Raises:
-        InvalidError: there is no such kind, or its objects are no jobs.
+        InvalidError: there is no such kind, or its objects are not jobs.
     """
     from edl_workflows.jobs.kinds import KINDS, kind_of
 
     if name is None:
         return [row for row in KINDS if row.view is not None]
     if kind_of(name).view is None:
-        raise InvalidError(f"a {name} is no job; use kubectl for it")
+        raise InvalidError(f"a {name} is not a job; use kubectl for it")
     return [kind_of(name)]
 
 
 def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: str = "") -> list[ListedJob]:
-    """Jobs of some kinds, by namespace and name. Kinds that are not installed, or that the user may not list,
-    are left out.
+    """List jobs of some kinds, ordered by namespace and name. Kinds that are not installed, or that the user
+    may not list, are skipped.
 
     Args:
-        cluster: where.
+        cluster: the cluster.
         rows: the kinds.
-        namespace: one, or all of them.
-        name: only jobs of this name; "" for all.
+        namespace: one namespace, or all of them.
+        name: only jobs with this name; "" for all.
 
     Raises:
         EdlError: none of the kinds could be listed.
@@ -137,24 +139,24 @@ def _cells(listed: ListedJob) -> dict[str, object]:
 
 
 def replicas(job: JobView) -> str:
-    """Ready and wanted nodes by role, as ``ps 2/2 worker 3/3``."""
+    """Ready and wanted nodes of each role, as ``ps 2/2 worker 3/3``."""
     return " ".join(
         f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
     )
 
 
 def age_of(manifest: dict[str, Any]) -> str:
-    """How long an object has been there."""
+    """The age of an object."""
     created = manifest["metadata"].get("creationTimestamp")
     return duration(dt.datetime.fromisoformat(created)) if created else ""
 
 
 def duration(start: dt.datetime, end: dt.datetime | None = None) -> str:
-    """The time between two times as kubectl writes ages.
+    """The duration between two times, formatted as kubectl formats ages.
 
     Args:
-        start: the first.
-        end: the second; default now.
+        start: the earlier time.
+        end: the later time; by default now.
     """
     seconds = int(((end or dt.datetime.now(dt.UTC)) - start).total_seconds())
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):

@@ -1,93 +1,125 @@
-"""``edl local``: the embedded cluster of this machine."""
+"""``edl local``: the embedded cluster on this machine."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from edl_workflows.cli.options import LogFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line
 
-app = typer.Typer(help="The embedded cluster of this machine.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from edl_workflows.local.capacity import Capacity
+
+app = typer.Typer(help="The embedded cluster on this machine.", no_args_is_help=True)
 
 Folder = Annotated[
     Path | None,
     typer.Option(
         "--dir",
-        help="State folder; default $EDL_LOCAL_DIR or ~/.local/share/edl-workflows/local.",
+        help="Folder with the cluster's state; default $EDL_LOCAL_DIR or ~/.local/share/edl-workflows/local.",
         show_default=False,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class LocalClusterFlags:
+    """What the embedded cluster runs, and its limits."""
+
+    cpu: Annotated[str, typer.Option(help="CPUs of the node; by default those of the machine.")] = ""
+    memory: Annotated[
+        str, typer.Option(help="Memory of the node, such as 8Gi; by default that of the machine.")
+    ] = ""
+    pods_per_core: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Pods that run at once per core of the machine; further pods wait. Default 10."
+        ),
+    ] = None
+    controller: Annotated[bool, typer.Option(help="Run the controller of the job kinds.")] = True
+    di_server: Annotated[
+        bool, typer.Option("--di-server", help="Run the HTTP API for programs of DIJobs.")
+    ] = False
+    back_off: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds before the second restart of a crashed container. The pause doubles with each "
+            "further one.",
+        ),
+    ] = 10.0
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that pods get to end when the cluster stops.")
+    ] = 10.0
+    allow_open_ports: Annotated[
+        bool,
+        typer.Option(
+            "--allow-open-ports",
+            envvar="EDL_LOCAL_ALLOW_OPEN_PORTS",
+            help="Allow servers in pods to listen on every interface of this machine. By default they are "
+            "restricted to loopback, and the cluster does not start if the machine does not support that.",
+        ),
+    ] = False
+
+    def capacity(self) -> "Capacity":
+        """The capacity of the node.
+
+        Raises:
+            InvalidError: ``--cpu`` or ``--memory`` is not a quantity.
+        """
+        from edl_workflows.exceptions import InvalidError
+        from edl_workflows.local.capacity import PODS_PER_CORE, Capacity
+
+        try:
+            return Capacity.of_machine(self.cpu, self.memory, self.pods_per_core or PODS_PER_CORE)
+        except ValueError as error:
+            raise InvalidError(f"--cpu, --memory: {error}") from error
+
+    def serve(self, folder: Path) -> None:
+        """Run the cluster in this process until it gets a signal."""
+        from datetime import timedelta
+
+        from edl_workflows.local.cluster import ClusterOptions
+        from edl_workflows.local.serve import serve
+
+        back_off = timedelta(seconds=self.back_off)
+        options = ClusterOptions(folder, self.capacity(), back_off, self.grace, self.allow_open_ports)
+        asyncio.run(serve(options, controller=self.controller, di_server=self.di_server))
+
+    def arguments(self) -> list[str]:
+        """The same options as arguments of ``edl local up``."""
+        capacity = self.capacity()
+        found = ["--cpu", capacity.cpu, "--memory", capacity.memory]
+        found += ["--pods-per-core", str(self.pods_per_core)] if self.pods_per_core else []
+        found += ["--back-off", str(self.back_off), "--grace", str(self.grace)]
+        found += ["--controller" if self.controller else "--no-controller"]
+        found += ["--di-server"] if self.di_server else []
+        return found + (["--allow-open-ports"] if self.allow_open_ports else [])
 
 
 @app.command()
 @expand_options
 def up(
     folder: Folder = None,
-    cpu: Annotated[
-        str, typer.Option(help="CPUs that pods may request together; default the machine's.")
-    ] = "",
-    memory: Annotated[
-        str, typer.Option(help="Memory that pods may request together, as 8Gi; default the machine's.")
-    ] = "",
-    pods_per_core: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Pods that run at once for each core of the machine; the others wait. Default 10."
-        ),
-    ] = None,
-    controller: Annotated[bool, typer.Option(help="Run the controller of the job kinds, too.")] = True,
-    di_server: Annotated[
-        bool, typer.Option("--di-server", help="Run the HTTP API for programs of DIJobs, too.")
-    ] = False,
-    back_off: Annotated[
-        float, typer.Option(min=0, help="Seconds before a container that crashed twice is started again.")
-    ] = 10.0,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that pods get to end when the cluster is stopped.")
-    ] = 10.0,
-    allow_open_ports: Annotated[
-        bool,
-        typer.Option(
-            "--allow-open-ports",
-            envvar="EDL_LOCAL_ALLOW_OPEN_PORTS",
-            help="Let servers in pods listen on every interface of this machine, as they ask; "
-            "else they are kept on loopback, and the cluster does not start where it can't do so.",
-        ),
-    ] = False,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Serve in this process until Ctrl-C.")
+        bool, typer.Option("--foreground", help="Run the cluster in this process until Ctrl-C.")
     ] = False,
     *,
+    settings: LocalClusterFlags,
     logs: LogFlags,
 ) -> None:
-    """Start the cluster, unless it runs, and wait until it serves."""
-    from edl_workflows.exceptions import InvalidError
+    """Start the cluster unless it already runs, and wait until it is ready."""
     from edl_workflows.local import daemon
-    from edl_workflows.local.capacity import PODS_PER_CORE, Capacity
 
     where = (folder or daemon.default_folder()).absolute()
-    most = pods_per_core or PODS_PER_CORE
-    try:
-        capacity = Capacity.of_machine(cpu, memory, most)
-    except ValueError as error:
-        raise InvalidError(f"--cpu, --memory: {error}") from error
     if foreground:
-        from datetime import timedelta
-
-        from edl_workflows.local.cluster import ClusterOptions
-        from edl_workflows.local.serve import serve
-
         logs.configure()
-        options = ClusterOptions(where, capacity, timedelta(seconds=back_off), grace, allow_open_ports)
-        asyncio.run(serve(options, controller=controller, di_server=di_server))
+        settings.serve(where)
         return
-    arguments = ["--cpu", capacity.cpu, "--memory", capacity.memory, "--pods-per-core", str(most)]
-    arguments += ["--back-off", str(back_off), "--grace", str(grace)]
-    arguments += ["--controller" if controller else "--no-controller"]
-    arguments += [*(["--di-server"] if di_server else []), *(["--verbose"] if logs.verbose else [])]
-    arguments += ["--allow-open-ports"] if allow_open_ports else []
+    arguments = [*settings.arguments(), *(["--verbose"] if logs.verbose else [])]
     found, started = daemon.up(daemon.DaemonStart(where, arguments))
     print_line(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
@@ -103,11 +135,11 @@ def up(
 def down(
     folder: Folder = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete its state, too: all objects and logs.")
+        bool, typer.Option("--delete", help="Also delete its state: all objects and logs.")
     ] = False,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds before it is killed.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds after which the cluster is killed.")] = 60.0,
 ) -> None:
-    """Stop the cluster and every process of its pods; its state stays for the next `up`."""
+    """Stop the cluster and all processes of its pods. The state is kept for the next `up`."""
     from edl_workflows.local import daemon
 
     where = (folder or daemon.default_folder()).absolute()
@@ -119,14 +151,14 @@ def down(
 
 @app.command()
 def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
-    """Show whether the cluster runs, its capacity and its pods. Ends with code 3 if it does not run."""
+    """Show whether the cluster runs, its capacity and its pods. Exits with code 3 if it does not run."""
     from edl_workflows.exceptions import NotFoundError
     from edl_workflows.local import daemon, overview
 
     where = (folder or daemon.default_folder()).absolute()
     found = daemon.find(where)
     if found is None:
-        raise NotFoundError(f"no embedded cluster runs on {where}; start it with `edl local up`")
+        raise NotFoundError(f"no embedded cluster runs in {where}; start it with `edl local up`")
     shown = overview.read(found)
     if output is OutputFormat.TABLE:
         print_line(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}")

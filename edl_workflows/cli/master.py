@@ -1,4 +1,4 @@
-"""``edl master``: the master of one job as a process. The controller starts it in the job's master pod."""
+"""``edl master``: runs the master of one job. The controller starts it in the job's master pod."""
 
 import os
 import secrets
@@ -26,38 +26,45 @@ JobName = Annotated[
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the API.")]
 Standalone = Annotated[
-    bool, typer.Option("--standalone", help="Without a Kubernetes API: agents come by themselves.")
+    bool,
+    typer.Option("--standalone", help="Run without a Kubernetes API; agents are started by other means."),
 ]
 Nodes = Annotated[
-    str, typer.Option(help="Standalone: the nodes to wait for, as ps=2,worker=1.", show_default=False)
+    str, typer.Option(help="Standalone: the nodes to wait for, such as ps=2,worker=1.", show_default=False)
 ]
-StateDir = Annotated[Path, typer.Option(help="Standalone: where the state is kept.", show_default=False)]
+StateDir = Annotated[Path, typer.Option(help="Standalone: folder for the state.", show_default=False)]
 HeartbeatTimeout = Annotated[
-    float, typer.Option(min=1, help="Seconds of silence after which a node has failed.")
+    float, typer.Option(min=1, help="Seconds without a heartbeat after which a node counts as failed.")
 ]
 PendingTimeout = Annotated[
-    float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for ever.")
+    float, typer.Option(min=0, help="Seconds that a critical node may be pending; 0 for no limit.")
 ]
 PrepareTimeout = Annotated[
-    float, typer.Option(min=0, help="Seconds after which a server that does not get ready has failed.")
+    float,
+    typer.Option(
+        min=0, help="Seconds after which a parameter server that does not get ready counts as failed."
+    ),
 ]
 VerdictWait = Annotated[
     float,
-    typer.Option(min=0, help="Seconds for which a worker's failure may turn out to be a lost server's."),
+    typer.Option(
+        min=0, help="Seconds to wait after a worker's failure, in case a lost parameter server caused it."
+    ),
 ]
 AutoscalePeriod = Annotated[
     float,
     typer.Option(
         min=1,
         envvar=names.ENV_AUTOSCALE_PERIOD,
-        help="Seconds between two of the job's own plans; its other intervals keep their proportion to it.",
+        help="Seconds between two plans of the job's own optimizer. Its other intervals change in "
+        "proportion.",
     ),
 ]
 
 
 @app.callback()
 def _group() -> None:
-    """Keep `run` a command of its own while it is the only one."""
+    """Make typer treat `run` as a subcommand although it is the only one."""
 
 
 @app.command()
@@ -77,11 +84,11 @@ def run(
     autoscale_period: AutoscalePeriod = 300.0,
     logs: LogFlags,
 ) -> None:
-    """Serve one job until it is over.
+    """Serve one job until it ends.
 
-    Exit codes: 0 the job succeeded, 1 it failed for good, any other: start me again. The token that agents
-    must bring is $EDL_JOB_TOKEN; standalone without it, one is made and kept in the state folder's file
-    "token".
+    Exit codes: 0 if the job succeeded, 1 if it failed permanently; with any other code the master must be
+    restarted. Agents need the token $EDL_JOB_TOKEN. A standalone master without it creates a token in the
+    file "token" of its state folder.
     """
     logs.configure(whose=_whose(job, target.namespace))
     timeouts = Timeouts(
@@ -95,14 +102,14 @@ def run(
     except EdlError:
         raise
     except Exception as error:
-        # 1, Python's code for this, would say that the job failed for good.
+        # Exit code 1, the default of Python, would mean that the job failed permanently.
         structlog.get_logger(__name__).exception("the master failed")
         raise UnavailableError(f"the master failed: {error}") from error
     sys.exit(code)
 
 
 def _whose(job: str | None, namespace: str | None) -> dict[str, str]:
-    """What each line of the log says of whom it is; without what is not known."""
+    """The fields that identify the job and the pod in each log line, if they are known."""
     known = {
         "job": job,
         "namespace": namespace or os.environ.get(names.ENV_NAMESPACE),
@@ -121,7 +128,7 @@ def _in_cluster(job: str | None, cluster: Cluster, port: int, timeouts: Timeouts
     token = os.environ.get(names.ENV_JOB_TOKEN, "")
     if not job or not token:
         raise InvalidError(
-            f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are needed in a cluster"
+            f"--job (${names.ENV_JOB_NAME}) and ${names.ENV_JOB_TOKEN} are required in a cluster"
         )
     access = server.JobAccess(job, token, timeouts, lambda url: BrainAccess.of_environment(url, os.environ))
     return server.run_in_cluster(cluster, access, server.ListenAddress(*listen(port)))

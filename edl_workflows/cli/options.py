@@ -1,7 +1,7 @@
-"""Options that several commands share, and what they do. Each is declared here once.
+"""Options that several commands share.
 
-Options that belong together are the fields of a dataclass. A command takes the dataclass, and
-`expand_options` gives typer its fields::
+Options that belong together are the fields of a dataclass. A command has a parameter of this type, and
+`expand_options` passes the fields to typer::
 
     @app.command()
     @expand_options
@@ -78,7 +78,7 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class OutputFormat(StrEnum):
-    """How a command prints what it found."""
+    """The format of a command's output."""
 
     TABLE = "table"
     JSON = "json"
@@ -97,7 +97,7 @@ Kubeconfig = Annotated[
     Path | None,
     typer.Option(
         "--kubeconfig",
-        help="Kubeconfig file; default $KUBECONFIG or ~/.kube/config, in a pod its service account.",
+        help="Kubeconfig file; default $KUBECONFIG or ~/.kube/config, or in a pod its service account.",
         rich_help_panel=CLUSTER_PANEL,
         show_default=False,
     ),
@@ -106,7 +106,7 @@ Context = Annotated[
     str | None,
     typer.Option(
         "--context",
-        help="Context of the kubeconfig; default its current one.",
+        help="Context of the kubeconfig; by default the current one.",
         rich_help_panel=CLUSTER_PANEL,
         show_default=False,
     ),
@@ -116,15 +116,17 @@ Namespace = Annotated[
     typer.Option(
         "--namespace",
         "-n",
-        help="Namespace; default the context's.",
+        help="Namespace; by default that of the context.",
         rich_help_panel=CLUSTER_PANEL,
         show_default=False,
     ),
 ]
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Format of the answer.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
 Logs = Annotated[
     LogFormat,
-    typer.Option("--log-format", help="Format of the log on stderr; auto: console on a terminal, else JSON."),
+    typer.Option(
+        "--log-format", help="Format of the log on stderr; auto: console on a terminal, otherwise JSON."
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
@@ -132,36 +134,40 @@ Kinds = Annotated[
     str,
     typer.Option(
         "--kinds",
-        help="Kinds to reconcile, between commas, as ElasticJob,ScalePlan; the others are left to whoever "
-        "else does it.",
+        help="Comma-separated kinds to reconcile, such as ElasticJob,ScalePlan. Other operators may handle "
+        "the other kinds.",
         show_default="all",
     ),
 ]
 LeaderElect = Annotated[
     bool,
     typer.Option(
-        "--leader-elect/--no-leader-elect", help="Wait for the process's Lease, so that replicas take turns."
+        "--leader-elect/--no-leader-elect",
+        help="Wait for a Lease, so that only one of several replicas works.",
     ),
 ]
 LeaderElectNamespace = Annotated[
     str | None,
     typer.Option(
         "--leader-elect-namespace",
-        help="Namespace of the Lease; default the context's.",
+        help="Namespace of the Lease; by default that of the context.",
         show_default=False,
     ),
 ]
 MetricsHost = Annotated[
     str,
     typer.Option(
-        "--metrics-host", help="Address of /healthz, /readyz and /metrics; in a pod 0.0.0.0, for its probes."
+        "--metrics-host",
+        help="Address of /healthz, /readyz and /metrics. In a pod, 0.0.0.0 admits its probes.",
     ),
 ]
-MetricsPort = Annotated[int, typer.Option("--metrics-port", min=0, max=65535, help="Their port; 0 for none.")]
+MetricsPort = Annotated[
+    int, typer.Option("--metrics-port", min=0, max=65535, help="Port of these endpoints; 0 to disable them.")
+]
 
 
 def kinds_of(text: str) -> tuple[str, ...]:
-    """The names in a value of `Kinds`."""
+    """Split the value of `Kinds` into names."""
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
@@ -171,14 +177,13 @@ def connect(
     """The cluster that the three options mean.
 
     Args:
-        kubeconfig: the option's value.
-        context: the option's value.
-        namespace: the option's value.
-        log_retries: whether repeated API calls are logged; a command that ends with an answer or an error
-            need not.
+        kubeconfig: value of the option.
+        context: value of the option.
+        namespace: value of the option.
+        log_retries: whether to log retries of API calls. Only long-running processes should.
 
     Raises:
-        InvalidError: there is none, or the kubeconfig is wrong.
+        InvalidError: there is no cluster, or the kubeconfig is invalid.
     """
     import stamina.instrumentation
 
@@ -192,12 +197,12 @@ def connect(
 def configure_logs(
     log_format: LogFormat, *, verbose: bool, whose: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Set the process's logging up: one event a line on stderr, with its fields.
+    """Set up logging: each event is a line on stderr with its fields.
 
     Args:
-        log_format: the option's value.
-        verbose: the option's value.
-        whose: fields that every line has, in every thread: the job, the pod.
+        log_format: value of the option.
+        verbose: value of the option.
+        whose: fields that are added to every line in every thread, such as the job and the pod.
     """
     import sys
 
@@ -225,8 +230,8 @@ def configure_logs(
 
 
 def _escape_texts(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The event for a terminal: objects and pods may have put control characters into its texts. A traceback
-    keeps its lines."""
+    """Escape control characters in the texts of an event, which may come from objects and pods. Line feeds in
+    tracebacks are kept."""
     kept = {"exception": "\n\t"}
     return {
         key: escape_controls(value, keep=kept.get(key, "\t")) if isinstance(value, str) else value
@@ -236,7 +241,7 @@ def _escape_texts(_logger: object, _method: str, event: MutableMapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class ClusterFlags:
-    """Which API server a command talks to, and in which namespace."""
+    """The API server and the namespace that a command uses."""
 
     kubeconfig: Kubeconfig = None
     context: Context = None
@@ -261,17 +266,17 @@ class LogFlags:
 
 @dataclasses.dataclass(frozen=True)
 class LeaderFlags:
-    """Whether a process waits for a Lease, so that one of several replicas works."""
+    """Whether a process waits for a Lease, so that only one of several replicas works."""
 
     leader_elect: LeaderElect = True
     leader_elect_namespace: LeaderElectNamespace = None
 
     def election(self, cluster: "Cluster", lease: str | None = None) -> "Election | None":
-        """The election to take part in; None for none.
+        """The election in which the process takes part; None if election is disabled.
 
         Args:
-            cluster: gives the default namespace of the Lease.
-            lease: name of the Lease; default the controller's.
+            cluster: the cluster, whose namespace is the default for the Lease.
+            lease: name of the Lease; by default that of the controller.
         """
         from edl_workflows.process.leader import Election
 
@@ -283,7 +288,7 @@ class LeaderFlags:
 
 @dataclasses.dataclass(frozen=True)
 class MetricsFlags:
-    """Where a process serves its health and metrics endpoints."""
+    """Address and port of a process's health and metrics endpoints."""
 
     metrics_host: MetricsHost = "127.0.0.1"
     metrics_port: MetricsPort = names.CONTROLLER_PORT

@@ -1,4 +1,4 @@
-"""``edl plan``: what a job's optimizer would change now, and why, as the job's status says it."""
+"""``edl plan``: shows what a job's optimizer would change now and why, from the job's status."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import typer
 
 from edl_workflows.cli.jobs import JOB, Kind, Name
 from edl_workflows.cli.listing import duration, job_kinds
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
@@ -23,26 +23,28 @@ from edl_workflows.stages.planned_change import PlannedChange
 app = typer.Typer(no_args_is_help=True)
 
 STRETCHES = 5
-"""The newest constellations of nodes that are told with their speed."""
+"""Number of recent node counts whose speed is shown."""
 
 
 @app.command()
+@expand_options
 def plan(
     name: Name,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Tell why, what the plan rests on, and whether it is applied.")
+        bool,
+        typer.Option(
+            "--explain", help="Also show the reasons, the data behind the plan, and whether it is applied."
+        ),
     ] = False,
     kind: Kind = JOB,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
+    *,
+    target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """What a job's optimizer would change now. Nothing is changed."""
-    cluster = connect(kubeconfig, context, namespace)
-    manifest = client.get(cluster, kind_of(kind).source.api, name)
+    """Show what a job's optimizer would change now, without changing anything."""
+    manifest = client.get(target.connect(), kind_of(kind).source.api, name)
     job = planned_job(kind, manifest)
-    assert job.status.autoscaling is not None, "else it is an error"
+    assert job.status.autoscaling is not None, "checked by planned_job"
     change = PlannedChange.of(job.status.autoscaling)
     table = Table(("role", "now", "planned", "size", "reason"), list(_rows(job, change)))
     emit(output, _data(job, change), table)
@@ -52,21 +54,21 @@ def plan(
 
 
 def planned_job(kind: str, manifest: dict[str, Any]) -> ElasticJob:
-    """A job that has a plan.
+    """Parse a job and check that it has a plan.
 
     Raises:
-        InvalidError: it has ended, or its plans are made elsewhere.
-        NotFoundError: there is none yet.
+        InvalidError: the job has ended, or something else makes its plans.
+        NotFoundError: there is no plan yet.
     """
     (row,) = job_kinds(kind)
     view = row.view_stored(manifest)
     job = row.model.parse(manifest)
     subject = f"{kind} {job.key}"
     if view.phase.final:
-        raise InvalidError(f"{subject} has ended in phase {view.phase}; nothing is planned for it any more")
+        raise InvalidError(f"{subject} has ended in phase {view.phase}, so no plans are made for it")
     if not scaled_by_master(job):
         raise InvalidError(f"{subject} {explain_no_plan(sized=row.elastic is not None)}")
-    assert isinstance(job, ElasticJob), "others have no master that plans"
+    assert isinstance(job, ElasticJob), "only ElasticJobs have a master that makes plans"
     if job.status.autoscaling is None:
         raise NotFoundError(
             f"{subject} is {view.phase} and has no plan yet; its master makes one when it runs"
@@ -89,7 +91,7 @@ def _size(resource: NodeResource) -> str:
 
 
 def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
-    """For JSON and YAML: all that the table and the explanation are made of."""
+    """The data of the table and the explanation, for JSON and YAML."""
     return {
         "namespace": job.metadata.namespace,
         "name": job.metadata.name,
@@ -102,14 +104,14 @@ def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
 
 
 def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
-    """What a plan rests on, and whether it is applied: a line a fact.
+    """Lines that say on which data a plan is based, and whether it is applied.
 
     Args:
-        job: one that has a plan.
+        job: a job that has a plan.
         now: the time.
     """
     told, progress = job.status.autoscaling, job.status.progress
-    assert told is not None, "asked for jobs with a plan"
+    assert told is not None, "the job has a plan"
     since = f", for {duration(told.time, now)}" if told.time else ""
     yield from _fact(
         "Planned", f"by the {told.optimizer} optimizer in stage {told.stage or 'unknown'}{since}"
@@ -137,22 +139,22 @@ def _fact(label: str, value: str) -> Iterator[str]:
 
 
 def _applied(job: ElasticJob) -> str:
-    """Whether the job's master may carry its plans out."""
+    """Whether the job's master may apply its plans."""
     try:
         wish = autoscaling.read_annotation(job)
     except ManifestError as error:
         return f"no: {error.problems[0].message}"
     if wish is None or wish is False:
-        said = 'says "false"' if wish is False else "is not there"
+        said = 'is "false"' if wish is False else "is missing"
         return (
-            f"no: the annotation {autoscaling.ANNOTATION} {said}; `edl autoscale {job.metadata.name}` lets "
-            "the master apply its plans, the stage apply-plan applies one"
+            f"no: the annotation {autoscaling.ANNOTATION} {said}; `edl autoscale {job.metadata.name}` allows "
+            "the master to apply its plans; the stage apply-plan applies one plan"
         )
     return "yes, by the job's master" + ("" if wish is True else f", with {wish[0]} to {wish[1]} workers")
 
 
 def speeds(history: list[HistoryPoint]) -> list[tuple[str, float]]:
-    """Nodes → steps per second, for each stretch of time in which the job had the same nodes; oldest first.
+    """(Nodes, steps per second) for each period in which the number of nodes did not change, oldest first.
 
     Args:
         history: oldest first.

@@ -1,6 +1,7 @@
-"""The root of `edl`: which commands there are, where each lies, and what an error means to a shell.
+"""The root of `edl`: the table of all commands, and the exit codes of errors.
 
-A new command is a row of `COMMANDS` and a module with a typer application called ``app`` (see `cli.lazy`).
+To add a command, add a row to `COMMANDS` and a module with a typer application named ``app`` (see
+`cli.lazy`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,28 +16,26 @@ from edl_workflows.cli.output import print_line, say
 
 COMMANDS = (
     Command(
-        "local", "edl_workflows.cli.local", "The embedded cluster of this machine.", group=True, extra="local"
+        "local", "edl_workflows.cli.local", "The embedded cluster on this machine.", group=True, extra="local"
     ),
     Command("submit", "edl_workflows.cli.submit", "Create jobs from their manifests."),
-    Command(
-        "convert", "edl_workflows.cli.convert", "A job's manifest in another version, or as another kind."
-    ),
+    Command("convert", "edl_workflows.cli.convert", "Convert a job's manifest to another version or kind."),
     Command("get", "edl_workflows.cli.listing", "List jobs, or show one."),
-    Command("describe", "edl_workflows.cli.jobs", "All about one job."),
+    Command("describe", "edl_workflows.cli.jobs", "Show everything about a job."),
     Command("wait", "edl_workflows.cli.stage_commands", "Wait for a job's phase, step or condition."),
-    Command("logs", "edl_workflows.cli.jobs", "What a node of a job has printed."),
-    Command("timeline", "edl_workflows.cli.timeline", "What happened to a job over time."),
-    Command("scale", "edl_workflows.cli.stage_commands", "Change how many nodes a running job has."),
+    Command("logs", "edl_workflows.cli.jobs", "Print the log of a job's node."),
+    Command("timeline", "edl_workflows.cli.timeline", "Show the history of a job."),
+    Command("scale", "edl_workflows.cli.stage_commands", "Change the number of nodes of a running job."),
+    Command("migrate-ps", "edl_workflows.cli.stage_commands", "Replace parameter servers of a running job."),
+    Command("checkpoint", "edl_workflows.cli.stage_commands", "Request a checkpoint from a running job."),
     Command(
-        "migrate-ps", "edl_workflows.cli.stage_commands", "Move a running job to other parameter servers."
+        "autoscale", "edl_workflows.cli.stage_commands", "Allow or forbid the autoscaler to change a job."
     ),
-    Command("checkpoint", "edl_workflows.cli.stage_commands", "Ask a running job for a checkpoint."),
+    Command("plan", "edl_workflows.cli.plan", "Show what a job's optimizer would change now."),
     Command(
-        "autoscale", "edl_workflows.cli.stage_commands", "Let the autoscaler change a job, or no longer."
+        "suspend", "edl_workflows.cli.stage_commands", "Delete the pods of a job but keep its data position."
     ),
-    Command("plan", "edl_workflows.cli.plan", "What a job's optimizer would change now."),
-    Command("suspend", "edl_workflows.cli.stage_commands", "Free a job's pods; its data position stays."),
-    Command("resume", "edl_workflows.cli.stage_commands", "Let a suspended job go on."),
+    Command("resume", "edl_workflows.cli.stage_commands", "Continue a suspended job."),
     Command("delete", "edl_workflows.cli.jobs", "Delete a job and its pods."),
     Command("controller", "edl_workflows.cli.controller", "The controller of all job kinds.", group=True),
     Command("master", "edl_workflows.cli.master", "The master of one job.", group=True),
@@ -44,12 +43,12 @@ COMMANDS = (
     Command(
         "brain",
         "edl_workflows.cli.brain",
-        "Plans for the jobs of a whole cluster.",
+        "Resource plans for all jobs of a cluster.",
         group=True,
         extra="brain",
     ),
-    Command("simulate", "edl_workflows.cli.simulate", "What a scheduler would have done with a workload."),
-    Command("install", "edl_workflows.cli.install", "The manifests of an installation."),
+    Command("simulate", "edl_workflows.cli.simulate", "Simulate how a scheduler would run a workload."),
+    Command("install", "edl_workflows.cli.install", "Print the manifests of an installation."),
     Command("crds", "edl_workflows.cli.crds", "The CustomResourceDefinitions of the job kinds.", group=True),
     Command(
         "argo", "edl_workflows.cli.argo", "The stages as steps of Argo Workflows.", group=True, extra="argo"
@@ -71,15 +70,16 @@ EXIT_CODES: Mapping[type[BaseException], int] = MappingProxyType(
         exceptions.EdlError: 1,
     }
 )
-"""What a shell sees. 0 is success, 1 any other failure, 2 also wrong usage, 130 Ctrl-C."""
+"""Exit codes of errors. In addition, 0 means success, 1 any other failure, 2 also wrong usage, and 130
+Ctrl-C."""
 
 
 app = typer.Typer(
     name="edl",
     cls=lazy_group(COMMANDS, [("agent", AGENT_HELP)]),
     help="Elastic deep-learning jobs on Kubernetes, as stages of pipelines.",
-    epilog="Exit codes: 0 done, 1 failure, 2 invalid input or usage, 3 not found, 4 conflict, 5 forbidden, "
-    "6 API not available, 7 the job failed, 8 time-out.",
+    epilog="Exit codes: 0 success, 1 failure, 2 invalid input or usage, 3 not found, 4 conflict, 5 "
+    "forbidden, 6 API not available, 7 the job failed, 8 timeout.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -107,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command line.
 
     Args:
-        arguments: what follows ``edl``.
+        arguments: the arguments after ``edl``.
 
     Returns:
         The exit code.
@@ -119,10 +119,10 @@ def run(arguments: Sequence[str]) -> int:
         return exit_code(error)
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("edl_workflows"):
-            raise  # a defect, not a missing extra
+            raise  # a bug, not a missing extra
         say(_missing_extra(arguments, error.name))
         return 1
-    except SystemExit as end:  # how typer ends, well or with wrong usage
+    except SystemExit as end:  # typer exits with this on success and on wrong usage
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     return 0
 
@@ -133,5 +133,5 @@ def _missing_extra(arguments: Sequence[str], module: str) -> str:
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code of an error: that of its nearest listed ancestor."""
+    """The exit code of an error: that of its nearest base class in `EXIT_CODES`."""
     return next((EXIT_CODES[kind] for kind in type(error).__mro__ if kind in EXIT_CODES), 1)

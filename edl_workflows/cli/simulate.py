@@ -1,4 +1,4 @@
-"""``edl simulate``: what a scheduler would have done with a workload."""
+"""``edl simulate``: simulates how a scheduler would run a workload."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,13 +24,13 @@ _WORKLOAD, _CLUSTER, _RESULTS = "Workload", "Cluster", "Results"
 _HOUR = 3600.0
 _DEFAULT_POLICY = "pollux"
 _OF_PADDLE = {"scenario", "save", "output"}
-"""All that PaddlePaddle EDL's experiment can be told."""
+"""The options that apply to PaddlePaddle EDL's experiment."""
 _OF_POLLUX = {"load", "number"}
 _OF_WORKLOAD = {"status"}
 
 
 class Scenario(StrEnum):
-    """Ready ones."""
+    """Predefined scenarios."""
 
     PADDLE = "paddle"
     PADDLE_MIXED = "paddle-mixed"
@@ -45,17 +45,17 @@ else:  # typer shows the members of an Enum as choices
 _Scenario = Annotated[
     Scenario | None,
     typer.Argument(
-        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same beside Nginx; pollux: the "
-        "evaluation of the Pollux paper, needs --data. Nothing: the jobs of --workload.",
+        help="paddle: PaddlePaddle EDL's experiment; paddle-mixed: the same with Nginx; pollux: the "
+        "evaluation of the Pollux paper, which needs --data. Without a scenario: the jobs of --workload.",
         show_default=False,
     ),
 ]
 _WorkloadFile = Annotated[
     Path | None,
     typer.Option(
-        help="CSV of jobs: name,time,application,num_replicas,batch_size as the Pollux artifact's (needs "
-        "--data), or a "
-        "cluster's trace with submit_time (or timestamp), num_gpus, duration and, if you like, job_id and "
+        help="CSV of jobs: name,time,application,num_replicas,batch_size as in the Pollux artifact (needs "
+        "--data), or a trace of a "
+        "cluster with submit_time (or timestamp), num_gpus, duration and optionally job_id and "
         "status.",
         show_default=False,
         rich_help_panel=_WORKLOAD,
@@ -64,7 +64,8 @@ _WorkloadFile = Annotated[
 _Data = Annotated[
     Path | None,
     typer.Option(
-        help="Folder with traces/ and workloads*/, as simulator/ of petuum/adaptdl's branch osdi21-artifact.",
+        help="Folder with traces/ and workloads*/, such as simulator/ in branch osdi21-artifact of "
+        "petuum/adaptdl.",
         show_default=False,
         rich_help_panel=_WORKLOAD,
     ),
@@ -72,39 +73,40 @@ _Data = Annotated[
 _Loads = Annotated[
     list[float] | None,
     typer.Option(
-        help="Relative load of scenario pollux: 0.5, 1, 1.5, 2; may be repeated.",
+        help="Relative load of scenario pollux: 0.5, 1, 1.5 or 2. May be repeated.",
         rich_help_panel=_WORKLOAD,
     ),
 ]
 _Numbers = Annotated[
     list[int] | None,
     typer.Option(
-        help="Workload of the load, 1 to 8; may be repeated; default all.", rich_help_panel=_WORKLOAD
+        help="Number of a workload, 1 to 8. May be repeated; by default all.", rich_help_panel=_WORKLOAD
     ),
 ]
 _Statuses = Annotated[
     list[str] | None,
     typer.Option(
-        help="Of a trace, only jobs that ended so, as Pass; may be repeated.", rich_help_panel=_WORKLOAD
+        help="Use only jobs of a trace with this status, such as Pass. May be repeated.",
+        rich_help_panel=_WORKLOAD,
     ),
 ]
 _Policies = Annotated[
     list[PolicyName] | None,
     typer.Option(
         metavar="NAME",
-        help=f"May be repeated; default {_DEFAULT_POLICY}. {policy_help(POLICIES)}",
+        help=f"Policy to simulate. May be repeated; default {_DEFAULT_POLICY}. {policy_help(POLICIES)}",
     ),
 ]
 _Seeds = Annotated[
     list[int] | None,
-    typer.Option(min=0, help="Of failures drawn by --node-failures; may be repeated; default 0."),
+    typer.Option(min=0, help="Random seed of the failures of --node-failures. May be repeated; default 0."),
 ]
 _Nodes = Annotated[int, typer.Option(min=1, max=100_000, rich_help_panel=_CLUSTER)]
 _GpusPerNode = Annotated[int, typer.Option(min=1, max=1_000, rich_help_panel=_CLUSTER)]
 _Interval = Annotated[float, typer.Option(help="Seconds between two decisions.", rich_help_panel=_CLUSTER)]
 _RestartPenalty = Annotated[
     float,
-    typer.Option(help="Seconds that a job stands still when its places change.", rich_help_panel=_CLUSTER),
+    typer.Option(help="Seconds that a job does not train after its nodes change.", rich_help_panel=_CLUSTER),
 ]
 _CheckpointInterval = Annotated[
     float, typer.Option(help="Seconds of training between checkpoints.", rich_help_panel=_CLUSTER)
@@ -112,20 +114,21 @@ _CheckpointInterval = Annotated[
 _NodeFailures = Annotated[
     str | None,
     typer.Option(
-        help="Mean hours between failures of a node, or a CSV with time,node,seconds: when, its number from "
-        "0, how long.",
+        help="Mean hours between failures of a node, or a CSV with time,node,seconds: the time of a "
+        "failure, the number of the node (from 0), and the duration.",
         show_default=False,
         rich_help_panel=_CLUSTER,
     ),
 ]
 _RepairTime = Annotated[
     float,
-    typer.Option(help="Seconds that a node is away after a failure by rate.", rich_help_panel=_CLUSTER),
+    typer.Option(help="Seconds until a node is back after a random failure.", rich_help_panel=_CLUSTER),
 ]
 _Services = Annotated[
     Path | None,
     typer.Option(
-        help="CSV of what other pods take: time,gpus or time,service,gpus; so many from then on.",
+        help="CSV with GPUs that services take from jobs: time,gpus or time,service,gpus, each from that "
+        "time on.",
         show_default=False,
         rich_help_panel=_CLUSTER,
     ),
@@ -133,8 +136,8 @@ _Services = Annotated[
 _ResultsFile = Annotated[
     Path | None,
     typer.Option(
-        help="File of results, a line each: what stands there is not run again, so that a long study can go "
-        "on.",
+        help="File for results, one line each. Runs whose result is in the file are skipped, so that a "
+        "long study can be continued.",
         show_default=False,
         rich_help_panel=_RESULTS,
     ),
@@ -142,7 +145,7 @@ _ResultsFile = Annotated[
 _Folder = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for results.json and pictures of what was run.",
+        help="Folder for results.json and pictures of the runs.",
         show_default=False,
         rich_help_panel=_RESULTS,
     ),
@@ -151,7 +154,7 @@ _Folder = Annotated[
 
 @dataclass(frozen=True)
 class _Source:
-    """Where workloads come from: a scenario, or a file."""
+    """The source of the workloads: a scenario or a file."""
 
     scenario: Scenario | None
     workload: Path | None
@@ -163,7 +166,7 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Disturbance:
-    """What takes nodes away."""
+    """Failures and services, which take nodes away from jobs."""
 
     failures: str | None
     repair_time: float
@@ -193,9 +196,9 @@ def simulate(
     save: _Folder = None,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Simulate a cluster: completion times, waiting and use of the GPUs under a policy.
+    """Simulate a cluster and print completion times, waiting times and the use of GPUs under each policy.
 
-    The same call has the same answer. Times are in seconds, simulated.
+    The same call gives the same result. Times are in simulated seconds.
     """
     from edl_workflows.simulator import evaluation
     from edl_workflows.simulator.cluster import SimulationSettings
@@ -229,10 +232,10 @@ def simulate(
 
 
 def _check(context: typer.Context, scenario: Scenario | None) -> None:
-    """Refuse options that the scenario does not have.
+    """Reject options that do not apply to the scenario.
 
     Raises:
-        InvalidError: there is one.
+        InvalidError: such an option was given.
     """
     fixed = scenario in (Scenario.PADDLE, Scenario.PADDLE_MIXED)
     what = f"scenario {scenario}" if scenario else "--workload"
@@ -241,11 +244,11 @@ def _check(context: typer.Context, scenario: Scenario | None) -> None:
         given = source is not None and source.name == "COMMANDLINE"
         fits = name in _OF_PADDLE if fixed else name not in (_OF_WORKLOAD if scenario else _OF_POLLUX)
         if given and not fits:
-            raise InvalidError(f"--{name.replace('_', '-')} means nothing for {what}; leave it out")
+            raise InvalidError(f"--{name.replace('_', '-')} does not apply to {what}; leave it out")
 
 
 def _workloads(source: _Source) -> "list[Workload]":
-    """What is to be run.
+    """The workloads to simulate.
 
     Raises:
         InvalidError: the options don't fit together, or a file can't be read.
@@ -255,9 +258,7 @@ def _workloads(source: _Source) -> "list[Workload]":
     from edl_workflows.simulator.workload import workload_of
 
     if (source.scenario is None) == (source.workload is None):
-        raise InvalidError(
-            "what shall run? Give a scenario (paddle, paddle-mixed, pollux) or --workload FILE"
-        )
+        raise InvalidError("no workload: give a scenario (paddle, paddle-mixed, pollux) or --workload FILE")
     if source.workload is None:
         return evaluation.read_evaluation(_needed(source.data), source.loads, source.numbers)
     path = source.workload
@@ -272,8 +273,8 @@ def _workloads(source: _Source) -> "list[Workload]":
 def _needed(data: Path | None) -> Path:
     if data is None:
         raise InvalidError(
-            "the applications' traces are needed: give --data, the folder simulator/ of petuum/adaptdl's "
-            "branch osdi21-artifact"
+            "the traces of the applications are required: give --data, the folder simulator/ in "
+            "branch osdi21-artifact of petuum/adaptdl"
         )
     return data
 
@@ -281,10 +282,10 @@ def _needed(data: Path | None) -> Path:
 def _disturbed(
     settings: "SimulationSettings", by: _Disturbance, workload: "Workload", seed: int
 ) -> "SimulationSettings":
-    """The cluster with what takes its nodes away.
+    """The settings with node failures and services added.
 
     Raises:
-        InvalidError: a file can't be read, or a number makes no sense.
+        InvalidError: a file can't be read, or a number is out of range.
     """
     from edl_workflows.simulator import capacity, readers
 
@@ -318,7 +319,7 @@ def _number(text: str) -> float | None:
 def _run(
     studies: "Sequence[Study]", path: Path | None
 ) -> "tuple[list[StudyResult], list[SimulationRun | None]]":
-    """The results, and the runs that were made for them."""
+    """Run the studies. Returns their results, and the runs; None for results that were in the file."""
     from edl_workflows.scaling.pollux.goodput_fit import FitCache
     from edl_workflows.simulator.store import ResultFile
     from edl_workflows.simulator.study import StudyResult
@@ -336,13 +337,13 @@ def _run(
         results.append(result)
         runs.append(run)
         if len(studies) > 1:
-            done = "was there" if run is None else f"mean {result.metrics.jct_mean:.0f} s"
+            done = "already in the file" if run is None else f"mean {result.metrics.jct_mean:.0f} s"
             say(f"{number} of {len(studies)}: {simulations.label(study)}: {done}")
     return results, runs
 
 
 def _paddle(scenario: Scenario, save: Path | None, output: OutputFormat) -> None:
-    """PaddlePaddle EDL's experiment, with autoscaling and without."""
+    """Run PaddlePaddle EDL's experiment with and without autoscaling."""
     from edl_workflows.simulator import paddle
 
     cases = paddle.SCENARIOS[scenario]

@@ -1,19 +1,20 @@
 """``edl scale|migrate-ps|checkpoint|autoscale|suspend|resume|wait``: the commands of stages.
 
-Every command but `scale` and `migrate_ps`, whose arguments are shorter than their requests, is made from the
-description of its stage: `stage_command`.
+`stage_command` creates most commands from the description of their stage. `scale` and `migrate_ps` are
+written by hand, because their arguments are shorter than their requests.
 """
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from annotated_types import Ge
 
 from edl_workflows.cli.completion import complete_job, complete_kind, complete_role
 from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
-from edl_workflows.cli.options import Context, Kubeconfig, Namespace, Output, OutputFormat, connect
+from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.stages.catalog import STAGES
 from edl_workflows.stages.description import RequestField, StageSpec
@@ -23,51 +24,60 @@ from edl_workflows.stages.scale import SCALE
 app = typer.Typer(no_args_is_help=True)
 
 _COMPLETIONS = {"name": complete_job, "kind": complete_kind}
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+@dataclass(frozen=True)
+class StageFlags(ClusterFlags):
+    """Options of all commands that run a stage."""
+
+    wait: Wait = True
+    timeout: Timeout = None
+    output: Output = OutputFormat.TABLE
+
+
 _SHARED = {
-    "wait": (Wait, True),
-    "timeout": (Timeout, None),
-    "kubeconfig": (Kubeconfig, None),
-    "context": (Context, None),
-    "namespace": (Namespace, None),
-    "output": (Output, OutputFormat.TABLE),
+    field.name: _parameter(
+        field.name, get_type_hints(StageFlags, include_extras=True)[field.name], field.default
+    )
+    for field in fields(StageFlags)
 }
-"""Options of all these commands, with their defaults."""
 _LEFT_OUT = {"optional": (), "always": ("wait",), "never": ("wait", "timeout")}
 
 
 def stage_command(stage: StageSpec[Any]) -> Callable[..., None]:
-    """The function behind a stage's command, with the signature from which typer makes arguments and
-    options."""
+    """Create the function of a stage's command. Typer derives arguments and options from its signature."""
     offered = [one for one in stage.fields() if one.argument.cli is not None]
     shared = [name for name in _SHARED if name not in _LEFT_OUT[stage.waits]]
 
     def command(**given: Any) -> None:
         values = {one.name: given[_identifier(one)] for one in offered}
-        execute(stage, values, **{name: given[name] for name in shared})
+        execute(stage, values, StageFlags(**{name: given[name] for name in shared}))
 
     parameters = [_parameter(_identifier(one), _annotation(one), _default(one)) for one in offered]
-    parameters += [_parameter(name, *_SHARED[name]) for name in shared]
+    parameters += [_SHARED[name] for name in shared]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     command.__doc__ = stage.summary
     return command
 
 
-def execute(stage: StageSpec[Any], values: dict[str, Any], **options: Any) -> None:
+def execute(stage: StageSpec[Any], values: dict[str, Any], flags: StageFlags) -> None:
     """Run a stage and print its outputs.
 
     Args:
         stage: the stage.
-        values: fields of its request; None for the default of a field.
-        options: values of the options in `_SHARED`.
+        values: fields of its request; None means the default of a field.
+        flags: the options of the command.
 
     Raises:
-        EdlError: why the stage failed.
+        EdlError: the stage failed.
     """
     request = stage.request.of({name: value for name, value in values.items() if value is not None})
-    cluster = connect(options["kubeconfig"], options["context"], options["namespace"])
-    wait, timeout = options.get("wait", True), options.get("timeout")
-    show(run(cluster, stage, request, wait=wait, timeout=timeout), options["output"])
+    show(run(flags.connect(), stage, request, wait=flags.wait, timeout=flags.timeout), flags.output)
 
 
 def _identifier(field: RequestField) -> str:
@@ -98,16 +108,12 @@ def _default(field: RequestField) -> Any:
     return None if field.shape == "list" else field.default
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
 for _stage in STAGES:
-    if _stage not in (SCALE, MIGRATE_PS):  # which follow
+    if _stage not in (SCALE, MIGRATE_PS):  # written by hand below
         app.command(_stage.name)(stage_command(_stage))
 
-Cpu = Annotated[str | None, typer.Option(help="CPU of new nodes, as 500m or 2.", show_default=False)]
-Memory = Annotated[str | None, typer.Option(help="Memory of new nodes, as 4Gi.", show_default=False)]
+Cpu = Annotated[str | None, typer.Option(help="CPU of new nodes, such as 500m or 2.", show_default=False)]
+Memory = Annotated[str | None, typer.Option(help="Memory of new nodes, such as 4Gi.", show_default=False)]
 
 
 def _size(cpu: str | None, memory: str | None) -> dict[str, str]:
@@ -115,62 +121,58 @@ def _size(cpu: str | None, memory: str | None) -> dict[str, str]:
 
 
 @app.command(SCALE.name, help=SCALE.summary)
+@expand_options
 def scale(
     name: Name,
     replicas: Annotated[
         list[str],
         typer.Argument(
-            help="Wanted counts by role, as worker=3 ps=2.", show_default=False, autocompletion=complete_role
+            help="Wanted number of nodes by role, such as worker=3 ps=2.",
+            show_default=False,
+            autocompletion=complete_role,
         ),
     ],
     cpu: Cpu = None,
     memory: Memory = None,
     kind: Kind = JOB,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    output: Output = OutputFormat.TABLE,
+    *,
+    flags: StageFlags,
 ) -> None:
-    """Counts as ``worker=3`` make up the request's map; they share one size."""
+    """Counts such as ``worker=3`` make up the map of the request. All new nodes get the same size."""
     size = _size(cpu, memory)
     wanted = {role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)}
     values = {"job": name, "kind": kind, "replicas": wanted}
-    cluster_options: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
-    execute(SCALE, values, wait=wait, timeout=timeout, output=output, **cluster_options)
+    execute(SCALE, values, flags)
 
 
 def _parse_count(text: str) -> tuple[str, int]:
     role, _, count = text.partition("=")
     if not count.isdecimal():
-        raise InvalidError(f"{text!r}: give a role and a count, as worker=3")
+        raise InvalidError(f"{text!r}: give a role and a number, such as worker=3")
     return role, int(count)
 
 
 @app.command(MIGRATE_PS.name, help=MIGRATE_PS.summary)
+@expand_options
 def migrate_ps(
     name: Name,
     rank: Annotated[
         list[int] | None,
-        typer.Option(help="Rank of a server to replace by one of --cpu and --memory; repeatable."),
+        typer.Option(
+            help="Rank of a parameter server to replace by one with --cpu and --memory. May be repeated."
+        ),
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(help="Wanted number of servers.", min=1, show_default=False)
+        int | None, typer.Option(help="Wanted number of parameter servers.", min=1, show_default=False)
     ] = None,
     cpu: Cpu = None,
     memory: Memory = None,
     kind: Kind = JOB,
-    wait: Wait = True,
-    timeout: Timeout = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    namespace: Namespace = None,
-    output: Output = OutputFormat.TABLE,
+    *,
+    flags: StageFlags,
 ) -> None:
-    """The ranks to replace and the added servers share one size."""
+    """Replaced and added parameter servers get the same size."""
     size = _size(cpu, memory)
     migrate = dict.fromkeys(rank or (), size)
     values = {"job": name, "kind": kind, "replicas": replicas, "resource": size, "migrate": migrate}
-    cluster_options: dict[str, Any] = {"kubeconfig": kubeconfig, "context": context, "namespace": namespace}
-    execute(MIGRATE_PS, values, wait=wait, timeout=timeout, output=output, **cluster_options)
+    execute(MIGRATE_PS, values, flags)

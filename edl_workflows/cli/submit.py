@@ -1,4 +1,4 @@
-"""``edl submit``: create jobs from their manifests, or see what would be created."""
+"""``edl submit``: creates jobs from manifests, or shows what would be created."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True)
 
 
 class DryRun(StrEnum):
-    """Who checks a job that is not to be created."""
+    """Where a job is checked that is not created."""
 
     NONE = "none"
     CLIENT = "client"
@@ -37,23 +37,24 @@ def submit(
     manifests: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="YAML or JSON files with jobs, or folders of such; - for standard input.",
+            help="YAML or JSON files with jobs, folders with such files, or - for standard input.",
             allow_dash=True,
             show_default=False,
         ),
     ] = None,
     filename: Annotated[
         list[Path] | None,
-        typer.Option("--filename", "-f", help="The same, as kubectl has it; repeatable.", allow_dash=True),
+        typer.Option(
+            "--filename", "-f", help="The same as an option, as in kubectl. May be repeated.", allow_dash=True
+        ),
     ] = None,
-    recursive: Annotated[
-        bool, typer.Option("--recursive", "-R", help="Folders within folders, too.")
-    ] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Also read subfolders.")] = False,
     dry_run: Annotated[
         DryRun,
         typer.Option(
-            help="Create nothing. client: check the manifests here, without a cluster; server: let the API "
-            "server check them, too. Print what would be created; all of it with -o yaml or -o json."
+            help="Create nothing. client: check the manifests locally, without a cluster; server: let the "
+            "API server check them too. Prints what would be created; use -o yaml or -o json for "
+            "complete manifests."
         ),
     ] = DryRun.NONE,
     wait: Wait = False,
@@ -62,40 +63,46 @@ def submit(
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Create jobs from their manifests; with --wait, until they have succeeded. All are checked before the
-    first is created."""
+    """Create jobs from manifests. All manifests are checked before the first job is created. With --wait,
+    wait until the jobs have succeeded."""
     from edl_workflows.stages.submit import SubmitRequest, complete_manifest
 
     paths = [*(manifests or ()), *(filename or ())]
     if not paths:
-        raise InvalidError("which jobs? Give a manifest's file, a folder, or - for standard input")
+        raise InvalidError("no manifests: give a file, a folder, or - for standard input")
     if wait and dry_run is not DryRun.NONE:
-        raise InvalidError(
-            "--wait: a dry run creates nothing that could be waited for; leave one of them out"
-        )
+        raise InvalidError("--wait: a dry run creates no jobs to wait for; leave out --wait or --dry-run")
     documents = read_manifests(paths, recursive=recursive)
     requests = [SubmitRequest(manifest=document, namespace=target.namespace or "") for document in documents]
-    if dry_run is DryRun.CLIENT:
-        where = target.namespace or _context_namespace(target)
-        _show_manifests(
-            [complete_manifest(request, identity(), where) for request in requests], output, dry_run
-        )
+    if dry_run is not DryRun.NONE:
+        _show_manifests(_check_jobs(requests, target, dry_run), output, dry_run)
         return
     cluster = target.connect()
     jobs = [(request, identity()) for request in requests]
-    checked = [complete_manifest(request, who, cluster.namespace) for request, who in jobs]
-    if dry_run is DryRun.SERVER:
-        from edl_workflows.kube import client
-
-        answers = [client.create(cluster, manifest, dry_run=True) for manifest in checked]
-        _show_manifests(answers, output, dry_run)
-        return
+    for request, who in jobs:
+        complete_manifest(request, who, cluster.namespace)  # raises before anything is created
     found, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
     _show_outputs(found, output)
     for refusal in errors[1:]:
         say(f"edl: {refusal}")
     if errors:
         raise errors[0]
+
+
+def _check_jobs(
+    requests: "Sequence[SubmitRequest]", target: ClusterFlags, dry_run: DryRun
+) -> list[dict[str, Any]]:
+    """Check jobs without creating them. Returns the manifests that would be created."""
+    from edl_workflows.stages.submit import complete_manifest
+
+    if dry_run is DryRun.CLIENT:
+        where = target.namespace or _context_namespace(target)
+        return [complete_manifest(request, identity(), where) for request in requests]
+    from edl_workflows.kube import client
+
+    cluster = target.connect()
+    complete = [complete_manifest(request, identity(), cluster.namespace) for request in requests]
+    return [client.create(cluster, manifest, dry_run=True) for manifest in complete]
 
 
 def _context_namespace(target: ClusterFlags) -> str:
@@ -113,7 +120,7 @@ def _submit_all(
     wait: bool,
     timeout: float | None,
 ) -> "tuple[list[Outputs], list[EdlError]]":
-    """Create each job, then wait for each; what became of them, and what was refused or failed."""
+    """Create all jobs, then check or wait for each. Returns the outputs of jobs, and the errors."""
     from edl_workflows.kube.connect import ClusterSource
     from edl_workflows.stages import driver
     from edl_workflows.stages.goals import Failed
@@ -157,7 +164,7 @@ def _show_outputs(found: "Sequence[Outputs]", output: OutputFormat) -> None:
 
 
 def _show_manifests(found: Sequence[dict[str, Any]], output: OutputFormat, dry_run: DryRun) -> None:
-    """What would be created."""
+    """Print the manifests of jobs that would be created."""
     rows = [
         (one["metadata"]["namespace"], one["metadata"]["name"], one["kind"], f"valid ({dry_run} dry run)")
         for one in found

@@ -1,4 +1,4 @@
-"""``edl timeline``: what happened to a job over time, as a picture."""
+"""``edl timeline``: shows the history of a job."""
 
 import time
 from collections.abc import Sequence
@@ -26,14 +26,16 @@ def timeline(
     name: Name,
     picture: Annotated[
         Path | None,
-        typer.Option(help="Write a picture, .png or .svg, instead of printing.", show_default=False),
+        typer.Option(
+            help="Write a picture to this .png or .svg file instead of printing.", show_default=False
+        ),
     ] = None,
     *,
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show an ElasticJob's life: nodes, speed, data, restarts and the steps of its plans, as its master
-    recorded them."""
+    """Show the history of an ElasticJob as its master recorded it: nodes, speed, data, restarts and steps of
+    plans."""
     from edl_workflows import timeline as timelines
     from edl_workflows.cli.description import plans_of
     from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -43,11 +45,14 @@ def timeline(
     job, _ = ElasticJob.read_stored(client.get(cluster, resources.ELASTIC_JOBS, name))
     line = timelines.of_job(job, plans_of(cluster, name), time.time())
     if not line.samples:
-        raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes one once nodes run")
+        raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes it when nodes run")
     if picture is None:
         emit(output, line.to_json(), Table(COLUMNS, rows(line)))
         if output is OutputFormat.TABLE and line.goodput is not None:
-            say(f"goodput {line.goodput:.0%}: the share of its time in which the job made steps that last")
+            say(
+                f"goodput {line.goodput:.0%}: the fraction of time that the job spent on steps that were "
+                "not lost"
+            )
         return
     try:
         timelines.draw(line, picture)
@@ -59,8 +64,8 @@ def timeline(
 
 
 def rows(line: "Timeline") -> list[Sequence[object]]:
-    """All that is known of a job in order of time: a row for each point of its history, each restart and each
-    step of a plan."""
+    """Rows in chronological order, one for each point of a job's history, each restart and each step of a
+    plan."""
     began = line.samples[0].time
     found: list[tuple[float, Sequence[object]]] = [
         (s.time, (s.step, f"{s.speed:.1f}", s.records, _nodes(s.replicas), "")) for s in line.samples

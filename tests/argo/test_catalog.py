@@ -82,7 +82,7 @@ def test_build_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["argo", "build", "elastic"]) == 2
     assert "there is no template 'elastic'; there are access, edl-stages" in capsys.readouterr().err
     assert main(["argo", "build", "-p", "spec"]) == 2
-    assert "give a parameter as name=value" in capsys.readouterr().err
+    assert "write a parameter as name=value" in capsys.readouterr().err
     assert main(["argo", "build", "-p", f"spec=@{tmp_path / 'absent'}"]) == 2
     assert main(["argo", "build", "-o", str(tmp_path / "no" / "where")]) == 2
     capsys.readouterr()

@@ -361,7 +361,7 @@ COMMANDS: dict[str, tuple[list[str], int, str]] = {
         ["scale", FINISHED, "worker=2"], 2, f"ElasticJob default/{FINISHED} has ended in phase Succeeded",
     ),
     "unknown role": (["scale", FOREIGN, "ps=2"], 2, "the job has no such role; it has worker"),
-    "no count": (["scale", FOREIGN, "worker"], 2, "'worker': give a role and a count, as worker=3"),
+    "no count": (["scale", FOREIGN, "worker"], 2, "'worker': give a role and a number, such as worker=3"),
     "no such job": (["suspend", "nobody"], 3, "nobody"),
     "no such node": (["logs", FOREIGN, "worker-7"], 3, FOREIGN),
     "path as a name": (["get", "../../secrets/x"], 3, "../../secrets/x"),

@@ -1,4 +1,4 @@
-"""`edl argo lint`: which files are read, what is printed, and the exit code."""
+"""`edl argo lint`: which files are read, the output, and the exit code."""
 
 import io
 import json
@@ -24,7 +24,7 @@ WARNED = GOOD.replace("container: {image: busybox}", "plugin: {edl: {stage: wait
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A good file, one with an error, one with a warning, and one that is no manifest."""
+    """A correct file, one with an error, one with a warning, and one that is not a manifest."""
     (tmp_path / "inner").mkdir()
     for name, text in (
         ("good.yaml", GOOD),
@@ -37,13 +37,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_good_files_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And the last line says so."""
+    """The last line says that nothing is wrong."""
     assert main(["argo", "lint", str(folder / "good.yaml")]) == 0
     assert capsys.readouterr().out == "nothing wrong in 1 file\n"
 
 
 def test_a_folder_is_read_with_all_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors exit 2; each finding has file, line, rule, place, what and what to do."""
+    """Errors exit with 2. Each finding has file, line, rule, path, problem and advice."""
     assert main(["argo", "lint", str(folder)]) == 2
     printed = capsys.readouterr().out
     assert (
@@ -54,7 +54,7 @@ def test_a_folder_is_read_with_all_below(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_warnings_exit_0_unless_strict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pipeline may ask for more."""
+    """Pipelines can be stricter with --strict."""
     file = str(folder / "warned.yaml")
 
     assert main(["argo", "lint", file]) == 0
@@ -64,7 +64,7 @@ def test_warnings_exit_0_unless_strict(folder: Path, capsys: pytest.CaptureFixtu
 
 
 def test_stdin_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs."""
+    """Programs can use standard input and JSON."""
     monkeypatch.setattr("sys.stdin", io.StringIO(BROKEN))
 
     assert main(["argo", "lint", "-", "-o", "json"]) == 2
@@ -75,7 +75,7 @@ def test_stdin_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_a_long_line_is_not_wrapped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Output is for grep too."""
+    """So that grep finds everything in the output."""
     file = tmp_path / "long.yaml"
     file.write_text(BROKEN.replace("entrypoint: man", f"entrypoint: {'m' * 300}"))
 
@@ -86,16 +86,20 @@ def test_a_long_line_is_not_wrapped(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["/no/such/file"], 3, "there is no such file"),
+        (["/no/such/file"], 3, "no such file"),
         (["{}/empty"], 3, "no .yaml, .yml, .json files in this folder"),
         (["{}/binary.yaml"], 2, "can't be read as UTF-8 text"),
-        (["{}/good.yaml", "--ignore", "nonsense"], 2, "there is no rule 'nonsense'; rules are absent-key,"),
+        (
+            ["{}/good.yaml", "--ignore", "nonsense"],
+            2,
+            "there is no rule 'nonsense'; the rules are absent-key,",
+        ),
     ],
 )
 def test_wrong_usage_says_what_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
 ) -> None:
-    """Nothing is checked silently less than asked."""
+    """The command never silently checks less than was requested."""
     (folder / "empty").mkdir()
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
 

@@ -58,7 +58,7 @@ def nowhere(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("- spec: {}\n", "is a map with metadata and spec"),
+        ("- spec: {}\n", "must be a map with metadata and spec"),
         ("spec: {containers: [{image: a}]}\n", "spec.containers.0.name: required field is missing"),
         ("spec: [\n", "not valid YAML"),
     ],

@@ -1,4 +1,4 @@
-"""``edl convert``: which manifests become what."""
+"""``edl convert``: the possible conversions."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ spec: {tfReplicaSpecs: {Worker: {template: {spec: {containers: [{name: tensorflo
 
 
 def test_a_training_job_becomes_an_elastic_job(capsys: pytest.CaptureFixture[str]) -> None:
-    """The new manifest goes to stdout, what it can't say to stderr."""
+    """The new manifest is printed to stdout, and the fields that it can't express to stderr."""
     assert run(["convert", str(EXAMPLES / "design-document.yaml")]) == 0
     printed = capsys.readouterr()
     manifest = yaml.safe_load(printed.out)
@@ -28,7 +28,7 @@ def test_a_training_job_becomes_an_elastic_job(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("to", ["ElasticJob", "kubeflow.org/v1", "kubeflow.org/v1alpha2"])
 def test_a_tf_job_becomes(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another version of itself, or an ElasticJob."""
+    """Another version of the TFJob, or an ElasticJob."""
     file = tmp_path / "job.yaml"
     file.write_text(TF_JOB)
     assert run(["convert", str(file), "--to", to]) == 0
@@ -37,10 +37,10 @@ def test_a_tf_job_becomes(to: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_can_not_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A kind without a way, and a way that a kind does not have, are wrong input that says what there is."""
+    """Kinds and conversions that do not exist are invalid input; the message names those that do."""
     file = tmp_path / "job.yaml"
     file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
     assert run(["convert", str(file)]) == 2
     assert "a Pod can't be converted; TFJob, PyTorchJob, TrainingJob can" in capsys.readouterr().err
     assert run(["convert", str(EXAMPLES / "design-document.yaml"), "--to", "kubeflow.org/v1"]) == 2
-    assert "a TrainingJob can become ElasticJob, not kubeflow.org/v1" in capsys.readouterr().err
+    assert "a TrainingJob can be converted to ElasticJob, not to kubeflow.org/v1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`edl crds`: what is printed is what the package ships."""
+"""`edl crds` prints the definitions in the package."""
 
 import pytest
 import yaml
@@ -8,7 +8,7 @@ from edl_workflows.jobs.kinds import KINDS
 
 
 def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> None:
-    """The output is a YAML stream that `kubectl apply` takes."""
+    """The output is a YAML stream for `kubectl apply`."""
     assert main(["crds", "print"]) == 0
     printed = list(yaml.safe_load_all(capsys.readouterr().out))
 
@@ -17,7 +17,7 @@ def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_print_of_an_unknown_definition_names_the_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """A misspelt name is wrong input, and the answer says what there is."""
+    """A misspelt name is invalid input, and the message names the definitions."""
     assert main(["crds", "print", "elasticjob"]) == 2
     known = ", ".join(sorted(row.source.api.plural for row in KINDS))
-    assert f"there is no definition 'elasticjob'; there are {known}" in capsys.readouterr().err
+    assert f"there is no definition 'elasticjob'; the definitions are {known}" in capsys.readouterr().err

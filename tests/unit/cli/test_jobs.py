@@ -1,5 +1,5 @@
-"""The commands about jobs, against a real API server with a pretending controller: what they do, print and
-exit with."""
+"""The commands about jobs, against a real API server with a simulated controller: effects, output and exit
+codes."""
 
 import json
 import re
@@ -31,7 +31,7 @@ Edl = Callable[..., tuple[int, str, str]]
 def edl(
     server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> Edl:
-    """Runs `edl` in the test's namespace: exit code, stdout, stderr."""
+    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
@@ -44,7 +44,7 @@ def edl(
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    """A job's manifest in a file."""
+    """A file with the manifest of a job."""
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(elastic_job("mnist")))
     return path
@@ -62,7 +62,7 @@ def _plans(cluster: Cluster) -> list[ScalePlan]:
 
 
 def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster) -> None:
-    """Submit, wait, get, describe, delete: each succeeds and says what a person wants to know."""
+    """Submit, wait, get, describe and delete succeed and print what a user needs."""
     code, out, err = edl("submit", str(manifest), "-o", "json")
     assert (code, _data(out)["name"]) == (0, "mnist"), err
     code, out, err = edl("wait", "mnist", "--for", "Running", "--timeout", "20")
@@ -98,7 +98,7 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
 def test_changes_are_plans(
     edl: Edl, manifest: Path, cluster: Cluster, arguments: list[str], spec: dict[str, Any]
 ) -> None:
-    """A change of a running job is a manual ScalePlan that says just that, and the command waits for its
+    """A change of a running job is a manual ScalePlan with exactly this change, and the command waits for its
     success."""
     edl("submit", str(manifest))
     edl("wait", "mnist", "--for", "Running", "--timeout", "20")
@@ -112,7 +112,7 @@ def test_changes_are_plans(
 
 
 def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
-    """Suspend waits until the job is suspended, resume until it runs."""
+    """`suspend` waits until the job is suspended, `resume` until it runs."""
     edl("submit", str(manifest))
     edl("wait", "mnist", "--for", "Running", "--timeout", "20")
     code, out, err = edl("suspend", "mnist", "--timeout", "20", "-o", "json")
@@ -141,7 +141,7 @@ def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
     ],
 )
 def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: int, says: str) -> None:
-    """What can't be done ends with the documented code and one line that names the object."""
+    """An error gives the documented exit code and one line that names the object."""
     found, out, err = edl(*arguments)
 
     last = err.strip().splitlines()[-1]
@@ -151,7 +151,7 @@ def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: in
 
 
 def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
-    """The node's own container is asked, and not the user which one is meant."""
+    """The log of the node's own container is printed; the user does not have to name the container."""
     labels = {names.JOB_LABEL: "mnist", names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "0"}
     containers = [{"name": name, "image": "train:1"} for name in ("main", "sidecar")]
     pod = {"metadata": {"name": "w", "labels": labels}, "spec": {"containers": containers}}
@@ -163,7 +163,7 @@ def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
 
 
 def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
-    """Waiting for a job that fails ends at once with the job's code."""
+    """Waiting for a job that fails ends at once with the exit code for failed jobs."""
     edl("submit", str(manifest))
     stand_in.end("mnist", "Failed")
     code, _, err = edl("wait", "mnist", "--timeout", "30")
@@ -172,7 +172,7 @@ def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn
 
 
 def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
-    """Submitting under a name that is taken is a conflict and changes nothing."""
+    """Submitting a job under a name that is taken is a conflict and changes nothing."""
     edl("submit", str(manifest))
     code, _, err = edl("submit", str(manifest))
 
@@ -181,7 +181,7 @@ def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
 
 
 def tf_job(name: str, gang: int = 1) -> dict[str, Any]:
-    """A TFJob of one worker; a larger gang makes it invalid, which the API server does not see."""
+    """A TFJob with one worker. A larger gang makes it invalid, which the API server does not detect."""
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
     return {
         "apiVersion": "kubeflow.org/v1",
@@ -195,7 +195,7 @@ def tf_job(name: str, gang: int = 1) -> dict[str, Any]:
 
 
 def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
-    """Without --kind; one that is invalid is shown so, and hides no other."""
+    """Without --kind. An invalid job is shown as invalid and does not hide others."""
     client.create(cluster, elastic_job("mnist"))
     client.create(cluster, tf_job("old"))
     client.create(cluster, tf_job("wrong", gang=2))
@@ -222,7 +222,7 @@ def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
 
 
 def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
-    """Since the job was created: a job that waits has one, and that of a finished one goes on."""
+    """The time since the job was created, for waiting and finished jobs too."""
     client.create(cluster, tf_job("old"))
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-03T00:00:00Z"}
     client.patch_status(cluster, TF_JOBS, "old", {"phase": "Succeeded", **times})
@@ -247,7 +247,7 @@ def test_a_shell_completes_what_is_there(
     edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str,
     offered: list[str]
 ) -> None:  # fmt: skip
-    """Names of jobs, their roles and nodes, and kinds."""
+    """Completion of kinds, and of names, roles and nodes of jobs."""
     client.create(cluster, elastic_job("mnist"))
     client.create(cluster, tf_job("old"))
     create_ps_pod(cluster, "mnist", node_id=0, rank=0)
@@ -268,7 +268,7 @@ def test_a_shell_completes_what_is_there(
 def test_a_completion_without_a_cluster_is_empty(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It says nothing, least of all an error amid a line that somebody types."""
+    """It prints nothing, in particular no error into the user's command line."""
     monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"edl get --kubeconfig {tmp_path}/none m")
     monkeypatch.setenv("COMP_CWORD", "4")
@@ -280,7 +280,7 @@ def test_a_completion_without_a_cluster_is_empty(
 
 
 def test_several_jobs_from_files_folders_and_lists(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
-    """Documents of a file, files of a folder and items of a List are all submitted, as kubectl would."""
+    """Documents of a file, files of a folder and items of a List are all submitted, as by kubectl."""
     both = yaml.safe_dump_all([elastic_job("first"), None, elastic_job("second")])
     (tmp_path / "both.yaml").write_text(both)
     folder = tmp_path / "jobs"
@@ -306,7 +306,7 @@ def test_several_jobs_from_files_folders_and_lists(edl: Edl, cluster: Cluster, t
 
 
 def test_nothing_is_created_if_one_is_wrong(edl: Edl, cluster: Cluster, tmp_path: Path) -> None:
-    """All are checked before the first is created."""
+    """All manifests are checked before the first job is created."""
     wrong = elastic_job("second")
     wrong["spec"]["replicaSpec"] = {}
     path = tmp_path / "jobs.yaml"
@@ -322,7 +322,7 @@ def test_nothing_is_created_if_one_is_wrong(edl: Edl, cluster: Cluster, tmp_path
 def test_one_name_that_is_taken_keeps_no_other_from_being_created(
     edl: Edl, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The command ends with the conflict's code, and says which job it was."""
+    """The command exits with the code for conflicts and names the job."""
     client.create(cluster, elastic_job("first"))
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([elastic_job("first"), elastic_job("second")]))
@@ -337,8 +337,8 @@ def test_one_name_that_is_taken_keeps_no_other_from_being_created(
 def test_what_was_created_is_named_whatever_fails_afterwards(
     edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses to tell of the first job: its generated name is known nevertheless, and so is the
-    second's."""
+    """If the server does not return the state of the first job, its generated name is printed nevertheless,
+    and so is the second one."""
     nameless = elastic_job("")
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([nameless, nameless]))
@@ -366,7 +366,7 @@ def test_what_was_created_is_named_whatever_fails_afterwards(
 def test_what_is_checked_is_what_is_created(
     edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A generated name included."""
+    """This includes generated names."""
     nameless = elastic_job("")
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(nameless))
@@ -387,7 +387,7 @@ def test_what_is_checked_is_what_is_created(
 
 @pytest.mark.parametrize("who", ["client", "server"])
 def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, who: str) -> None:
-    """It says what would be created, and all of it where asked; what is wrong fails it."""
+    """It prints what would be created, with -o yaml completely; errors make it fail."""
     code, out, err = edl("submit", str(manifest), "--dry-run", who, "-o", "json")
     assert code == 0, err
     made = _data(out)
@@ -405,7 +405,7 @@ def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, w
 
 
 def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manifest: Path) -> None:
-    """A name that is taken, a quota, an admission policy."""
+    """Names that are taken, quotas and admission policies."""
     client.create(cluster, elastic_job("mnist"))
 
     assert edl("submit", str(manifest), "--dry-run", "client")[0] == 0
@@ -415,7 +415,7 @@ def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manife
 def test_a_client_s_dry_run_needs_no_cluster(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To check manifests where there is none, as in a repository's tests."""
+    """So that the tests of a repository can check manifests."""
     assert run(["submit", str(manifest), "--dry-run", "client", "--kubeconfig", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["default", "mnist", "ElasticJob"]
 
@@ -423,7 +423,7 @@ def test_a_client_s_dry_run_needs_no_cluster(
 @pytest.mark.parametrize(
     ("files", "arguments", "says"),
     [
-        ({}, [], "which jobs?"),
+        ({}, [], "no manifests: give"),
         ({"a.yaml": ""}, ["a.yaml"], "contains no object"),
         ({"a.yaml": "a: 1\n---\n- 2"}, ["a.yaml"], "a.yaml, document 2"),
         ({"a.txt": "x"}, ["."], "no file that ends in"),
@@ -431,7 +431,7 @@ def test_a_client_s_dry_run_needs_no_cluster(
         (
             {"a.yaml": "kind: ElasticJob"},
             ["a.yaml", "--wait", "--dry-run", "server"],
-            "leave one of them out",
+            "leave out --wait or --dry-run",
         ),
     ],
 )
@@ -439,7 +439,7 @@ def test_what_is_no_job_is_refused(
     edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str],
     says: str
 ) -> None:  # fmt: skip
-    """With the file, and the document in it."""
+    """The message names the file and the document in it."""
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)

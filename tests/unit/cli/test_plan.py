@@ -1,4 +1,4 @@
-"""``edl plan``: what people and programs are told of a job's plan."""
+"""``edl plan``: what people and programs learn about a job's plan."""
 
 import datetime as dt
 import json
@@ -33,7 +33,7 @@ PLANNED = {
 
 @pytest.fixture
 def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Edl:
-    """Runs `edl` in the test's namespace: exit code, stdout, stderr."""
+    """Runs `edl` in the test's namespace. Returns exit code, stdout and stderr."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         where = ["--kubeconfig", str(server.kubeconfig), "--namespace", cluster.namespace]
@@ -45,7 +45,7 @@ def edl(server: ApiServerProcess, cluster: Cluster, capsys: pytest.CaptureFixtur
 
 
 def job(annotation: str = "", **status: Any) -> dict[str, Any]:
-    """A job whose master has planned."""
+    """A job whose master has made a plan."""
     manifest = elastic_job("mnist") | {"status": {"autoscaling": PLANNED, **status}}
     if annotation:
         manifest["metadata"]["annotations"][autoscaling.ANNOTATION] = annotation
@@ -53,7 +53,7 @@ def job(annotation: str = "", **status: Any) -> dict[str, Any]:
 
 
 def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
-    """Each role with what it has and what it would have, and each node that would be replaced."""
+    """Each role with its present and planned nodes, and each node that would be replaced."""
     client.create(cluster, elastic_job("mnist"))
     client.patch_status(
         cluster,
@@ -88,10 +88,10 @@ def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("annotation", "applied"),
     [
-        ("", "no: the annotation elastic.iml.github.io/autoscale is not there; `edl autoscale mnist` lets"),
+        ("", "no: the annotation elastic.iml.github.io/autoscale is missing; `edl autoscale mnist` allows"),
         (
             "false",
-            'no: the annotation elastic.iml.github.io/autoscale says "false"; `edl autoscale mnist` lets',
+            'no: the annotation elastic.iml.github.io/autoscale is "false"; `edl autoscale mnist` allows',
         ),
         ("true", "yes, by the job's master"),
         ("2-8", "yes, by the job's master, with 2 to 8 workers"),
@@ -99,7 +99,7 @@ def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
     ],
 )
 def test_whether_a_plan_is_applied(annotation: str, applied: str) -> None:
-    """As the job's annotation says, and how to say otherwise."""
+    """As the job's annotation says, and how to change that."""
     lines = list(explanation(ElasticJob.parse(job(annotation)), NOW))
 
     assert lines[0] == "Planned:     by the local optimizer in stage job_stage_running, for 2m"
@@ -107,7 +107,7 @@ def test_whether_a_plan_is_applied(annotation: str, applied: str) -> None:
 
 
 def test_what_a_plan_rests_on() -> None:
-    """Limits, roles that no plan changes, and how fast the job trained with which nodes."""
+    """Limits, roles that no plan changes, and the speed of the job with different numbers of nodes."""
     manifest = job(
         progress={"step": 700, "speed": 4.5},
         history=[point(0, 0, worker=1), point(100, 200, worker=1), point(110, 210, worker=2),
@@ -128,7 +128,7 @@ def test_what_a_plan_rests_on() -> None:
 
 
 def point(second: int, step: int, **nodes: int) -> dict[str, Any]:
-    """Of a job's history."""
+    """A point of a job's history."""
     return {"time": (NOW + dt.timedelta(seconds=second)).isoformat(), "step": step, "nodes": nodes}
 
 
@@ -138,7 +138,7 @@ def point(second: int, step: int, **nodes: int) -> dict[str, Any]:
     ids=["none", "one", "no time between", "clock set back"],
 )
 def test_a_history_that_tells_no_speed(points: list[dict[str, Any]]) -> None:
-    """Nothing is divided by nothing."""
+    """There is no division by zero."""
     assert speeds([HistoryPoint.model_validate(one) for one in points]) == []
 
 

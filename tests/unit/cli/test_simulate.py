@@ -1,4 +1,4 @@
-"""``edl simulate``: scenarios, own traces, and what is refused."""
+"""``edl simulate``: scenarios, the user's own traces, and rejected options."""
 
 import json
 from pathlib import Path
@@ -26,13 +26,13 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """What the command prints in JSON."""
+    """The JSON that the command prints."""
     assert run(["simulate", *map(str, arguments), "-o", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_an_own_trace(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each policy; nobody is faster than in the trace."""
+    """A row for each policy; no job is faster than in the trace."""
     assert (
         run(["simulate", "--workload", str(jobs), "--nodes", "2", "--policy", "tiresias", "--policy", "fit"])
         == 0
@@ -54,7 +54,7 @@ def test_a_trace_in_json(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_failures_and_services(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What takes nodes away makes jobs later, and no job is lost."""
+    """Failures and services delay jobs, and no job is lost."""
     services = tmp_path / "services.csv"
     services.write_text("time,gpus\n0,4\n7200,0\n")
     failures = tmp_path / "failures.csv"
@@ -72,7 +72,7 @@ def test_failures_and_services(jobs: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_seeds_of_failures(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same seed has the same answer, another one another."""
+    """The same seed gives the same result, and another seed another one."""
     base = ("--workload", jobs, "--policy", "fit", "--node-failures", "0.5")
     first, other = (
         [one["metrics"] for one in answer(capsys, *base, "--seed", seed, "--seed", 7)["runs"]]
@@ -83,18 +83,18 @@ def test_seeds_of_failures(jobs: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_results_are_kept(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second call runs only what is new."""
+    """A second call only runs new studies."""
     base = ("--workload", jobs, "--results", tmp_path / "results.jsonl", "--policy", "fit")
     first = answer(capsys, *base)
     assert run(["simulate", *map(str, base), "--policy", "tiresias", "-o", "json"]) == 0
     captured = capsys.readouterr()
 
     assert json.loads(captured.out)["runs"][0] == first["runs"][0]
-    assert "1 of 2: mine fit seed 0: was there" in captured.err
+    assert "1 of 2: mine fit seed 0: already in the file" in captured.err
 
 
 def test_pictures_are_saved(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Jobs of each run, use and completion times of all, and the numbers."""
+    """Jobs of each run, use and completion times of all runs, and the figures."""
     answer(capsys, "--workload", jobs, "--policy", "fit", "--save", tmp_path / "out")
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -108,7 +108,7 @@ def test_pictures_are_saved(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_paddles_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two cases beside their published figures."""
+    """Two cases with the published figures."""
     assert run(["simulate", "paddle-mixed", "--save", str(tmp_path)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
 
@@ -118,7 +118,7 @@ def test_paddles_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_pollux_papers_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload beside what was published of it; the mean of eight only where all were run."""
+    """A workload with the published figure; the mean of eight only if all of them were run."""
     (tmp_path / "traces").mkdir()
     traces(tmp_path / "traces" / "digits")
     (tmp_path / "workloads").mkdir()
@@ -134,8 +134,8 @@ def test_the_pollux_papers_evaluation(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param([], "what shall run?", id="nothing"),
-        pytest.param(["pollux", "--workload", "x.csv"], "what shall run?", id="both"),
+        pytest.param([], "no workload: give a scenario", id="nothing"),
+        pytest.param(["pollux", "--workload", "x.csv"], "no workload: give a scenario", id="both"),
         pytest.param(["pollux"], "give --data", id="no data"),
         pytest.param(["--workload", "missing.csv"], "missing.csv: there is no such file", id="no file"),
         pytest.param(["paddle", "--policy", "fit"], "--policy", id="an option that paddle does not have"),
@@ -154,14 +154,14 @@ def test_what_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With what to do instead; exit code 2, or 3 for a file that is not there."""
+    """The message says what to do; the exit code is 2, or 3 for a missing file."""
     monkeypatch.chdir(jobs.parent)
     assert run(["simulate", *arguments]) in (2, 3)
     assert message in capsys.readouterr().err
 
 
 def test_help_explains_every_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a policy is called and does stands in the registry; both commands that take one show it."""
+    """Names and summaries come from the registry; both commands that take a policy show them."""
     assert run(["simulate", "--help"]) == 0
     simulating = "".join(capsys.readouterr().out.split())
     assert run(["controller", "run", "--help"]) == 0
