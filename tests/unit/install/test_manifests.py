@@ -356,7 +356,7 @@ def test_the_agent_has_its_lease() -> None:
         ({"pull_secrets": ("a/b",)}, "pull secret 'a/b'"),
         ({"parts": {InstallPart.BRAIN}, "brain_database_secret": "A"}, "brain database secret 'A'"),
         ({"brain_database_secret": "a"}, "--with brain"),
-        ({"parts": {InstallPart.BRAIN}, "kinds": ("TFJob",)}, "Brain serves ElasticJobs"),
+        ({"parts": {InstallPart.BRAIN}, "kinds": ("TFJob",)}, "Brain is for ElasticJobs"),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any], complaint: str) -> None:

@@ -18,7 +18,8 @@ PODS = "/api/v1/namespaces/default/pods"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DIGITS = "9" * 5000
 LONG_SECONDS = 5.0
-"""Far more than any of these takes, and far less than what the old code took for the slow ones."""
+"""Of processor time: far more than any of these takes, and far less than the old code took for the slow
+ones."""
 
 
 class Http:
@@ -61,11 +62,11 @@ def http(server: ApiServer) -> Http:
 )
 def test_a_query_that_asks_too_much(query: dict[str, str], http: Http) -> None:
     """Numbers of thousands of digits and endless selectors are a BadRequest."""
-    began = time.monotonic()
+    began = time.process_time()
     answer = http.send("GET", MAPS, params=query)
 
     assert answer.status_code == 400, answer.text[:300]
-    assert time.monotonic() - began < LONG_SECONDS
+    assert time.process_time() - began < LONG_SECONDS
 
 
 def nested(depth: int) -> Object:
@@ -95,11 +96,11 @@ def pod_of(**fields: Any) -> Object:
 )  # fmt: skip
 def test_an_object_beyond_the_bounds(path: str, body: Object, http: Http) -> None:
     """It is refused before it is looked at field by field."""
-    began = time.monotonic()
+    began = time.process_time()
     answer = http.send("POST", path, json=body)
 
     assert answer.status_code == 413, answer.text[:300]
-    assert time.monotonic() - began < LONG_SECONDS
+    assert time.process_time() - began < LONG_SECONDS
 
 
 def definition(schema: Any, **spec: Any) -> Object:
@@ -197,7 +198,7 @@ def test_patterns_take_linear_time(http: Http) -> None:
     """A pattern on which backtracking takes for ever is answered at once."""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|aa)+$"}}}
     http.send("POST", CRDS, json=definition(schema)).raise_for_status()
-    began = time.monotonic()
+    began = time.process_time()
     answer = http.send(
         "POST",
         "/apis/example.com/v1/namespaces/default/things",
@@ -205,4 +206,4 @@ def test_patterns_take_linear_time(http: Http) -> None:
     )
 
     assert answer.status_code == 422
-    assert time.monotonic() - began < LONG_SECONDS
+    assert time.process_time() - began < LONG_SECONDS
