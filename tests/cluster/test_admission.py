@@ -161,7 +161,7 @@ def _secret(name: str) -> dict[str, Any]:
 TOKEN = _secret(names.token_secret_name("mine"))
 LABELLED = _pod(**{names.JOB_LABEL: "mine"})
 TF_POD = {"training.kubeflow.org/job-name": "tf", "training.kubeflow.org/operator-name": "tfjob-controller"}
-PYTORCH_POD = TF_POD | {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+MPI_POD = TF_POD | {"training.kubeflow.org/operator-name": "mpijob-controller"}
 IMAGE = {"containers": [{"name": "main", "image": "evil"}]}
 TEMPLATE = {"replicaSpecs": {"worker": {"template": {"spec": IMAGE}}}}
 TF_TEMPLATE = {"tfReplicaSpecs": {"Worker": {"template": {"spec": IMAGE}}}}
@@ -217,7 +217,7 @@ DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "a job's pod of the controller": (names.CONTROLLER, "create", LABELLED),
     "a pod without labels": (PERSON, "create", _pod(app="notebook")),
-    "a pod of another operator": (PERSON, "create", _pod(**PYTORCH_POD)),
+    "a pod of another operator": (PERSON, "create", _pod(**MPI_POD)),
     "a Secret without an owner": (PERSON, "create", TOKEN),
     "a triggerer that suspends": (TRIGGERER, "patch", _patch("ElasticJob", "mine", suspend=True)),
     "a triggerer that suspends a TFJob": (
