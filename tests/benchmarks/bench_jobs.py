@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +104,12 @@ def look(target: Cluster, figures: Figures) -> None:
     figures.silent = len(unexplained) + pending.count("")
 
 
-def watch(found: LocalCluster, figures: Figures, seconds: float) -> None:
-    """Ask for one small object every second until the time is over."""
+def watch(found: LocalCluster, figures: Figures, seconds: float, submitted: Future[None]) -> None:
+    """Ask for one small object every second until the time is over.
+
+    Raises:
+        EdlError: of the submission, as soon as it has failed.
+    """
     target, process = found.client(), _process(found)
     answers: list[float] = []
     began = time.monotonic()
@@ -115,6 +119,8 @@ def watch(found: LocalCluster, figures: Figures, seconds: float) -> None:
         answers.append((time.monotonic() - asked) * 1000)
         figures.memory_mib = max(figures.memory_mib, process.memory_info().rss / 2**20)
         time.sleep(POLL_SECONDS)
+        if submitted.done():
+            submitted.result()
     figures.answer_milliseconds = (round(statistics.median(answers), 1), round(max(answers), 1))
     times = process.cpu_times()
     figures.cpu_seconds = round(times.user + times.system, 1)
@@ -134,7 +140,7 @@ def measure(folder: Path, count: int, minutes: float) -> Figures:
     with cluster(folder, Settings(controller=True, pods_per_core=10)) as found, ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         submitted = pool.submit(submit, found, count, figures)
-        watch(found, figures, minutes * 60)
+        watch(found, figures, minutes * 60, submitted)
         submitted.result()
         look(found.client(), figures)
         figures.watched_seconds = round(time.monotonic() - began, 1)
