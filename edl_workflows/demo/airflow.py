@@ -77,7 +77,7 @@ class Airflow:
         # Airflow's services start each other as `airflow`, without a path.
         self._env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self._env.get('PATH', '')}"
         self._children: list[Child] = []
-        self._http = httpx.Client(base_url=self.url, timeout=120)
+        self._http = httpx.Client(base_url=self.url, timeout=300)
 
     def __enter__(self) -> Self:
         self._home.mkdir(parents=True, exist_ok=True)
