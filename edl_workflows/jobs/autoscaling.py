@@ -71,7 +71,8 @@ def permitted_bounds(job: Resource, elastic: ElasticRole) -> ElasticRole | None:
 
 
 def read_annotation(job: Resource) -> tuple[int, int] | bool | None:
-    """What the annotation says: bounds, or whether to scale at all; None where there is none.
+    """The value of the job's autoscaling annotation: bounds, or whether to scale the job at all; None without
+    the annotation.
 
     Raises:
         ManifestError: it can't be read.

@@ -93,7 +93,7 @@ def _cron(spec: Spec) -> Iterator[Finding]:
 
 @functools.cache
 def _zones() -> frozenset[str]:
-    """Empty where the machine has no list of them."""
+    """Names of the time zones in the machine's database; empty where it has none."""
     return frozenset(zoneinfo.available_timezones())
 
 

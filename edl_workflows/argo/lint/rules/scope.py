@@ -66,7 +66,7 @@ def _unknown(message: str, name: str, known: Iterable[str]) -> PlaceholderProble
 
 
 class PlaceholderScope:
-    """What placeholders in one template may name.
+    """The names that placeholders (``{{…}}``) in one template may refer to.
 
     Attributes:
         template: the template.

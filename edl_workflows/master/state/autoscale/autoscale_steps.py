@@ -161,9 +161,10 @@ def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
 
 
 def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Shows the answer to `next_request`, and decides on its plan where the master may.
+    """Store an optimizer's answer to `next_request`: open its plan where the master may scale by itself, else
+    show it as a proposal.
 
-    The answer is dropped if the job changed after the question.
+    The answer is dropped if the job has changed since the request.
     """
     present = next_request(state, now)
     if present is None or _shape_of(present.job) != _shape_of(asked.job):
