@@ -161,8 +161,8 @@ def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
 
 
 def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Store an optimizer's answer to `next_request`: open its plan where the master may scale by itself, else
-    show it as a proposal.
+    """Store an optimizer's answer to `next_request`: open its plan where the master may scale by itself, and
+    show the answer in the job's status.
 
     The answer is dropped if the job has changed since the request.
     """
