@@ -485,7 +485,13 @@ def test_impossible_uses_and_steps_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["/work/'; touch owned; '", "/work/$(touch owned)", "/work/{{workflow.name}}", "/work/\x1b[2J", "--rm"],
+    [
+        "/volume/'; touch owned; '",
+        "/volume/$(touch owned)",
+        "/volume/{{workflow.name}}",
+        "/volume/\x1b[2J",
+        "--rm",
+    ],
 )
 def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
     """It is refused with 422 and the field's name; the job goes on, and takes an ordinary one."""
@@ -498,7 +504,7 @@ def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
         assert answer.status_code == 422, answer.text
         assert "uri" in answer.json()["error"]
         assert "checkpoint" not in (await it.client.get("/v1/status")).json()
-        assert (await it.post(place, node=WORKER, uri="/work/step-1", step=1))["uri"] == "/work/step-1"
+        assert (await it.post(place, node=WORKER, uri="/volume/step-1", step=1))["uri"] == "/volume/step-1"
 
     with_master(test)
 
@@ -509,8 +515,8 @@ def test_a_program_s_words_stand_in_the_status_without_what_acts() -> None:
     async def test(it: Served) -> None:
         await it.train()
         words = "\x1b]0;owned\x07 {{workflow.name}}"
-        body = {"node": WORKER, "version": 1, "uri": "/work/step-1", "error": words}
-        await it.post("/v1/checkpoints/damaged", **body, instead={"uri": "/work/step-0", "step": 0})
+        body = {"node": WORKER, "version": 1, "uri": "/volume/step-1", "error": words}
+        await it.post("/v1/checkpoints/damaged", **body, instead={"uri": "/volume/step-0", "step": 0})
         text = "".join((await it.client.get("/v1/status")).json()["warnings"])
         assert "\\x1b]0;owned\\x07 { {workflow.name}}" in text
 
