@@ -41,7 +41,6 @@ import tensorflow as tf
 from edl_workflows.agent import world
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
-from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.signals import put_handler_back
 from edl_workflows.agent.tensors import Array, State
@@ -119,12 +118,7 @@ def training(
         SystemExit: asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
-    saving = world.Saving(
-        open_store(options.checkpoint_dir, options.keep),
-        options.save_seconds,
-        options.memory_seconds,
-        options.replicate,
-    )
+    saving = world.Saving.from_options(options)
     with world.training(job, MirroredTraining(build, options.threads), dataset, saving) as run:
         yield run
 

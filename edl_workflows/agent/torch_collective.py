@@ -43,7 +43,6 @@ from torch import distributed
 from edl_workflows.agent import world
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
-from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensors import Array, State
 from edl_workflows.agent.torch_state import (
@@ -115,12 +114,7 @@ def training(
         SystemExit: asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
-    saving = world.Saving(
-        open_store(options.checkpoint_dir, options.keep),
-        options.save_seconds,
-        options.memory_seconds,
-        options.replicate,
-    )
+    saving = world.Saving.from_options(options)
     with world.training(job, TorchTraining(build, options.threads), dataset, saving) as run:
         yield run
 

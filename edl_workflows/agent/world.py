@@ -19,11 +19,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
@@ -145,6 +147,16 @@ class Saving:
     every_seconds: float | None = 600.0
     memory_seconds: float | None = None
     replicate: bool = False
+
+    @classmethod
+    def from_options(cls, options: TrainingOptions) -> Self:
+        """As a program's options say.
+
+        Raises:
+            InvalidError: there is no driver for the checkpoints' URI.
+        """
+        store = open_store(options.checkpoint_dir, options.keep)
+        return cls(store, options.save_seconds, options.memory_seconds, options.replicate)
 
 
 class World:
