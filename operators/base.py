@@ -120,7 +120,7 @@ class StageTask(ClusterTask):
     _ti: Any = None
     _killed_early = False
     link: str = ""
-    """Link to the object, or the command that shows it; set when the stage has begun."""
+    """URL of the object's dashboard, set when the stage has begun; "" if the connection names none."""
 
     def __init__(
         self,
@@ -150,6 +150,7 @@ class StageTask(ClusterTask):
         handle = stage.begin(self.hook.cluster(), request, self.identity(context))
         self._handle = handle
         self.link = self.hook.link(handle.kind, handle.namespace, handle.name)
+        self.log.info("%s: %s", handle, self.link or handle.describe_command)
         return handle
 
     def check_now(self, handle: "Handle") -> "InProgress | Done | Failed":
@@ -201,7 +202,7 @@ class StageTask(ClusterTask):
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
         owner = TaskOwner(engine_of(self.hook.installation), ti.dag_id, ti.run_id, ti.task_id, index)
-        return StageIdentity(owner=str(owner), attempt=str(ti.try_number))
+        return StageIdentity(owner=str(owner), attempt=str(ti.try_number), notify=self.log.info)
 
 
 class StageOperator(StageTask):

@@ -124,16 +124,19 @@ class ElasticJobHook(KubernetesHook):
         return str(self.conn_extras.get("edl_installation") or "")
 
     def link(self, kind: str, namespace: str, name: str) -> str:
-        """Where a user sees the object: the connection's dashboard, else the command that shows it."""
+        """URL of the object in the connection's dashboard; "" if the connection names none, or no URL."""
         self.load()
-        command = f"kubectl --namespace {namespace} describe {kind.lower()} {name}"
-        template = str(self.conn_extras.get("edl_dashboard_url") or command)
+        template = str(self.conn_extras.get("edl_dashboard_url") or "")
         try:
-            return template.format(kind=kind.lower(), namespace=namespace, name=name)
+            link = template.format(kind=kind.lower(), namespace=namespace, name=name)
         except (LookupError, ValueError, AttributeError) as error:
             # The object is made by now: no task fails for a link.
             self.log.warning("edl_dashboard_url of the connection %r is no template: %r", self.conn_id, error)
-            return command
+            return ""
+        if link and not link.startswith(("https://", "http://")):
+            self.log.warning("edl_dashboard_url of the connection %r is no URL: %s", self.conn_id, link)
+            return ""
+        return link
 
     def _key(self) -> str:
         # By content, not by id: a connection that was edited, or one of another team with the same id, is

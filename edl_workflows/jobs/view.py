@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, RestartRecord
 from edl_workflows.jobs.status import Job, KindPhase
 
 
@@ -38,11 +38,21 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is: global step, records consumed, steps per second."""
+    """How far training is.
+
+    Attributes:
+        step: global step.
+        records: records consumed.
+        speed: steps per second.
+        records_per_second: records consumed per second.
+        records_total: records of all epochs; 0 if unknown or endless.
+    """
 
     step: int = 0
     records: int = 0
     speed: float = 0.0
+    records_per_second: float = 0.0
+    records_total: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,14 @@ class Checkpoint:
 
     uri: str
     step: int
+
+
+@dataclass(frozen=True)
+class FailedPod:
+    """The pod with which a job failed, and the last lines of its output."""
+
+    name: str
+    last_lines: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,9 @@ class JobView:
         replicas: by role.
         warnings: what people should know although the job goes on.
         planned: what the job's own optimizer would change now; None where it has none, or has not said.
+        plan: name of the ScalePlan that is being carried out; "" if there is none.
+        restarts: the newest restarts of nodes and training processes, oldest first.
+        failed_pod: the pod with which the job failed, if its status names it.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -82,6 +103,9 @@ class JobView:
     checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
     planned: AutoscalingStatus | None = None
+    plan: str = ""
+    restarts: tuple[RestartRecord, ...] = ()
+    failed_pod: FailedPod | None = None
     started: datetime | None = None
     finished: datetime | None = None
     conditions: dict[str, str] = field(default_factory=dict)

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class ElasticJobLink(BaseOperatorLink):
-    """The dashboard that the connection names, else the command that shows the object.
+    """The object in the dashboard that the connection names (``edl_dashboard_url``); without one there is no
+    link.
 
     Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has it by
     then.
@@ -18,5 +19,5 @@ class ElasticJobLink(BaseOperatorLink):
     name = "Elastic job"
 
     def get_link(self, operator: Any, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002 - the interface
-        """What the operator worked out when its stage began."""
+        """The URL from when the stage began; "" for no link: Airflow's page then shows none."""
         return str(getattr(operator, "link", ""))

@@ -1,8 +1,8 @@
 """Waiting for the goal of a stage on the process's shared watch: `wait_for_goal` blocks, `await_goal` is for
 event loops.
 
-Both feed the pure `goals.evaluate_goal`. Deadlines are Unix times, since a wait may continue in another
-process.
+Both feed the pure `goals.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
+since a wait may continue in another process.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableErr
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope, version_of
-from edl_workflows.kube.shared import SHARED
+from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import (
     Done,
@@ -27,6 +27,7 @@ from edl_workflows.stages.goals import (
     read_object,
 )
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.job_log import StateReporter
 from edl_workflows.stages.ownership import resource_of
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
@@ -35,7 +36,7 @@ RETRY_SECONDS = 5.0
 """Between checks while the API server is unavailable."""
 
 Notify = Callable[[str], None]
-"""Called with a line about the object each time that its state changes."""
+"""Called with a line about the object each time that its state changes, and at least once a minute."""
 
 
 def _ignore(_message: str) -> None:
@@ -47,14 +48,14 @@ class GoalWait:
 
     Args:
         handle: what to wait for.
-        notify: called on changes.
+        notify: called with the lines of `job_log`.
     """
 
     def __init__(self, handle: Handle, notify: Notify = _ignore) -> None:
         self._handle = handle
         self._notify = notify
-        self._said = ""
-        self._warned: tuple[str, ...] = ()
+        self._state = ""
+        self._reporter = StateReporter()
 
     def must_confirm(self, state: Object | None) -> bool:
         """Whether an absence must be confirmed: the shared watch may lag behind the creation of the
@@ -70,21 +71,32 @@ class GoalWait:
         if state is not None and version_of(state) < self._handle.version:
             return None  # older than the beginning of the stage
         try:
-            result = evaluate_goal(self._handle, read_object(self._handle.kind, state))
+            seen = read_object(self._handle.kind, state)
+            result = evaluate_goal(self._handle, seen)
         except EdlError as error:
             return Failed(error)
         if not isinstance(result, InProgress):
             return result
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
-        if result.message != self._said:
-            self._said = result.message
-            self._notify(f"{self._handle} {result.message}")
-        for warning in result.warnings:
-            if warning not in self._warned:
-                self._notify(f"{self._handle} warns: {warning}")
-        self._warned = result.warnings
+        if seen is not None:
+            self._write(self._reporter.take(seen, time.monotonic()))
+        elif result.message != self._state:
+            self._write([result.message])
+        self._state = result.message
         return None
+
+    def remind(self) -> None:
+        """Write a line if none was written for a minute."""
+        self._write(self._reporter.remind(time.monotonic()))
+
+    def seconds_until_reminder(self) -> float:
+        """How long to wait for the next state before `remind` is called."""
+        return self._reporter.seconds_left(time.monotonic())
+
+    def _write(self, lines: list[str]) -> None:
+        for line in lines:
+            self._notify(f"{self._handle} {line}")
 
     def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:
         """The result after the deadline. A last check tells whether the goal was reached while nobody
@@ -96,7 +108,7 @@ class GoalWait:
         if result is not None:
             return result
         cause = f"; the watch is down: {last_error}" if last_error else ""
-        state = self._said or "was not seen yet"
+        state = self._state or "was not seen yet"
         message = f"{self._handle} did not reach its goal in time; it {state}{cause}"
         return Failed(StageTimeoutError(message))
 
@@ -127,14 +139,13 @@ def wait_for_goal(
         source: the API server.
         handle: what to wait for.
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
-        notify: called on changes.
+        notify: called on changes and at least once a minute.
     """
     pursuit = GoalWait(handle, notify)
     with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.time())
             try:
-                state = states.next(left)
+                state = _next_blocking(states, pursuit, deadline)
                 if pursuit.must_confirm(state):
                     state = _confirm(pursuit, source, deadline)
             except TimeoutError:
@@ -144,6 +155,23 @@ def wait_for_goal(
             result = pursuit.take(state)
             if result is not None:
                 return result
+
+
+def _next_blocking(states: BlockingStates, pursuit: GoalWait, deadline: float | None) -> State:
+    """The next state; the reminders that become due before it are written.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+        EdlError: the server refuses the watch.
+    """
+    while True:
+        left = math.inf if deadline is None else max(0.0, deadline - time.time())
+        try:
+            return states.next(min(left, pursuit.seconds_until_reminder()))
+        except TimeoutError:
+            if deadline is not None and time.time() >= deadline:
+                raise
+            pursuit.remind()
 
 
 def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
@@ -186,7 +214,7 @@ async def await_goal(
         source: the API server.
         handle: what to wait for.
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
-        notify: called on changes.
+        notify: called on changes and at least once a minute.
         everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
             namespaces.
     """
@@ -195,18 +223,27 @@ async def await_goal(
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
-                async for state in states:
-                    now = state
+                while True:
+                    state = await _next_state(states, pursuit)
                     if pursuit.must_confirm(state):
-                        now = await _confirm_in_loop(pursuit, source)
-                    result = pursuit.take(now)
+                        state = await _confirm_in_loop(pursuit, source)
+                    result = pursuit.take(state)
                     if result is not None:
                         return result
         except TimeoutError:
             return await asyncio.to_thread(pursuit.overdue, source, states.last_error)
         except EdlError as error:
             return Failed(error)
-    raise AssertionError("states never end by themselves")
+
+
+async def _next_state(states: AsyncStates, pursuit: GoalWait) -> State:
+    """As `_next_blocking`, without a deadline: the caller cancels it."""
+    while True:
+        try:
+            async with asyncio.timeout(pursuit.seconds_until_reminder()):
+                return await anext(states)
+        except TimeoutError:
+            pursuit.remind()
 
 
 def run_stage(

@@ -103,6 +103,11 @@ class Handle(Model):
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
+    @property
+    def describe_command(self) -> str:
+        """The command that shows the object."""
+        return f"kubectl --namespace {self.namespace} describe {self.kind.lower()} {self.name}"
+
     @classmethod
     def of(cls, kind: str, found: Object, goal: Goal, creator: StageIdentity | None = None) -> Self:
         """The handle of an object as the API server returned it.

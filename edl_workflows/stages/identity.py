@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edl_workflows.jobs import names
@@ -30,6 +31,10 @@ _HASH = 10
 _FOREIGN = re.compile(r"[^a-z0-9]+")
 
 
+def _ignore(_message: str) -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class StageIdentity:
     """The task that runs a stage.
@@ -43,6 +48,7 @@ class StageIdentity:
             replaced. Otherwise it is the result of an attempt that died before delivering it, and is used.
         on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for none: nobody but the owner cancels the object.
         lifetime: value of `LIFETIME_ANNOTATION`; "" for "task".
+        notify: called with a line about each object that is created, adopted or replaced.
     """
 
     owner: str
@@ -51,6 +57,7 @@ class StageIdentity:
     rerun: bool = False
     on_cancel: str = ""
     lifetime: Lifetime | Literal[""] = ""
+    notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
 
     @property
     def annotations(self) -> dict[str, str]:

@@ -97,16 +97,25 @@ def create_or_adopt(
         found = client.find(cluster, target.resource, target.name, target.namespace)
         if found is None:
             try:
-                return client.create(cluster, _with_owner_marks(make(), identity), target.namespace)
+                created = client.create(cluster, _with_owner_marks(make(), identity), target.namespace)
             except AlreadyExistsError:
                 continue  # another attempt or somebody else created it first: read again
+            identity.notify(f"{target} created (uid {created['metadata']['uid']})")
+            return created
         _check_owner(found, target, identity)
         if is_terminating(found):
             time.sleep(POLL_SECONDS)
             continue
         try:
             if not _must_replace(found, target, identity):
-                return _adopt(cluster, target, found, identity)
+                adopted = _adopt(cluster, target, found, identity)
+                identity.notify(
+                    f"{target} exists: {_describe_predecessor(found)}; this attempt continues with it"
+                )
+                return adopted
+            identity.notify(
+                f"{target} has ended: {_describe_predecessor(found)}; it is replaced by a new one"
+            )
             # Foreground: the pods of the successor have the same names.
             options = DeletionOptions(uid=found["metadata"]["uid"], propagation="Foreground")
             client.delete(cluster, target.resource, target.name, target.namespace, options)
@@ -137,6 +146,12 @@ def _must_replace(found: Object, target: ObjectRef, identity: StageIdentity) -> 
         return False
     seen = read_object(target.kind, found)
     return seen is not None and has_ended(seen) and (identity.rerun or has_failed(seen))
+
+
+def _describe_predecessor(found: Object) -> str:
+    phase = (found.get("status") or {}).get("phase") or "no phase yet"
+    attempt = annotation_of(found, ATTEMPT_ANNOTATION)
+    return f"{phase}, created {found['metadata'].get('creationTimestamp')}, held by attempt {attempt}"
 
 
 def _adopt(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> Object:

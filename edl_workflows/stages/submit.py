@@ -12,6 +12,7 @@ from edl_workflows.stages import ownership
 from edl_workflows.stages.description import StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.manifest_diff import describe_differences
 
 
 class SubmitRequest(StageRequest):
@@ -40,6 +41,8 @@ def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdenti
     metadata = manifest["metadata"]
     target = ownership.ObjectRef(manifest["kind"], metadata["namespace"], metadata["name"])
     job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
+    for line in describe_differences(manifest, job):
+        identity.notify(f"{target} differs from the manifest of this attempt: {line}")
     return Handle.of(target.kind, job, JobGoal(phases=(JobPhase.SUCCEEDED,)), identity)
 
 

@@ -12,7 +12,7 @@ from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, El
 from edl_workflows.jobs.elastic_job.reconcile import reconcile
 from edl_workflows.jobs.kind import MADE, Kind, Source, job_by_label, job_source
 from edl_workflows.jobs.schema import CrdColumn, CrdOptions
-from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, view_of
+from edl_workflows.jobs.view import Checkpoint, FailedPod, JobPhase, JobView, Progress, view_of
 
 _WORKER = ".status.replicaStatuses.worker"
 
@@ -44,13 +44,22 @@ def view(job: ElasticJob) -> JobView:
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
         warnings=tuple(status.warnings),
         planned=status.autoscaling,
+        plan=status.scale_plan,
+        restarts=tuple(status.restarts.recent) if status.restarts else (),
+        failed_pod=_failed_pod(status),
     )
 
 
 def _progress(status: ElasticJobStatus) -> Progress:
     if status.progress is None:
         return Progress()
-    return Progress(status.progress.step, status.progress.records, status.progress.speed)
+    said = status.progress
+    return Progress(said.step, said.records, said.speed, said.records_per_second, said.records_total)
+
+
+def _failed_pod(status: ElasticJobStatus) -> FailedPod | None:
+    failure = status.failure or {}
+    return FailedPod(failure["pod"], failure.get("lastLines", "")) if failure.get("pod") else None
 
 
 _by_job_label = job_by_label(names.JOB_LABEL)

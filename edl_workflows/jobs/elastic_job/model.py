@@ -274,6 +274,7 @@ class ProgressStatus(Status):
     Attributes:
         step: global step.
         records: records acknowledged.
+        records_total: records of all epochs of all data sets; 0 if unknown or endless.
         speed: steps per second.
         records_per_second: records acknowledged per second.
         cluster_version: the version of the training cluster that trains.
@@ -282,6 +283,7 @@ class ProgressStatus(Status):
 
     step: int = 0
     records: int = 0
+    records_total: int = 0
     speed: float = 0.0
     records_per_second: float = 0.0
     cluster_version: int = 0

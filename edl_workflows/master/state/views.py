@@ -175,6 +175,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     progress = ProgressStatus(
         step=state.steps.step,
         records=records_done(state),
+        records_total=records_total(state),
         speed=round(state.volatile.statistics.speed, 3),
         records_per_second=round(state.volatile.statistics.records_per_second, 3),
         cluster_version=state.versions.active.number if state.versions.active else 0,
@@ -306,6 +307,12 @@ def history_sample(state: JobState, now: float) -> HistorySample:
 def records_done(state: JobState) -> int:
     """Acknowledged records of all data sets; in a collective job, as counted by its members."""
     return state.steps.records + sum(progress.records_done for progress in state.shards.all_progress())
+
+
+def records_total(state: JobState) -> int:
+    """Records of all epochs of all data sets; 0 if there is none, or one that is endless or still grows."""
+    totals = [progress.records_total for progress in state.shards.all_progress()]
+    return 0 if None in totals else sum(total for total in totals if total is not None)
 
 
 def status_report(state: JobState, now: float) -> dict[str, Any]:

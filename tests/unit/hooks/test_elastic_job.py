@@ -81,24 +81,29 @@ def test_an_absent_connection_says_what_to_do() -> None:
         ElasticJobHook(ConnectionSettings(kubernetes_conn_id="absent")).source()
 
 
-def test_the_link_is_the_dashboard_of_the_connection_or_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_link_is_the_dashboard_of_the_connection_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Computed without asking the cluster."""
     url = {"edl_dashboard_url": "https://dash.example/{namespace}/{kind}/{name}"}
 
     assert (
         hook(monkeypatch, url).link("ElasticJob", "ml", "mnist") == "https://dash.example/ml/elasticjob/mnist"
     )
-    assert (
-        hook(monkeypatch, {}).link("ElasticJob", "ml", "mnist")
-        == "kubectl --namespace ml describe elasticjob mnist"
-    )
+    assert hook(monkeypatch, {}).link("ElasticJob", "ml", "mnist") == ""
 
 
 @pytest.mark.parametrize(
-    "url", ["https://dash.example/{cluster}", "https://dash.example/{", "{0}", "{name.x}"]
+    "url",
+    [
+        "https://dash.example/{cluster}",
+        "https://dash.example/{",
+        "{0}",
+        "{name.x}",
+        "dash.example/{name}",
+        "javascript:{name}",
+    ],
 )
 def test_a_malformed_dashboard_fails_no_task(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """The job is there already when the link is worked out."""
+    """The job is there already when the link is worked out. What is no URL makes no link."""
     made = hook(monkeypatch, {"edl_dashboard_url": url})
 
-    assert made.link("ElasticJob", "ml", "mnist").startswith("kubectl")
+    assert made.link("ElasticJob", "ml", "mnist") == ""

@@ -1,0 +1,166 @@
+"""The lines that a wait writes about its object: one when something changes, and its progress once a minute.
+
+Pure: two states and a time in, lines out. The driver of the wait writes them, in a task's log or on a
+terminal.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.view import JobView, Progress
+from edl_workflows.stages.goals import ObservedObject
+
+PROGRESS_SECONDS = 60.0
+"""A line is written at least this often while an object is waited for."""
+KEPT_RESTARTS = 20
+"""A job's status keeps so many."""
+
+
+def describe_changes(before: ObservedObject, now: JobView | ScalePlan) -> list[str]:
+    """What changed between two states of an object.
+
+    Progress alone (step, speed, checkpoint) is no change: it changes every few seconds.
+
+    Args:
+        before: the state before; None if this is the first one.
+        now: the new state.
+
+    Returns:
+        Lines without the name of the object.
+    """
+    if isinstance(now, ScalePlan):
+        changed = not isinstance(before, ScalePlan) or before.status.phase != now.status.phase
+        return [describe_state(now)] if changed else []
+    earlier = before if isinstance(before, JobView) else None
+    changed = earlier is None or _state_key(earlier) != _state_key(now)
+    lines = [describe_state(now)] if changed else []
+    return [*lines, *_describe_restarts(earlier, now), *_describe_plans(earlier, now), *_warn(earlier, now)]
+
+
+def describe_state(seen: JobView | ScalePlan) -> str:
+    """One line about a job or a plan: phase and reason; of a job also nodes, progress, speed and
+    checkpoint."""
+    if isinstance(seen, ScalePlan):
+        status = seen.status
+        reason = f": {seen.spec.reason}" if seen.spec.reason else ""
+        return f"is {status.phase or ScalePlanPhase.PENDING}{reason}"
+    why = ": ".join(part for part in (seen.reason, seen.message) if part)
+    head = f"is {seen.phase}" + (f" ({why})" if why else "")
+    nodes = [f"{role} {count.ready}/{count.desired}" for role, count in sorted(seen.replicas.items())]
+    ready = [f"ready: {', '.join(nodes)}"] if nodes else []
+    plan = [f"carries out {seen.plan}"] if seen.plan else []
+    checkpoint = [f"checkpoint at step {seen.checkpoint.step:,}"] if seen.checkpoint else []
+    return "; ".join([head, *ready, *plan, *_describe_progress(seen.progress), *checkpoint])
+
+
+def _state_key(job: JobView) -> tuple[object, ...]:
+    nodes = {role: (count.ready, count.desired) for role, count in job.replicas.items()}
+    return job.phase, job.reason, job.message, job.plan, nodes
+
+
+def _describe_progress(progress: Progress) -> list[str]:
+    if not progress.step and not progress.records:
+        return []
+    where = f"step {progress.step:,}"
+    if progress.records_total:
+        where += f" ({progress.records / progress.records_total:.0%} of the data)"
+    speeds = [(progress.speed, "steps/s"), (progress.records_per_second, "records/s")]
+    parts = [where, *(f"{_rounded(value)} {unit}" for value, unit in speeds if value > 0)]
+    left = progress.records_total - progress.records
+    if left > 0 and progress.records_per_second > 0:
+        parts.append(f"about {_duration(left / progress.records_per_second)} left")
+    return [", ".join(parts)]
+
+
+def _describe_restarts(before: JobView | None, now: JobView) -> Iterator[str]:
+    """New restarts; of those before the first state only their number."""
+    if before is None:
+        if now.restarts:
+            newest = now.restarts[-1]
+            count = (
+                f"{len(now.restarts)} or more" if len(now.restarts) >= KEPT_RESTARTS else len(now.restarts)
+            )
+            yield f"had restarts before ({count}); the newest: {newest.subject}, {newest.cause}"
+        return
+    for restart in now.restarts:
+        if restart not in before.restarts:
+            yield f"restarts {restart.subject}: {', '.join(filter(None, (restart.cause, restart.message)))}"
+
+
+def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
+    """What the job's optimizer plans, once for each plan."""
+    plan = now.planned
+    if plan is None or (before is not None and _changes_of(before.planned) == _changes_of(plan)):
+        return
+    changes = _changes_of(plan)
+    if changes:
+        reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
+        yield f"its optimizer plans {', '.join(changes)}" + (f" ({reasons})" if reasons else "")
+
+
+def _changes_of(plan: AutoscalingStatus | None) -> list[str]:
+    if plan is None:
+        return []
+    wanted = sorted(plan.replica_resource_specs.items())
+    counts = [
+        f"{role} {to.replicas}" if to.replicas is not None else f"{role} resized" for role, to in wanted
+    ]
+    return [*counts, *(f"{pod.name} replaced" for pod in plan.migrate_pods)]
+
+
+def _warn(before: JobView | None, now: JobView) -> Iterator[str]:
+    known = before.warnings if before is not None else ()
+    return (f"warns: {warning}" for warning in now.warnings if warning not in known)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+@dataclass
+class StateReporter:
+    """The lines of one wait.
+
+    Attributes:
+        seen: the newest state; None before the first.
+        written: when the last line was written, in seconds of the caller's clock.
+    """
+
+    seen: JobView | ScalePlan | None = None
+    written: float = 0.0
+
+    def take(self, now: JobView | ScalePlan, clock: float) -> list[str]:
+        """The lines for the next state.
+
+        Args:
+            now: the state.
+            clock: the present time in seconds, of any clock that only advances.
+        """
+        lines = describe_changes(self.seen, now)
+        self.seen = now
+        if lines:
+            self.written = clock
+            return lines
+        return self.remind(clock)
+
+    def remind(self, clock: float) -> list[str]:
+        """The newest state, if no line was written for `PROGRESS_SECONDS`."""
+        if self.seen is None or clock - self.written < PROGRESS_SECONDS:
+            return []
+        self.written = clock
+        return [describe_state(self.seen)]
+
+    def seconds_left(self, clock: float) -> float:
+        """After how many seconds `remind` has something to write, at the earliest."""
+        if self.seen is None:
+            return PROGRESS_SECONDS
+        return max(0.0, self.written + PROGRESS_SECONDS - clock)

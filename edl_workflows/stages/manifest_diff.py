@@ -1,0 +1,48 @@
+"""Where a job that an earlier attempt created differs from the manifest of this one. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAX_LINES = 20
+MAX_VALUE = 80
+"""Characters of a value in a line."""
+_HIDDEN = frozenset({"env", "envs", "args", "command"})
+"""Fields whose values may contain passwords: only that they differ is said."""
+
+
+def describe_differences(manifest: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Lines such as ``spec.suspend: false in the manifest, true in the job``.
+
+    Fields that only the job has are left out: the API server adds defaults.
+
+    Args:
+        manifest: as this attempt would create the job.
+        found: the job.
+
+    Returns:
+        At most `MAX_LINES` lines, and one more that counts the others.
+    """
+    lines = list(_differences(manifest.get("spec"), found.get("spec"), "spec", hidden=False))
+    more = len(lines) - MAX_LINES
+    return lines if more <= 0 else [*lines[:MAX_LINES], f"and {more} more differences"]
+
+
+def _differences(wanted: Any, found: Any, path: str, *, hidden: bool) -> Iterator[str]:
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key, value in wanted.items():
+            below = f"{path}.{key}"
+            yield from _differences(value, found.get(key), below, hidden=hidden or key in _HIDDEN)
+    elif isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
+            yield from _differences(one, other, f"{path}[{index}]", hidden=hidden)
+    elif wanted != found:
+        values = "" if hidden else f": {_shown(wanted)} in the manifest, {_shown(found)} in the job"
+        yield f"{path}{values}" if values else f"{path} differs"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping | list):
+        return "a list" if isinstance(value, list) else "a map"
+    text = json.dumps(value)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 1]}…"

@@ -1,0 +1,185 @@
+"""What a wait writes about its object, as a table of states before and after."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, RestartRecord
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, Replicas
+from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_changes
+
+_NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_RUNNING = JobView(
+    "ElasticJob",
+    "mnist",
+    "default",
+    "uid-1",
+    1,
+    1,
+    JobPhase.RUNNING,
+    replicas={"worker": Replicas(desired=2, ready=2), "ps": Replicas(desired=1, ready=1)},
+    progress=Progress(step=1240, records=3000, speed=52.1, records_per_second=100.0, records_total=12_000),
+    checkpoint=Checkpoint("/ck/1200", 1200),
+)
+_RUNNING_LINE = (
+    "is Running; ready: ps 1/1, worker 2/2; "
+    "step 1,240 (25% of the data), 52 steps/s, 100 records/s, about 90 s left; checkpoint at step 1,200"
+)
+_OOM = RestartRecord(time=_NOON, subject="worker-1", cause="OOMKilled", message="exit code 137")
+_LOST = RestartRecord(time=_NOON, subject="ps-0", cause="NodeLost")
+_PLANNED = AutoscalingStatus.model_validate(
+    {
+        "replicaResourceSpecs": {"worker": {"replicas": 4}},
+        "migratePods": [{"name": "mnist-edljob-ps-0"}],
+        "reasons": {"worker": "speed grows with workers"},
+    }
+)
+
+
+def _job(**changes: Any) -> JobView:
+    return replace(_RUNNING, **changes)
+
+
+def _plan(phase: str, reason: str = "") -> ScalePlan:
+    manifest = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ScalePlan",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"ownerJob": "mnist", "reason": reason},
+        "status": {"phase": phase} if phase else {},
+    }
+    return ScalePlan.read_stored(manifest)[0]
+
+
+_PENDING = _job(
+    phase=JobPhase.PENDING,
+    reason="JobPending",
+    message="0/3 nodes are available",
+    replicas={"worker": Replicas(desired=2)},
+    progress=Progress(),
+    checkpoint=None,
+)
+_PENDING_LINE = "is Pending (JobPending: 0/3 nodes are available); ready: worker 0/2"
+
+ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]]] = {
+    "first state": (None, _PENDING, [_PENDING_LINE]),
+    "it runs": (_PENDING, _RUNNING, [_RUNNING_LINE]),
+    "progress alone": (_RUNNING, _job(progress=Progress(step=2000), checkpoint=None), []),
+    "a reason": (
+        _PENDING,
+        replace(_PENDING, message="image can't be pulled"),
+        ["is Pending (JobPending: image can't be pulled); ready: worker 0/2"],
+    ),
+    "a node is lost": (
+        _RUNNING,
+        _job(replicas={"worker": Replicas(desired=2, ready=1)}),
+        [_RUNNING_LINE.replace("ps 1/1, worker 2/2", "worker 1/2")],
+    ),
+    "a plan begins": (
+        _RUNNING,
+        _job(phase=JobPhase.SCALING, plan="mnist-optimize-3"),
+        [
+            _RUNNING_LINE.replace("Running", "Scaling").replace(
+                "step 1,240", "carries out mnist-optimize-3; step 1,240"
+            )
+        ],
+    ),
+    "restarts": (
+        _job(restarts=(_OOM,)),
+        _job(restarts=(_OOM, _LOST)),
+        ["restarts ps-0: NodeLost"],
+    ),
+    "restarts with a message": (
+        _RUNNING,
+        _job(restarts=(_OOM,)),
+        ["restarts worker-1: OOMKilled, exit code 137"],
+    ),
+    "restarts before the wait": (
+        None,
+        _job(restarts=(_OOM, _LOST)),
+        [_RUNNING_LINE, "had restarts before (2); the newest: ps-0, NodeLost"],
+    ),
+    "as many restarts as a status keeps": (
+        None,
+        _job(restarts=(_OOM,) * 20),
+        [_RUNNING_LINE, "had restarts before (20 or more); the newest: worker-1, OOMKilled"],
+    ),
+    "a plan with its reason": (
+        _RUNNING,
+        _job(planned=_PLANNED),
+        ["its optimizer plans worker 4, mnist-edljob-ps-0 replaced (worker: speed grows with workers)"],
+    ),
+    "the same plan again": (
+        _job(planned=_PLANNED),
+        _job(planned=_PLANNED.model_copy(update={"time": _NOON})),
+        [],
+    ),
+    "a plan without a change": (_RUNNING, _job(planned=AutoscalingStatus()), []),
+    "a warning": (
+        _job(warnings=("the disk is full",)),
+        _job(warnings=("the disk is full", "ps-0 is slow")),
+        ["warns: ps-0 is slow"],
+    ),
+    "a warning that returns": (_RUNNING, _job(warnings=("the disk is full",)), ["warns: the disk is full"]),
+    "slow training": (
+        None,
+        _job(
+            progress=Progress(step=3, records=96, speed=0.034, records_per_second=1.1, records_total=50_000)
+        ),
+        [
+            (
+                "is Running; ready: ps 1/1, worker 2/2; step 3 (0% of the data), 0.034 steps/s, "
+                "1.1 records/s, about 12 h 36 min left; checkpoint at step 1,200"
+            )
+        ],
+    ),
+    "endless data": (
+        None,
+        _job(progress=Progress(step=3, records=96), replicas={}, checkpoint=None),
+        ["is Running; step 3"],
+    ),
+    "a plan of its own is new": (None, _plan(""), ["is Pending"]),
+    "its next phase": (
+        _plan("Pending", "the nightly pipeline"),
+        _plan("Migrating", "the nightly pipeline"),
+        ["is Migrating: the nightly pipeline"],
+    ),
+    "the same phase": (_plan("Migrating"), _plan("Migrating"), []),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_changes(row: str) -> None:
+    """A line when something changes, and none for progress alone."""
+    before, now, lines = ROWS[row]
+
+    assert describe_changes(before, now) == lines
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_no_change_has_no_line(row: str) -> None:
+    """The same state twice is one line: a master that writes its status again adds none."""
+    _before, now, _lines = ROWS[row]
+
+    assert describe_changes(now, now) == []
+
+
+def test_progress_is_written_once_a_minute() -> None:
+    """However often the status changes, and also if it does not."""
+    reporter = StateReporter()
+    moving = [_job(progress=Progress(step=step)) for step in range(3)]
+
+    assert len(reporter.take(moving[0], 1000.0)) == 1
+    assert reporter.take(moving[1], 1001.0) == []
+    assert reporter.seconds_left(1001.0) == PROGRESS_SECONDS - 1
+    assert len(reporter.take(moving[2], 1000.0 + PROGRESS_SECONDS)) == 1
+    assert reporter.remind(1001.0 + PROGRESS_SECONDS) == []
+    assert len(reporter.remind(1000.0 + 2 * PROGRESS_SECONDS)) == 1
+
+
+def test_an_object_that_was_not_seen_is_not_described() -> None:
+    """Before the first state there is nothing to tell."""
+    assert StateReporter().remind(10**6) == []
