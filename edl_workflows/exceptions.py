@@ -11,6 +11,7 @@
     ├── ForbiddenError          the API refused our credentials or rights
     ├── UnavailableError        a server can't be reached or is overloaded: retry later
     ├── JobFailedError          the job ended in phase Failed
+    ├── JobFinishedError        the job succeeded before it could be changed or reached what was waited for
     ├── PlanFailedError         a ScalePlan ended in phase Failed; its job continues unchanged
     ├── JobDisappearedError     the job was deleted or replaced while a caller waited for it
     ├── StageTimeoutError       a stage's deadline passed
@@ -88,6 +89,10 @@ class UnavailableError(EdlError):
 
 class JobFailedError(EdlError):
     """The job ended in phase Failed."""
+
+
+class JobFinishedError(EdlError):
+    """The job succeeded before it could be changed, or before it reached what a caller waited for."""
 
 
 class PlanFailedError(EdlError):

@@ -25,10 +25,18 @@ from edl_workflows.exceptions import (
     EdlError,
     JobDisappearedError,
     JobFailedError,
+    JobFinishedError,
     PlanFailedError,
     StageTimeoutError,
 )
-from edl_workflows.hooks.errors import AirflowStageTimeoutError, branch_name, raised_for_airflow, to_airflow
+from edl_workflows.hooks.errors import (
+    AirflowStageSkipped,
+    AirflowStageTimeoutError,
+    branch_name,
+    fail_for_good,
+    raised_for_airflow,
+    to_airflow,
+)
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.links.elastic_job import ElasticJobLink
@@ -39,7 +47,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from edl_workflows.hooks.elastic_job import ElasticJobHook
-    from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs
+    from edl_workflows.stages.goals import Done, Handle, InProgress, Outputs, StageEnd, StageResult
     from edl_workflows.stages.identity import Lifetime, StageIdentity
 
 STATE_KEY = "edl_stage"
@@ -52,6 +60,8 @@ KILL_SECONDS = 4.5
 """Time limit of a cancellation: a killed worker process gets SIGKILL 5 s after SIGTERM."""
 
 OnKillAction = Literal["delete", "suspend", "keep"]
+WhenFinished = Literal["skip", "fail", "succeed"]
+"""What a task comes to if the job succeeds before the task could do its work."""
 CLUSTER_FIELDS = ("namespace", "kubernetes_conn_id", "config_file", "cluster_context")
 """Template fields of all operators and sensors."""
 
@@ -115,6 +125,8 @@ class StageTask(ClusterTask):
     """Name of the stage in `edl_workflows.stages.catalog`."""
     operator_extra_links = (ElasticJobLink(),)
     on_kill_action: OnKillAction = "keep"
+    final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
+    """Errors that a retry of this task can't change: another task made the object."""
 
     _handle: "Handle | None" = None
     _ti: Any = None
@@ -153,7 +165,7 @@ class StageTask(ClusterTask):
         self.log.info("%s: %s", handle, self.link or handle.describe_command)
         return handle
 
-    def check_now(self, handle: "Handle") -> "InProgress | Done | Failed":
+    def check_now(self, handle: "Handle") -> "StageResult":
         """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
         from edl_workflows.stages import driver
 
@@ -179,6 +191,8 @@ class StageTask(ClusterTask):
 
         told = StageEvent.model_validate(event)
         self._handle, self.link = told.handle, told.link
+        if told.status == "skipped":
+            raise AirflowStageSkipped(told.message)
         if told.outputs is not None:
             return self.deliver(context, told.outputs)
         raise self.failure(to_airflow(told.error, told.message))
@@ -193,7 +207,7 @@ class StageTask(ClusterTask):
 
     def failure(self, error: EdlError) -> Exception:
         """The exception to raise for an error of the stage."""
-        return error
+        return fail_for_good(error) if isinstance(error, self.final_errors) else error
 
     def identity(self, context: "Context") -> "StageIdentity":
         """The owner annotations of this task instance. They hold no logical date: not every run has one."""
@@ -275,8 +289,9 @@ class StageOperator(StageTask):
 
     def failure(self, error: EdlError) -> Exception:
         """The error as an Airflow exception. What no later attempt will continue is cancelled first."""
-        raised = error if isinstance(error, AirflowException) else to_airflow(branch_name(error), str(error))
-        over = isinstance(raised, JobFailedError | PlanFailedError | JobDisappearedError)
+        found = super().failure(error)
+        raised = found if isinstance(found, AirflowException) else to_airflow(branch_name(error), str(error))
+        over = isinstance(raised, JobFailedError | JobFinishedError | PlanFailedError | JobDisappearedError)
         no_retry = isinstance(raised, AirflowFailException) or self._last_attempt()
         if not over and (no_retry or isinstance(raised, StageTimeoutError)):
             self._cancel()
@@ -302,7 +317,7 @@ class StageOperator(StageTask):
         """The owner annotations, with the state that earlier attempts stored and the policy for an orphaned
         object."""
         handle, delivered = self._load_state(context)
-        known = handle.name if handle is not None and not delivered else ""
+        known = handle.name if handle is not None and handle.owner and not delivered else ""
         lifetime: Lifetime = "task" if self.wait_for_completion else "run"
         return replace(
             super().identity(context),
@@ -315,7 +330,7 @@ class StageOperator(StageTask):
     def _finished(self, context: "Context") -> "Done":
         """Run the stage to its end; a failure is raised as an Airflow exception, after the necessary
         cancellation."""
-        from edl_workflows.stages.goals import Done
+        from edl_workflows.stages.goals import Done, Skipped
 
         try:
             result = self._run_stage(context)
@@ -327,9 +342,11 @@ class StageOperator(StageTask):
             raise
         if isinstance(result, Done):
             return result
+        if isinstance(result, Skipped):
+            raise AirflowStageSkipped(result.reason)
         raise self.failure(result.error)
 
-    def _run_stage(self, context: "Context") -> "Done | Failed":
+    def _run_stage(self, context: "Context") -> "StageEnd":
         from edl_workflows.process.signals import alarm_waits
         from edl_workflows.stages.goals import InProgress
 
@@ -357,7 +374,7 @@ class StageOperator(StageTask):
             return None
         return result.outputs if isinstance(result, Done) else None
 
-    def _wait(self, context: "Context", handle: "Handle", now: "InProgress") -> "Done | Failed":
+    def _wait(self, context: "Context", handle: "Handle", now: "InProgress") -> "StageEnd":
         from edl_workflows.stages import driver
         from edl_workflows.stages.goals import Done
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from edl_workflows.hooks.task_owner import TaskOwner
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator, WhenFinished
 from edl_workflows.operators.job import SubmitJobOperator
 
 if TYPE_CHECKING:
@@ -37,7 +37,21 @@ class _JobOperator(StageOperator):
         self.kind = kind
 
 
-class SuspendElasticJobOperator(_JobOperator):
+class _ChangeOperator(_JobOperator):
+    """An operator that changes an existing job.
+
+    Args:
+        if_finished: what to do if the job has succeeded before: "skip" the task (default), "fail" it without
+            retries, or let it "succeed".
+        kwargs: arguments of `StageOperator`, and ``name`` and ``kind`` of the job.
+    """
+
+    def __init__(self, *, if_finished: WhenFinished = "skip", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.if_finished = if_finished
+
+
+class SuspendElasticJobOperator(_ChangeOperator):
     """Delete a job's pods, keep its data position and checkpoints, and wait until it is Suspended.
 
     The result is that of `SubmitJobOperator`.
@@ -46,13 +60,13 @@ class SuspendElasticJobOperator(_JobOperator):
     stage_name: ClassVar[str] = "suspend"
 
 
-class ResumeElasticJobOperator(_JobOperator):
+class ResumeElasticJobOperator(_ChangeOperator):
     """Resume a suspended job from its newest checkpoint, and wait until it is Running."""
 
     stage_name: ClassVar[str] = "resume"
 
 
-class AutoscaleJobOperator(_JobOperator):
+class AutoscaleJobOperator(_ChangeOperator):
     """Enable or disable autoscaling of a job, by the cluster's autoscaler or by an ElasticJob's own master.
 
     Args:
@@ -62,7 +76,7 @@ class AutoscaleJobOperator(_JobOperator):
     """
 
     stage_name: ClassVar[str] = "autoscale"
-    template_fields: Sequence[str] = (*_JobOperator.template_fields, "bounds")
+    template_fields: Sequence[str] = (*_ChangeOperator.template_fields, "bounds")
 
     def __init__(self, *, bounds: str = "true", **kwargs: Any) -> None:
         super().__init__(**kwargs)

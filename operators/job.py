@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
 from edl_workflows.operators.rendered import rendered_map
 
@@ -27,6 +27,7 @@ class SubmitJobOperator(StageOperator):
     """
 
     stage_name: ClassVar[str] = "submit"
+    final_errors: ClassVar[tuple[type[EdlError], ...]] = ()
     manifest_kind: ClassVar[str] = ""
     """The only kind that the operator accepts; "" for any."""
     template_fields: Sequence[str] = ("manifest", *CLUSTER_FIELDS)

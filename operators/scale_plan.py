@@ -4,7 +4,7 @@ plan."""
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator, WhenFinished
 from edl_workflows.operators.rendered import rendered_map
 
 
@@ -17,6 +17,8 @@ class _PlanOperator(StageOperator):
     Args:
         job: name of the job, as ``submit.output["name"]``.
         step_timeout_seconds: time limit of each step of the plan; a migration that exceeds it is rolled back.
+        if_finished: what to do if the job succeeds before the change is complete: "skip" the task (default),
+            "fail" it without retries, or let it "succeed".
         kwargs: arguments of `StageOperator`. A plan that is killed after its first step ends by itself,
             completed or rolled back.
     """
@@ -24,10 +26,18 @@ class _PlanOperator(StageOperator):
     template_fields: Sequence[str] = ("job", *CLUSTER_FIELDS)
     ui_color = "#dbe7f5"
 
-    def __init__(self, *, job: str, step_timeout_seconds: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        job: str,
+        step_timeout_seconds: int | None = None,
+        if_finished: WhenFinished = "skip",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.step_timeout_seconds = step_timeout_seconds
+        self.if_finished = if_finished
 
 
 class ScaleElasticJobOperator(_PlanOperator):
@@ -91,6 +101,8 @@ class PlanScaleOperator(StageOperator):
         job: name of the job, as ``submit.output["name"]``.
         kind: kind of the job. Other kinds than ElasticJob have no plan of their own, which is an error.
         wait_for_change: wait for a plan that changes something; otherwise the job's first plan is taken.
+        if_finished: what to do if the job succeeds before there is a plan: "skip" the task (default), "fail"
+            it without retries, or let it "succeed" with an empty plan.
         kwargs: arguments of `StageOperator`.
     """
 
@@ -99,12 +111,19 @@ class PlanScaleOperator(StageOperator):
     ui_color = "#dbe7f5"
 
     def __init__(
-        self, *, job: str, kind: str = "ElasticJob", wait_for_change: bool = False, **kwargs: Any
+        self,
+        *,
+        job: str,
+        kind: str = "ElasticJob",
+        wait_for_change: bool = False,
+        if_finished: WhenFinished = "skip",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.kind = kind
         self.wait_for_change = wait_for_change
+        self.if_finished = if_finished
 
 
 class CheckpointElasticJobOperator(_PlanOperator):

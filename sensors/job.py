@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from edl_workflows.exceptions import EdlError, StageTimeoutError
-from edl_workflows.hooks.errors import raised_for_airflow
-from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask
+from edl_workflows.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
+from edl_workflows.hooks.errors import AirflowStageSkipped, raised_for_airflow
+from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 class StageSensor(StageTask, BaseSensorOperator):
     """A sensor whose condition is the goal of a stage."""
 
+    final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError, PlanFailedError)
+
     def poke(self, context: "Context") -> PokeReturnValue:
         """Evaluate the goal once."""
-        from edl_workflows.stages.goals import Done, Failed
+        from edl_workflows.stages.goals import Done, Failed, Skipped
 
         with raised_for_airflow():
             result = self.check_now(self._handle or self.begin(context))
             if isinstance(result, Failed):
-                raise result.error
+                raise self.failure(result.error)
+        if isinstance(result, Skipped):
+            raise AirflowStageSkipped(result.reason)
         if isinstance(result, Done):
             return PokeReturnValue(True, self.deliver(context, result.outputs))
         self.log.info("%s %s", self._handle, result.message)
@@ -42,14 +46,16 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     def failure(self, error: EdlError) -> Exception:
         """A passed deadline becomes Airflow's own exception, which ``soft_fail`` recognizes."""
-        return AirflowSensorTimeout(str(error)) if isinstance(error, StageTimeoutError) else error
+        if isinstance(error, StageTimeoutError):
+            return AirflowSensorTimeout(str(error))
+        return super().failure(error)
 
 
 class JobSensor(StageSensor):
     """Wait for a job's phase, training step or condition. All that is given must hold at once.
 
-    A job that does not exist yet is waited for. If it ends in a phase from which the goal can't be reached,
-    the task fails. The result (XCom) is that of `SubmitJobOperator`.
+    A job that does not exist yet is waited for. If the job fails, the task fails at once, without retries.
+    The result (XCom) is that of `SubmitJobOperator`.
 
     Args:
         name: name of the job.
@@ -58,6 +64,8 @@ class JobSensor(StageSensor):
         step: global training step.
         condition: type of a condition, or its type and a status other than True: ``Running=False``.
         kind: kind of the job.
+        if_finished: what to do if the job succeeds without what is waited for: "skip" the task (default),
+            "fail" it without retries, or let it "succeed".
         kwargs: arguments of `StageTask` and of every sensor: ``timeout``, ``soft_fail``; ``poke_interval``
             and ``mode`` if it is not deferred.
     """
@@ -73,6 +81,7 @@ class JobSensor(StageSensor):
         step: int | str | None = None,
         condition: str | None = None,
         kind: str,
+        if_finished: WhenFinished = "skip",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -81,3 +90,4 @@ class JobSensor(StageSensor):
         self.step = step
         self.condition = condition
         self.kind = kind
+        self.if_finished = if_finished

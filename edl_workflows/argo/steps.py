@@ -34,6 +34,7 @@ from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
 from edl_workflows.stages.description import RequestField, StageSpec
+from edl_workflows.stages.goals import IfFinished
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
@@ -74,12 +75,16 @@ def _default_text(value: Any) -> str:
     return "" if value is None else str(value) if isinstance(value, str) else json.dumps(value)
 
 
-def _request_of(stage: StageSpec[Any], kind: str = ELASTIC_JOB, **fixed: Any) -> dict[str, Any]:
+def _request_of(
+    stage: StageSpec[Any], kind: str = ELASTIC_JOB, if_finished: IfFinished = IfFinished.SKIP, **fixed: Any
+) -> dict[str, Any]:
     """The request of a plugin step: its inputs, the job's namespace and kind, and what the workflow's author
     fixed."""
+    if if_finished != IfFinished.SKIP:  # the default of every stage
+        fixed["if_finished"] = if_finished
     values: dict[str, Any] = {field: given.tag for field, given in inputs_of(stage).items()}
     values |= {"namespace": NAMESPACE, **fixed}
-    if kind != ELASTIC_JOB:  # the default of every stage
+    if kind != ELASTIC_JOB:
         values["kind"] = kind
     return {to_camel(field): values[field] for field in stage.request.model_fields if field in values}
 
@@ -205,7 +210,12 @@ def submit(
 
 
 def wait_for_job(
-    name: str = "", *, kind: str = ELASTIC_JOB, on_cancel: CancelAction = "keep", condition: str = ""
+    name: str = "",
+    *,
+    kind: str = ELASTIC_JOB,
+    on_cancel: CancelAction = "keep",
+    condition: str = "",
+    if_finished: IfFinished = IfFinished.SKIP,
 ) -> WorkflowStep:
     """Wait for a job's phase, for a training step, or for both at once.
 
@@ -214,6 +224,8 @@ def wait_for_job(
         kind: the job's.
         on_cancel: see `argo.plugin_task.PluginTask`.
         condition: a condition's type, as ``Ready`` (plugin only).
+        if_finished: what to do if the job succeeds without what is waited for: skip
+            (the step succeeds and its message says why), fail or succeed (plugin only).
     """
     inputs = inputs_of(WAIT)
     phases, step = inputs["phases"], inputs["step"]
@@ -222,7 +234,7 @@ def wait_for_job(
         name or _named("wait", kind),
         WAIT.name,
         (*inputs.values(), timeout("24h")),
-        {"phases": fixed["phases"], "step": step.tag, **_request_of(WAIT, kind, **fixed)},
+        {"phases": fixed["phases"], "step": step.tag, **_request_of(WAIT, kind, if_finished, **fixed)},
         GetObject(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
         _job_outputs(kind),
         on_cancel=on_cancel,
@@ -257,14 +269,18 @@ def _given(kind: str, phases: StepInput) -> str:
     return phases.variable if same else f"sprig.lower({phases.variable})"
 
 
-def wait_for_plan() -> WorkflowStep:
-    """Wait until a ScalePlan that another step made has succeeded."""
+def wait_for_plan(*, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
+    """Wait until a ScalePlan that another step made has succeeded.
+
+    Args:
+        if_finished: as for `scale`.
+    """
     name = inputs_of(WAIT_PLAN)["name"]
     return WorkflowStep(
         "wait-plan",
         WAIT_PLAN.name,
         (name, timeout("1h")),
-        _request_of(WAIT_PLAN),
+        _request_of(WAIT_PLAN, if_finished=if_finished),
         GetObject(_object(SCALE_PLAN, name), "status.phase == Succeeded", ENDED),
         PLAN_OUTPUTS,
         on_cancel="keep",
@@ -301,24 +317,32 @@ def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     )
 
 
-def scale(*, retries: int = 0) -> WorkflowStep:
-    """Change counts or sizes of a running job's roles."""
-    return _plan(SCALE, {"replicaResourceSpecs": inputs_of(SCALE)["replicas"]}, retries=retries)
+def scale(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
+    """Change counts or sizes of a running job's roles.
+
+    Args:
+        retries: of a change that failed (plugin only).
+        if_finished: what to do if the job succeeds first: skip (the step succeeds and its message says why),
+            fail or succeed (plugin only).
+    """
+    spec = {"replicaResourceSpecs": inputs_of(SCALE)["replicas"]}
+    return _plan(SCALE, spec, retries=retries, if_finished=if_finished)
 
 
-def plan_scale(*, wait_for_change: bool = False) -> WorkflowStep:
+def plan_scale(*, wait_for_change: bool = False, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
     """What a job's own optimizer would change now. Nothing is changed.
 
     Args:
         wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is
             taken.
+        if_finished: as for `scale`.
     """
     fixed: dict[str, Any] = {"wait_for_change": True} if wait_for_change else {}
     return WorkflowStep(
         PLAN_SCALE.name,
         PLAN_SCALE.name,
         (JOB, timeout("1h")),
-        _request_of(PLAN_SCALE, **fixed),
+        _request_of(PLAN_SCALE, if_finished=if_finished, **fixed),
         GetObject(
             _object(ELASTIC_JOB, JOB),
             "status.phase in (Created, Pending, Running), status.autoscaling.stage",
@@ -329,8 +353,9 @@ def plan_scale(*, wait_for_change: bool = False) -> WorkflowStep:
     )
 
 
-def apply_plan(*, retries: int = 0) -> WorkflowStep:
-    """Apply the plan that ``plan-scale`` read: counts, sizes and migrations in one change."""
+def apply_plan(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
+    """Apply the plan that ``plan-scale`` read: counts, sizes and migrations in one change. Arguments are
+    those of `scale`."""
     plan = inputs_of(APPLY_PLAN)["plan"]
     fields = {"replicaResourceSpecs": "replicas", "migratePods": "migrate"}
     reasons = f"toJson({_part(plan, 'reasons')})"
@@ -338,7 +363,7 @@ def apply_plan(*, retries: int = 0) -> WorkflowStep:
         **{field: Tag(f"{{{{=toJson({_part(plan, part)})}}}}") for field, part in fields.items()},
         "reason": Tag(f"{{{{=toJson(sprig.trunc({MAX_REASON}, {reasons}))}}}}"),
     }
-    return _plan(APPLY_PLAN, spec, retries=retries)
+    return _plan(APPLY_PLAN, spec, retries=retries, if_finished=if_finished)
 
 
 def _part(plan: StepInput, name: str) -> str:
@@ -346,17 +371,20 @@ def _part(plan: StepInput, name: str) -> str:
     return f"jsonpath({plan.variable}, '$.{name}')"
 
 
-def checkpoint(*, retries: int = 0) -> WorkflowStep:
-    """Ask a running job for a checkpoint."""
-    return _plan(CHECKPOINT, {"checkpoint": True}, retries=retries, pins=False)
+def checkpoint(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
+    """Ask a running job for a checkpoint. Arguments are those of `scale`."""
+    return _plan(CHECKPOINT, {"checkpoint": True}, retries=retries, pins=False, if_finished=if_finished)
 
 
-def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> WorkflowStep:
+def migrate_ps(
+    *, until: str = "Succeeded", retries: int = 0, if_finished: IfFinished = IfFinished.SKIP
+) -> WorkflowStep:
     """Move a running job to other parameter servers.
 
     Args:
         until: phase to wait for: ``Succeeded``, or ``Restarting``, when the new servers are ready.
         retries: of a migration that was rolled back (plugin only).
+        if_finished: as for `scale`.
     """
     inputs = inputs_of(MIGRATE_PS)
     servers = {"replicas": inputs["replicas"], "resource": inputs["resource"]}
@@ -367,22 +395,22 @@ def migrate_ps(*, until: str = "Succeeded", retries: int = 0) -> WorkflowStep:
     }
     reached = "status.phase in (Restarting, Verifying, Succeeded)"
     success = "status.phase == Succeeded" if until == "Succeeded" else reached
-    return _plan(MIGRATE_PS, spec, retries=retries, success=success, until=until)
+    return _plan(MIGRATE_PS, spec, retries=retries, success=success, until=until, if_finished=if_finished)
 
 
-def suspend(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
+def suspend(*, kind: str = ELASTIC_JOB, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
     """Release a job's pods; its data position and checkpoints stay."""
     goal = (_phase(kind, "Suspended"), _phase(kind, "Succeeded", "Failed"))
-    return _switch(SUSPEND, kind, suspended=True, goal=goal)
+    return _switch(SUSPEND, kind, suspended=True, goal=goal, if_finished=if_finished)
 
 
-def resume(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
+def resume(*, kind: str = ELASTIC_JOB, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
     """Resume a suspended job, and wait until it runs."""
     goal = (_phase(kind, "Running", "Succeeded"), _phase(kind, "Failed"))
-    return _switch(RESUME, kind, suspended=False, goal=goal)
+    return _switch(RESUME, kind, suspended=False, goal=goal, if_finished=if_finished)
 
 
-def autoscale(*, kind: str = "TrainingJob") -> WorkflowStep:
+def autoscale(*, kind: str = "TrainingJob", if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
     """Enable or disable autoscaling of a job, by the cluster's autoscaler or by an ElasticJob's own
     master."""
     bounds = inputs_of(AUTOSCALE)["bounds"]
@@ -392,7 +420,7 @@ def autoscale(*, kind: str = "TrainingJob") -> WorkflowStep:
         _named("autoscale", kind),
         AUTOSCALE.name,
         (NAME, bounds, timeout("5m")),
-        _request_of(AUTOSCALE, kind),
+        _request_of(AUTOSCALE, kind, if_finished),
         PatchObject(wanted),
         _job_outputs(kind),
         on_cancel="keep",
@@ -412,13 +440,15 @@ def delete(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     )
 
 
-def _switch(stage: StageSpec[Any], kind: str, *, suspended: bool, goal: tuple[str, str]) -> WorkflowStep:
+def _switch(
+    stage: StageSpec[Any], kind: str, *, suspended: bool, goal: tuple[str, str], if_finished: IfFinished
+) -> WorkflowStep:
     spec = kinds.kind_of(kind).suspension(suspend=suspended)
     return WorkflowStep(
         _named(stage.name, kind),
         stage.name,
         (NAME, timeout("30m")),
-        _request_of(stage, kind),
+        _request_of(stage, kind, if_finished),
         PatchObject(_object(kind, NAME) | {"spec": spec}, *goal),
         _job_outputs(kind),
         on_cancel="keep",
@@ -432,6 +462,7 @@ def _plan(
     retries: int,
     success: str = "status.phase == Succeeded",
     pins: bool = True,
+    if_finished: IfFinished = IfFinished.SKIP,
     **fixed: Any,
 ) -> WorkflowStep:
     """A step that creates a ScalePlan: an object of its own, whose status is not that of an earlier change.
@@ -443,6 +474,7 @@ def _plan(
         success: condition on the status of the plan.
         pins: whether the plan sets replica counts. Autoscaling is disabled first; the stages do this
             themselves.
+        if_finished: the result if the job succeeds first.
         fixed: fields of the request that the author of the workflow fixed.
     """
     inputs = inputs_of(stage)
@@ -456,7 +488,7 @@ def _plan(
         stage.name,
         stage.name,
         (JOB, *own, STEP_TIMEOUT, timeout("1h")),
-        _request_of(stage, **fixed),
+        _request_of(stage, if_finished=if_finished, **fixed),
         ApplyObject(plan, success, ENDED, pinned if pins else {}),
         PLAN_OUTPUTS,
         retries=retries,

@@ -58,7 +58,7 @@ def run(
         EdlError: the goal can't be reached.
     """
     from edl_workflows.stages import driver
-    from edl_workflows.stages.goals import Failed
+    from edl_workflows.stages.goals import Failed, Skipped
 
     if wait:
         deadline = None if timeout is None else time.time() + timeout
@@ -67,6 +67,8 @@ def run(
     now = driver.check_now(cluster, handle)
     if isinstance(now, Failed):
         raise now.error
+    if isinstance(now, Skipped):
+        say(f"skipped: {now.reason}")
     return now.outputs
 
 

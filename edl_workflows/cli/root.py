@@ -67,6 +67,7 @@ EXIT_CODES: Mapping[type[BaseException], int] = MappingProxyType(
         exceptions.JobFailedError: 7,
         exceptions.JobDisappearedError: 7,
         exceptions.StageTimeoutError: 8,
+        exceptions.JobFinishedError: 9,
         exceptions.EdlError: 1,
     }
 )
@@ -79,7 +80,8 @@ app = typer.Typer(
     cls=lazy_group(COMMANDS, [("agent", AGENT_HELP)]),
     help="Elastic deep-learning jobs on Kubernetes, as stages of pipelines.",
     epilog="Exit codes: 0 success, 1 failure, 2 invalid input or usage, 3 not found, 4 conflict, 5 "
-    "forbidden, 6 API not available, 7 the job failed, 8 timeout.",
+    "forbidden, 6 API not available, 7 the job failed, 8 timeout, "
+    "9 the job had already succeeded.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

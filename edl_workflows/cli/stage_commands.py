@@ -17,7 +17,8 @@ from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.stages.catalog import STAGES
-from edl_workflows.stages.description import RequestField, StageSpec
+from edl_workflows.stages.description import IF_FINISHED, RequestField, StageSpec
+from edl_workflows.stages.goals import IfFinished
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.scale import SCALE
 
@@ -105,6 +106,8 @@ def _annotation(field: RequestField) -> Any:
 def _default(field: RequestField) -> Any:
     if field.required:
         return inspect.Parameter.empty
+    if field.argument.cli_default is not None:
+        return field.argument.cli_default
     return None if field.shape == "list" else field.default
 
 
@@ -114,6 +117,9 @@ for _stage in STAGES:
 
 Cpu = Annotated[str | None, typer.Option(help="CPU of new nodes, such as 500m or 2.", show_default=False)]
 Memory = Annotated[str | None, typer.Option(help="Memory of new nodes, such as 4Gi.", show_default=False)]
+
+
+IfFinishedOption = Annotated[IfFinished, typer.Option(help=IF_FINISHED.help)]
 
 
 def _size(cpu: str | None, memory: str | None) -> dict[str, str]:
@@ -135,13 +141,14 @@ def scale(
     cpu: Cpu = None,
     memory: Memory = None,
     kind: Kind = JOB,
+    if_finished: IfFinishedOption = IfFinished.FAIL,
     *,
     flags: StageFlags,
 ) -> None:
     """Counts such as ``worker=3`` make up the map of the request. All new nodes get the same size."""
     size = _size(cpu, memory)
     wanted = {role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)}
-    values = {"job": name, "kind": kind, "replicas": wanted}
+    values = {"job": name, "kind": kind, "replicas": wanted, "if_finished": if_finished}
     execute(SCALE, values, flags)
 
 
@@ -168,6 +175,7 @@ def migrate_ps(
     cpu: Cpu = None,
     memory: Memory = None,
     kind: Kind = JOB,
+    if_finished: IfFinishedOption = IfFinished.FAIL,
     *,
     flags: StageFlags,
 ) -> None:
@@ -175,4 +183,4 @@ def migrate_ps(
     size = _size(cpu, memory)
     migrate = dict.fromkeys(rank or (), size)
     values = {"job": name, "kind": kind, "replicas": replicas, "resource": size, "migrate": migrate}
-    execute(MIGRATE_PS, values, flags)
+    execute(MIGRATE_PS, {**values, "if_finished": if_finished}, flags)

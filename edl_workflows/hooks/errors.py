@@ -9,7 +9,7 @@ Cheap to import: operators do at parse time.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from edl_workflows.exceptions import (
     ConflictError,
@@ -18,6 +18,7 @@ from edl_workflows.exceptions import (
     InvalidError,
     JobDisappearedError,
     JobFailedError,
+    JobFinishedError,
     NotFoundError,
     PlanFailedError,
     StageTimeoutError,
@@ -53,8 +54,24 @@ class AirflowJobFailedError(AirflowException, JobFailedError):
     """The job ended in phase Failed. A retry of the submitting task makes a new one."""
 
 
+class AirflowJobFailedForGoodError(AirflowFailException, JobFailedError):
+    """The job of another task ended in phase Failed. Never retried: a retry would find the same job."""
+
+
+class AirflowJobFinishedError(AirflowFailException, JobFinishedError):
+    """The job succeeded before the task's change or wait (``if_finished="fail"``). Never retried."""
+
+
+class AirflowStageSkipped(AirflowSkipException, JobFinishedError):  # noqa: N818 - no error for the user
+    """The same with ``if_finished="skip"``: the task is skipped."""
+
+
 class AirflowPlanFailedError(AirflowException, PlanFailedError):
     """The change was rolled back. A retry makes a new plan."""
+
+
+class AirflowPlanFailedForGoodError(AirflowFailException, PlanFailedError):
+    """The plan of another task failed. Never retried: a retry would find the same plan."""
 
 
 class AirflowJobDisappearedError(AirflowException, JobDisappearedError):
@@ -72,9 +89,14 @@ _BRANCHES: dict[type[EdlError], type[EdlError]] = {
     ForbiddenError: AirflowForbiddenError,
     UnavailableError: AirflowUnavailableError,
     JobFailedError: AirflowJobFailedError,
+    JobFinishedError: AirflowJobFinishedError,
     PlanFailedError: AirflowPlanFailedError,
     JobDisappearedError: AirflowJobDisappearedError,
     StageTimeoutError: AirflowStageTimeoutError,
+}
+_FOR_GOOD: dict[type[EdlError], type[EdlError]] = {
+    JobFailedError: AirflowJobFailedForGoodError,
+    PlanFailedError: AirflowPlanFailedForGoodError,
 }
 _BY_NAME = {ours.__name__: branch for ours, branch in _BRANCHES.items()}
 
@@ -87,6 +109,11 @@ def branch_name(error: EdlError) -> str:
 def to_airflow(branch: str, message: str) -> EdlError:
     """The exception of both trees for what `branch_name` named."""
     return _BY_NAME.get(branch, AirflowEdlError)(message)
+
+
+def fail_for_good(error: EdlError) -> EdlError:
+    """The exception for an error of what another task began: a retry of this task can't change it."""
+    return next((final(str(error)) for ours, final in _FOR_GOOD.items() if isinstance(error, ours)), error)
 
 
 @contextmanager

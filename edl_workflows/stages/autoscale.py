@@ -3,15 +3,14 @@ annotation."""
 
 from typing import Annotated
 
-from edl_workflows.exceptions import InvalidError, ManifestError, Problem
+from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.scaling import scaled_by_master
 from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.description import Argument, JobRequest, StageSpec
-from edl_workflows.stages.goals import ExistsGoal, Handle, read_object
+from edl_workflows.stages.description import Argument, IfFinishedField, JobRequest, StageSpec
+from edl_workflows.stages.goals import ExistsGoal, Handle, IfFinished
 from edl_workflows.stages.identity import StageIdentity
 
 BOUNDS = Argument(
@@ -25,28 +24,25 @@ class AutoscaleRequest(JobRequest):
 
     Attributes:
         bounds: "true" (within the bounds of the spec), "false" (disabled), or bounds such as "2-8".
+        if_finished: the result if the job has succeeded.
     """
 
     bounds: Annotated[str, BOUNDS] = autoscaling.ON
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 def begin_autoscale(cluster: Cluster, request: AutoscaleRequest, _identity: StageIdentity) -> Handle:
-    """Write the annotation.
+    """Write the annotation. A job that has ended is left as it is.
 
     Raises:
         NotFoundError: the job does not exist.
-        InvalidError: the job has ended, its kind is not autoscaled, or the bounds don't fit it; nothing was
-            changed.
+        InvalidError: its kind is not autoscaled, or the bounds don't fit it; nothing was changed.
     """
     row = kind_of(request.kind)
     namespace = request.namespace or cluster.namespace
     found = client.get(cluster, row.source.api, request.name, namespace)
-    view = read_object(row.name, found)
-    if isinstance(view, JobView) and view.phase.final:
-        raise InvalidError(
-            f"{row.name} {namespace}/{request.name} has ended in phase {view.phase}; "
-            "it can no longer be scaled"
-        )
+    if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+        return ended
     annotations = found["metadata"].get("annotations") or {}
     wanted = {**annotations, autoscaling.ANNOTATION: request.bounds}
     job = row.model.parse(found | {"metadata": found["metadata"] | {"annotations": wanted}})

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from edl_workflows.exceptions import ManifestError, Problem
 from edl_workflows.jobs.objects import Model
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.goals import Handle, IfFinished
 from edl_workflows.stages.identity import StageIdentity
 
 
@@ -26,6 +26,7 @@ class Argument:
     Attributes:
         help: what the field means: the help text of the CLI.
         cli: whether the command takes it as an argument, as an option, or not at all.
+        cli_default: default of the option; None for the default of the field.
         cli_name: the option, as ``--for``, or the name of the argument; "" for the name of the field.
         argo_help: description of the Argo parameter; "" for `help`.
         argo: whether it is an input of the Argo template; if not, the author of a workflow sets it in the
@@ -38,6 +39,7 @@ class Argument:
 
     help: str
     cli: Literal["argument", "option"] | None = None
+    cli_default: str | None = None
     cli_name: str = ""
     argo: bool = False
     argo_help: str = ""
@@ -49,6 +51,15 @@ class Argument:
 
 JOB_NAME = Argument("The job's name.", cli="argument", cli_name="name", argo=True, templated=True)
 JOB_KIND = Argument("The job's kind.", cli="option")
+IF_FINISHED = Argument(
+    "What to do if the job has succeeded too early for this: skip, fail or succeed.",
+    cli="option",
+    # A shell knows success and failure only.
+    cli_default=IfFinished.FAIL,
+)
+IfFinishedField = Annotated[IfFinished, IF_FINISHED]
+"""Type of the field ``if_finished`` of all changes of a job and of all waits: a job that succeeds while the
+pipeline is still about to change it is no error by default."""
 
 
 class StageRequest(Model):

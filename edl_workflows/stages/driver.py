@@ -17,11 +17,12 @@ from edl_workflows.kube.resources import Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import (
-    Done,
     Failed,
     Handle,
     InProgress,
     Outputs,
+    Skipped,
+    StageEnd,
     StageResult,
     evaluate_goal,
     read_object,
@@ -66,7 +67,7 @@ class GoalWait:
         """The object as the API server has it now."""
         return self._look(source.connect())
 
-    def take(self, state: Object | None) -> Done | Failed | None:
+    def take(self, state: Object | None) -> StageEnd | None:
         """Evaluate the next state; None to keep waiting."""
         if state is not None and version_of(state) < self._handle.version:
             return None  # older than the beginning of the stage
@@ -98,7 +99,7 @@ class GoalWait:
         for line in lines:
             self._notify(f"{self._handle} {line}")
 
-    def overdue(self, source: ClusterSource, last_error: EdlError | None) -> Done | Failed:
+    def overdue(self, source: ClusterSource, last_error: EdlError | None) -> StageEnd:
         """The result after the deadline. A last check tells whether the goal was reached while nobody
         waited."""
         try:
@@ -132,7 +133,7 @@ def check_now(cluster: Cluster, handle: Handle) -> StageResult:
 
 def wait_for_goal(
     source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _ignore
-) -> Done | Failed:
+) -> StageEnd:
     """Block until the goal is reached or can no longer be reached.
 
     Args:
@@ -207,7 +208,7 @@ async def await_goal(
     notify: Notify = _ignore,
     *,
     everywhere: bool = False,
-) -> Done | Failed:
+) -> StageEnd:
     """As `wait_for_goal`, in an event loop, on the watch that all waiters of the process share.
 
     Args:
@@ -254,7 +255,8 @@ def run_stage(
     deadline: float | None = None,
     notify: Notify = _ignore,
 ) -> Outputs:
-    """Begin a stage and wait for its goal, in one call.
+    """Begin a stage and wait for its goal, in one call. A stage that is skipped says so and returns the
+    outputs of the job as it is.
 
     Raises:
         EdlError: why the goal can't be reached. After a StageTimeoutError, what the stage created continues
@@ -264,4 +266,6 @@ def run_stage(
     result = wait_for_goal(ClusterSource.of(cluster), handle, deadline, notify)
     if isinstance(result, Failed):
         raise result.error
+    if isinstance(result, Skipped):
+        notify(f"skipped: {result.reason}")
     return result.outputs

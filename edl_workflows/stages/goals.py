@@ -3,14 +3,22 @@ goal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
-from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
+from edl_workflows.exceptions import (
+    EdlError,
+    JobDisappearedError,
+    JobFailedError,
+    JobFinishedError,
+    PlanFailedError,
+)
 from edl_workflows.jobs import kinds
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.objects import Model
-from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.scale_plan.model import JOB_FAILED, JOB_FINISHED, ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube.resources import Object, version_of
 from edl_workflows.stages.identity import StageIdentity
@@ -26,6 +34,15 @@ _MIGRATION = (
     ScalePlanPhase.SUCCEEDED,
 )
 """The phases of a migration in order. Scaling, a phase of plans without a migration, counts as the first."""
+
+
+class IfFinished(StrEnum):
+    """What a change or a wait comes to if the job succeeds before it: training was faster than the
+    pipeline."""
+
+    SKIP = "skip"
+    FAIL = "fail"
+    SUCCEED = "succeed"
 
 
 class JobGoal(Model):
@@ -70,13 +87,21 @@ class ExistsGoal(Model):
     type: Literal["exists"] = "exists"
 
 
+class UnfinishedGoal(Model):
+    """The job has not ended, so that it can be changed: the goal of a change of a job that has ended."""
+
+    type: Literal["unfinished"] = "unfinished"
+
+
 class GoneGoal(Model):
     """The object no longer exists."""
 
     type: Literal["gone"] = "gone"
 
 
-Goal = Annotated[JobGoal | PlanGoal | PlannedGoal | ExistsGoal | GoneGoal, Field(discriminator="type")]
+Goal = Annotated[
+    JobGoal | PlanGoal | PlannedGoal | ExistsGoal | UnfinishedGoal | GoneGoal, Field(discriminator="type")
+]
 
 
 class Handle(Model):
@@ -89,6 +114,7 @@ class Handle(Model):
         version: resourceVersion when the stage began; older states are ignored.
         owner, attempt: the owner annotations of an object that the stage created; "" if it created none. A
             stage cancels only what it created.
+        if_finished: the result if the job succeeds before the goal is reached.
     """
 
     kind: str
@@ -99,6 +125,7 @@ class Handle(Model):
     version: int = 0
     owner: str = ""
     attempt: str = ""
+    if_finished: IfFinished = IfFinished.FAIL
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
@@ -109,7 +136,14 @@ class Handle(Model):
         return f"kubectl --namespace {self.namespace} describe {self.kind.lower()} {self.name}"
 
     @classmethod
-    def of(cls, kind: str, found: Object, goal: Goal, creator: StageIdentity | None = None) -> Self:
+    def of(
+        cls,
+        kind: str,
+        found: Object,
+        goal: Goal,
+        creator: StageIdentity | None = None,
+        if_finished: IfFinished = IfFinished.FAIL,
+    ) -> Self:
         """The handle of an object as the API server returned it.
 
         Args:
@@ -117,6 +151,7 @@ class Handle(Model):
             found: the object.
             goal: the state to wait for.
             creator: who runs the stage, if the stage created the object or adopted it.
+            if_finished: the result if the job succeeds before the goal is reached.
         """
         metadata = found["metadata"]
         return cls(
@@ -128,7 +163,24 @@ class Handle(Model):
             version=version_of(found),
             owner=creator.owner if creator is not None else "",
             attempt=creator.attempt if creator is not None else "",
+            if_finished=if_finished,
         )
+
+    @classmethod
+    def of_ended(cls, kind: str, found: Object, if_finished: IfFinished) -> Self | None:
+        """The handle of a change for which a job has ended too early; None if the job has not ended.
+
+        The change then creates nothing; `evaluate_goal` decides what it comes to.
+
+        Args:
+            kind: kind of the job.
+            found: the job.
+            if_finished: the result if the job has succeeded.
+        """
+        job = read_object(kind, found)
+        if not isinstance(job, JobView) or not job.phase.final:
+            return None
+        return cls.of(kind, found, UnfinishedGoal(), if_finished=if_finished)
 
 
 class OutputCheckpoint(Model):
@@ -191,6 +243,19 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """The job succeeded before the goal was reached, and the caller wants that to be no error.
+
+    Attributes:
+        reason: what happened, for people.
+        outputs: the outputs of the job or plan as it is.
+    """
+
+    reason: str
+    outputs: Outputs
+
+
+@dataclass(frozen=True)
 class Failed:
     """The goal can no longer be reached.
 
@@ -201,7 +266,8 @@ class Failed:
     error: EdlError
 
 
-StageResult = InProgress | Done | Failed
+StageEnd = Done | Skipped | Failed
+StageResult = InProgress | StageEnd
 ObservedObject = JobView | ScalePlan | None
 
 
@@ -258,6 +324,8 @@ def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
         return InProgress("does not exist yet", _basic_outputs(handle))
     if isinstance(handle.goal, ExistsGoal):
         return Done(outputs_of(handle, seen))
+    if isinstance(seen, JobView) and isinstance(handle.goal, UnfinishedGoal):
+        return _evaluate_end(handle, seen, "it can no longer be changed")
     if isinstance(seen, JobView) and isinstance(handle.goal, JobGoal):
         return _evaluate_job_goal(handle, handle.goal, seen)
     if isinstance(seen, JobView) and isinstance(handle.goal, PlannedGoal):
@@ -269,20 +337,39 @@ def evaluate_goal(handle: Handle, seen: ObservedObject) -> StageResult:
 
 def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResult:
     if job.phase is JobPhase.FAILED and JobPhase.FAILED not in goal.phases:
-        return Failed(
-            JobFailedError(
-                f"{handle} failed: {_describe_reason(job.reason, job.message)}; its pods' logs tell more"
-            )
-        )
+        return _evaluate_end(handle, job)
     # The spec of a finished job can still be edited, but no controller observes the edit.
     reached = (job.current or job.phase.final) and _phase_reached(goal, job) and _progress_reached(goal, job)
     if reached:
         return Done(outputs_of(handle, job))
     if job.phase.final:
-        where = f"{handle} ended in phase {job.phase} at step {job.progress.step}"
-        return Failed(JobFailedError(f"{where}; {_describe_goal(goal)} can no longer be reached"))
+        return _evaluate_end(handle, job, f"{_describe_goal(goal)} can no longer be reached")
     why = f": {_describe_reason(job.reason, job.message)}" if job.reason else ""
     return InProgress(f"is {job.phase}{why}", outputs_of(handle, job), job.warnings)
+
+
+def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult:
+    """The result for a job that ended without the goal.
+
+    Args:
+        handle: handle of the job.
+        job: the job, in a final phase.
+        missed: what became impossible.
+    """
+    if job.phase is JobPhase.SUCCEEDED:
+        told = f"{handle} has already succeeded, at step {job.progress.step}; {missed}"
+        return _finished(handle, told, job)
+    why = _describe_reason(job.reason, job.message)
+    after = f"{missed}, " if missed else ""
+    return Failed(JobFailedError(f"{handle} failed: {why}; {after}its pods' logs tell more"))
+
+
+def _finished(handle: Handle, reason: str, seen: JobView | ScalePlan) -> StageEnd:
+    """The one rule for a job that succeeded before a change or a wait: the caller's choice."""
+    outputs = outputs_of(handle, seen)
+    if handle.if_finished is IfFinished.SKIP:
+        return Skipped(reason, outputs)
+    return Done(outputs) if handle.if_finished is IfFinished.SUCCEED else Failed(JobFinishedError(reason))
 
 
 def _phase_reached(goal: JobGoal, job: JobView) -> bool:
@@ -311,9 +398,7 @@ def _evaluate_planned_goal(handle: Handle, goal: PlannedGoal, job: JobView) -> S
     """While the job changes, its last plan is outdated: only a plan made after the change counts."""
     found = outputs_of(handle, job)
     if job.phase.final:
-        return Failed(
-            JobFailedError(f"{handle} ended in phase {job.phase}; nothing is planned for it any more")
-        )
+        return _evaluate_end(handle, job, "nothing is planned for it any more")
     if job.phase in (JobPhase.SCALING, JobPhase.RESTARTING, JobPhase.SUSPENDED):
         return InProgress(f"is {job.phase}; a new plan follows", found)
     if found.plan is None:
@@ -329,6 +414,10 @@ def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Stag
     phase = status.phase or ScalePlanPhase.PENDING
     if phase is ScalePlanPhase.FAILED:
         why = _describe_reason(status.reason, status.message)
+        if status.reason == JOB_FINISHED:
+            return _finished(handle, f"{handle} for job {plan.job} came too late: {why}", plan)
+        if status.reason == JOB_FAILED:
+            return Failed(JobFailedError(f"{handle} for job {plan.job} failed: {why}"))
         return Failed(
             PlanFailedError(f"{handle} for job {plan.job} failed: {why}; the job goes on as before")
         )
@@ -372,9 +461,13 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
 
 
 def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:
-    """Only of a stage that waits for a plan: other outputs stay small."""
-    asked = isinstance(handle.goal, PlannedGoal)
-    return PlannedChange.of(job.planned) if asked and job.planned is not None else None
+    """Only of a stage that waits for a plan: other outputs stay small. For a job that has ended, nothing is
+    planned."""
+    if not isinstance(handle.goal, PlannedGoal):
+        return None
+    if job.phase.final:
+        return PlannedChange.of(AutoscalingStatus())
+    return PlannedChange.of(job.planned) if job.planned is not None else None
 
 
 def _basic_outputs(handle: Handle) -> Outputs:

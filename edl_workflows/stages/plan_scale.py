@@ -8,11 +8,10 @@ from pydantic import Field
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.elastic_job.scaling import scaled_by_master
 from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.description import Argument, JobRequest, StageSpec
-from edl_workflows.stages.goals import Handle, PlannedGoal, read_object
+from edl_workflows.stages.description import Argument, IfFinishedField, JobRequest, StageSpec
+from edl_workflows.stages.goals import Handle, IfFinished, PlannedGoal
 from edl_workflows.stages.identity import StageIdentity
 
 JOB = Argument("The job's name.", argo=True, parameter="job", operator="job", templated=True)
@@ -24,10 +23,12 @@ class PlanScaleRequest(JobRequest):
     Attributes:
         wait_for_change: wait for a plan that changes something; else the first plan is taken, even if it is
             empty.
+        if_finished: the result if the job succeeds before there is a plan.
     """
 
     name: Annotated[str, JOB] = Field(min_length=1)
     wait_for_change: Annotated[bool, Argument("Wait for a plan that changes something.")] = False
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: StageIdentity) -> Handle:
@@ -35,18 +36,15 @@ def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: Sta
 
     Raises:
         NotFoundError: the job does not exist.
-        InvalidError: the job has ended, or has no master that plans for it.
+        InvalidError: the job has no master that plans for it.
     """
     row = kind_of(request.kind)
     found = client.get(cluster, row.source.api, request.name, request.namespace or cluster.namespace)
-    job, view = row.model.parse(found), read_object(row.name, found)
-    if isinstance(view, JobView) and view.phase.final:
-        raise InvalidError(
-            f"{row.name} {job.key} has ended in phase {view.phase}; nothing is planned for it any more"
-        )
-    if not scaled_by_master(job):
+    job, ended = row.model.parse(found), row.view_stored(found).phase.final
+    if not ended and not scaled_by_master(job):
         raise InvalidError(f"{row.name} {job.key} {explain_no_plan(sized=row.elastic is not None)}")
-    return Handle.of(row.name, found, PlannedGoal(change=request.wait_for_change))
+    goal = PlannedGoal(change=request.wait_for_change)
+    return Handle.of(row.name, found, goal, if_finished=request.if_finished)
 
 
 def explain_no_plan(*, sized: bool) -> str:

@@ -63,16 +63,19 @@ def scale_by_spec(
     row: Kind,
     replicas: Mapping[str, ReplicaResourceSpec],
 ) -> Handle:
-    """Edit the spec of a job of a kind that is scaled so, and wait until all its nodes run.
+    """Edit the spec of a job of a kind that is scaled so, and wait until all its nodes run. A job that has
+    ended is left as it is.
 
     Raises:
         NotFoundError: the job does not exist.
-        InvalidError: the job has ended, has no such role, or its spec would be invalid; nothing was changed.
+        InvalidError: the job has no such role, or its spec would be invalid; nothing was changed.
         ConflictError: others kept changing the job at the same time.
     """
     namespace = request.namespace or cluster.namespace
     for attempt in range(1, ATTEMPTS + 1):
         found = client.get(cluster, row.source.api, request.job, namespace)
+        if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+            return ended
         scaling, done = _edit(found, row, replicas)
         # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
         # them.
@@ -86,7 +89,7 @@ def scale_by_spec(
             continue
         break
     goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
-    return Handle.of(row.name, changed, goal)
+    return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
 
 
 def _pinned(found: Object, row: Kind) -> dict[str, Any]:
@@ -103,14 +106,9 @@ def _edit(found: Object, row: Kind, replicas: Mapping[str, ReplicaResourceSpec])
     """The edit that scales a job, and how many of its nodes have succeeded.
 
     Raises:
-        InvalidError: the job has ended, has no such role, or its spec would be invalid.
+        InvalidError: the job has no such role, or its spec would be invalid.
     """
     seen = row.view_stored(found)
-    if seen.phase.final:
-        raise InvalidError(
-            f"{row.name} {seen.namespace}/{seen.name} has ended in phase {seen.phase}; "
-            "a job can be changed only before it ends"
-        )
     scaling = row.rescale(found, {role: _wanted(change) for role, change in replicas.items()})
     return scaling, sum(counts.succeeded for counts in seen.replicas.values())
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from edl_workflows.exceptions import EdlError, InvalidError, ManifestError, Problem
+from edl_workflows.exceptions import EdlError, ManifestError, Problem
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -18,8 +18,8 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
-from edl_workflows.stages.description import JOB_NAME, Argument, StageRequest
-from edl_workflows.stages.goals import Handle, PlanGoal
+from edl_workflows.stages.description import JOB_NAME, Argument, IfFinishedField, StageRequest
+from edl_workflows.stages.goals import Handle, IfFinished, PlanGoal
 from edl_workflows.stages.identity import StageIdentity
 
 PINS_ANNOTATION = f"{names.GROUP}/pins-replicas"
@@ -34,11 +34,13 @@ class PlanRequest(StageRequest):
         job: name of the job.
         namespace: namespace of the job; "" for the connection's.
         step_timeout_seconds: time limit of each step; a migration that exceeds it is rolled back.
+        if_finished: the result if the job succeeds before the change is complete.
     """
 
     job: Annotated[str, JOB_NAME] = Field(min_length=1)
     namespace: str = ""
     step_timeout_seconds: Annotated[int, STEP_TIMEOUT] = Field(default=600, ge=1, le=86_400)
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 @dataclass(frozen=True)
@@ -59,31 +61,43 @@ class PlanDraft:
     pins: bool = True
 
 
+class _EndedError(Exception):
+    """A plan would have to be created for a job that has ended."""
+
+
 def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan.
+    """Create or adopt the plan; for a job that has ended, nothing is created.
 
     Raises:
         NotFoundError: the job does not exist.
-        InvalidError: the job has ended, or the change does not fit it; nothing was created.
+        InvalidError: the change does not fit the job; nothing was created.
         ConflictError: a plan of that name exists and belongs to another owner.
     """
     namespace = request.namespace or cluster.namespace
     resource = ownership.resource_of(ELASTIC_JOB)
-    job, wrong = ElasticJob.read_stored(client.get(cluster, resource, request.job, namespace))
+    found = client.get(cluster, resource, request.job, namespace)
+    job, wrong = ElasticJob.read_stored(found)
+    ended = Handle.of_ended(ELASTIC_JOB, found, request.if_finished)
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.ObjectRef(KIND, namespace, name)
 
     def make() -> dict[str, Any]:
+        if ended is not None:
+            raise _EndedError
         if wrong is not None and draft.pins:
             raise wrong  # its roles are unknown; a checkpoint needs none
-        fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(_changeable(job))}
+        fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(job)}
         manifest = manual_plan.manual_plan(job, name, fields)
         if draft.pins and _autoscaled(job):
             manifest["metadata"]["annotations"] = {PINS_ANNOTATION: "true"}
         return manifest
 
-    plan = ownership.create_or_adopt(cluster, target, make, identity)
-    handle = Handle.of(KIND, plan, PlanGoal(phase=draft.until), identity)
+    try:
+        plan = ownership.create_or_adopt(cluster, target, make, identity)
+    except _EndedError:
+        assert ended is not None, "raised only then"
+        return ended
+    handle = Handle.of(KIND, plan, PlanGoal(phase=draft.until), identity, request.if_finished)
     if PINS_ANNOTATION in plan["metadata"]["annotations"]:
         _pin(cluster, job, plan, handle)
     return handle
@@ -103,15 +117,6 @@ def check_roles(job: ElasticJob, roles: Iterable[str], path: str) -> None:
             for role in unknown
         ]
         raise ManifestError(f"change of ElasticJob {job.key}", problems)
-
-
-def _changeable(job: ElasticJob) -> ElasticJob:
-    if job.status.phase is not None and job.status.phase.final:
-        raise InvalidError(
-            f"ElasticJob {job.key} has ended in phase {job.status.phase}; "
-            "a job can be changed only before it ends"
-        )
-    return job
 
 
 def _autoscaled(job: ElasticJob) -> bool:

@@ -2,29 +2,41 @@
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.kinds import kind_of
-from edl_workflows.jobs.view import JobPhase, JobView
+from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import ownership
-from edl_workflows.stages.description import JobRequest, StageSpec
-from edl_workflows.stages.goals import Handle, JobGoal, read_object
+from edl_workflows.stages.description import IfFinishedField, JobRequest, StageSpec
+from edl_workflows.stages.goals import Handle, IfFinished, JobGoal
 from edl_workflows.stages.identity import StageIdentity
 
 
 class SuspendRequest(JobRequest):
-    """The job to suspend. The stage waits until its pods are gone."""
+    """The job to suspend. The stage waits until its pods are gone.
+
+    Attributes:
+        if_finished: the result if the job succeeds first.
+    """
+
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 class ResumeRequest(JobRequest):
-    """The job to resume. The stage waits until it runs and its first node is ready."""
+    """The job to resume. The stage waits until it runs and its first node is ready.
+
+    Attributes:
+        if_finished: the result if the job has succeeded.
+    """
+
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: StageIdentity) -> Handle:
-    """Set the job's suspend switch.
+    """Set the job's suspend switch. A job that has ended is left as it is.
 
     Raises:
         NotFoundError: the job does not exist.
-        InvalidError: the job has ended.
+        InvalidError: objects of this kind are not jobs.
     """
     return _switch(cluster, request, suspend=True, goal=JobGoal(phases=(JobPhase.SUSPENDED,)))
 
@@ -34,23 +46,21 @@ def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: StageIdent
     return _switch(cluster, request, suspend=False, goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=1))
 
 
-def _switch(cluster: Cluster, request: JobRequest, *, suspend: bool, goal: JobGoal) -> Handle:
+def _switch(
+    cluster: Cluster, request: SuspendRequest | ResumeRequest, *, suspend: bool, goal: JobGoal
+) -> Handle:
+    row = kind_of(request.kind)
+    if row.view is None:
+        raise InvalidError(f"a {request.kind} is not a job; only jobs can be suspended and resumed")
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
     job = client.get(cluster, resource, request.name, namespace)
-    view = read_object(request.kind, job)
-    if not isinstance(view, JobView):
-        raise InvalidError(f"a {request.kind} is not a job; only jobs can be suspended and resumed")
-    if view.phase.final:
-        verb = "suspended" if suspend else "resumed"
-        raise InvalidError(
-            f"{request.kind} {namespace}/{request.name} has ended in phase {view.phase}; it can't be {verb}"
-        )
-    row = kind_of(request.kind)
+    if (ended := Handle.of_ended(request.kind, job, request.if_finished)) is not None:
+        return ended
     if row.suspended(job) is not suspend:
         body = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": row.suspension(suspend=suspend)}
         job = client.patch(cluster, resource, request.name, body, namespace)
-    return Handle.of(request.kind, job, goal)
+    return Handle.of(request.kind, job, goal, if_finished=request.if_finished)
 
 
 SUSPEND = StageSpec(

@@ -11,8 +11,8 @@ from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.description import Argument, JobRequest, StageRequest, StageSpec
-from edl_workflows.stages.goals import Handle, JobGoal, PlanGoal
+from edl_workflows.stages.description import Argument, IfFinishedField, JobRequest, StageRequest, StageSpec
+from edl_workflows.stages.goals import Handle, IfFinished, JobGoal, PlanGoal
 from edl_workflows.stages.identity import StageIdentity
 
 PHASES = Argument(
@@ -34,11 +34,13 @@ class WaitRequest(JobRequest):
         phases: any of these; by default Succeeded if neither a step nor a condition is given.
         step: global training step. It is reached also before a suspension: the chief saves it.
         condition: type of a condition (``Running``), or its type and status (``Running=False``).
+        if_finished: the result if the job succeeds without what is waited for.
     """
 
     phases: Annotated[tuple[JobPhase, ...], PHASES] = ()
     step: Annotated[int | None, STEP] = Field(default=None, ge=0)
     condition: Annotated[str, CONDITION] = ""
+    if_finished: IfFinishedField = IfFinished.SKIP
 
     @model_validator(mode="before")
     @classmethod
@@ -57,6 +59,7 @@ class WaitPlanRequest(StageRequest):
         name: name of the plan.
         namespace: namespace of the plan; "" for the connection's.
         phase: this phase or a later one.
+        if_finished: the result if the plan came too late, because the job had succeeded.
     """
 
     name: Annotated[str, Argument("The plan's name.", argo=True, templated=True)] = Field(min_length=1)
@@ -64,6 +67,7 @@ class WaitPlanRequest(StageRequest):
     phase: Annotated[ScalePlanPhase, Argument("Phase to wait for, or a later one.", templated=True)] = (
         ScalePlanPhase.SUCCEEDED
     )
+    if_finished: IfFinishedField = IfFinished.SKIP
 
 
 def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity) -> Handle:
@@ -79,6 +83,7 @@ def begin_wait(cluster: Cluster, request: WaitRequest, _identity: StageIdentity)
         namespace=request.namespace or cluster.namespace,
         name=request.name,
         goal=JobGoal(phases=request.phases, step=request.step, condition=request.condition),
+        if_finished=request.if_finished,
     )
 
 
@@ -89,6 +94,7 @@ def begin_wait_plan(cluster: Cluster, request: WaitPlanRequest, _identity: Stage
         namespace=request.namespace or cluster.namespace,
         name=request.name,
         goal=PlanGoal(phase=request.phase),
+        if_finished=request.if_finished,
     )
 
 

@@ -17,7 +17,7 @@ from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.jobs.objects import Model
 from edl_workflows.kube.connect import ClusterSource
 from edl_workflows.stages import driver, ownership
-from edl_workflows.stages.goals import Failed, Handle, Outputs
+from edl_workflows.stages.goals import Failed, Handle, Outputs, Skipped
 
 SETTLE_SECONDS = 5.0
 """No event before: an executor that hears of the deferral only after the resumed task was queued kills that
@@ -32,14 +32,16 @@ class StageEvent(Model):
     """What the trigger tells the task.
 
     Attributes:
-        status: "timeout" if the deadline passed; the worker then cancels.
+        status: "timeout" if the deadline passed; the worker then cancels. "skipped" if the job succeeded
+            first.
         handle: of the stage; carried here since not every engine hands ``defer(kwargs=…)`` on.
         outputs: on success.
-        error, message: else: the branch of our errors' tree, and its words.
+        error: the branch of our errors' tree on failure.
+        message: why it failed or is skipped.
         link: to the object, for the task's page.
     """
 
-    status: Literal["success", "failed", "timeout"]
+    status: Literal["success", "skipped", "failed", "timeout"]
     handle: Handle
     outputs: Outputs | None = None
     error: str = ""
@@ -106,6 +108,8 @@ class ElasticJobTrigger(BaseTrigger):
             result = await driver.await_goal(source, handle, self.deadline, self.log.info)
         except EdlError as error:
             result = Failed(error)
+        if isinstance(result, Skipped):
+            return StageEvent(status="skipped", handle=handle, message=result.reason, link=self.link)
         if not isinstance(result, Failed):
             return StageEvent(status="success", handle=handle, outputs=result.outputs, link=self.link)
         return StageEvent(

@@ -91,13 +91,14 @@ class StandIn:
     Attributes:
         cluster: whose default namespace it serves.
         hold: no plan gets further than this phase.
-        fail: plans fail instead of succeeding.
+        fail: plans fail instead of succeeding, with the reason `failure`.
         idle: new jobs stay without a status.
     """
 
     cluster: Cluster
     hold: ScalePlanPhase = ScalePlanPhase.SUCCEEDED
     fail: bool = False
+    failure: str = "StepTimeout"
     idle: bool = False
     _ends: dict[str, str] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
@@ -162,7 +163,7 @@ class StandIn:
         if after is ScalePlanPhase.SUCCEEDED:
             wanted |= {"resumedStep": 121, "stallSeconds": 0.5}
             if self.fail:
-                wanted = {"phase": "Failed", "reason": "StepTimeout", "message": "rolled back"}
+                wanted = {"phase": "Failed", "reason": self.failure, "message": "rolled back"}
         self._set(SCALE_PLANS, plan, wanted)
 
     def _set(self, resource: Any, obj: Object, wanted: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from edl_workflows.exceptions import (
     ConflictError,
     EdlError,
     InvalidError,
+    JobFinishedError,
     NotFoundError,
     UnavailableError,
 )
@@ -268,12 +269,11 @@ OPERATORS: dict[str, tuple[Callable[[], StageOperator], type[EdlError], str]] = 
         ),
     ),
     "plan for a finished job": (
-        lambda: ScaleElasticJobOperator(task_id="task", job=FINISHED, replicas={"worker": 2}),
-        InvalidError,
-        (
-            f"ElasticJob default/{FINISHED} has ended in phase Succeeded; "
-            "a job can be changed only before it ends"
+        lambda: ScaleElasticJobOperator(
+            task_id="task", job=FINISHED, replicas={"worker": 2}, if_finished="fail"
         ),
+        JobFinishedError,
+        f"ElasticJob default/{FINISHED} has already succeeded, at step",
     ),
     "unknown role": (
         lambda: ScaleElasticJobOperator(task_id="task", job=FOREIGN, replicas={"ps": 2}),
@@ -358,7 +358,7 @@ def test_the_operator_names_the_connection(row: str, tmp_path: Path, monkeypatch
 COMMANDS: dict[str, tuple[list[str], int, str]] = {
     "name clash": (["submit", "MANIFEST"], 4, f"ElasticJob default/{FOREIGN} exists already"),
     "plan for a finished job": (
-        ["scale", FINISHED, "worker=2"], 2, f"ElasticJob default/{FINISHED} has ended in phase Succeeded",
+        ["scale", FINISHED, "worker=2"], 9, f"ElasticJob default/{FINISHED} has already succeeded",
     ),
     "unknown role": (["scale", FOREIGN, "ps=2"], 2, "the job has no such role; it has worker"),
     "no count": (["scale", FOREIGN, "worker"], 2, "'worker': give a role and a number, such as worker=3"),

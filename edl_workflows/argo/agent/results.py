@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from edl_workflows.argo import outputs
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
-from edl_workflows.stages.goals import Failed, Outputs, StageResult
+from edl_workflows.stages.goals import Failed, Outputs, Skipped, StageResult
 
 MAX_MESSAGE = 2000
 """Characters. A workflow with all its nodes must fit into one object of the API server."""
@@ -36,19 +36,23 @@ class StepResult:
         return node | ({"outputs": {"parameters": self.parameters}} if self.parameters else {})
 
 
-def result_of_outputs(found: Outputs) -> StepResult:
+def result_of_outputs(found: Outputs, message: str = "") -> StepResult:
     """The result of a step that reached its goal, or does not wait for it."""
     state = f" {found.phase}" if found.phase else ""
-    return StepResult(
-        "Succeeded", f"{found.kind} {found.namespace}/{found.name}{state}", outputs.render_outputs(found)
-    )
+    told = message or f"{found.kind} {found.namespace}/{found.name}{state}"
+    return StepResult("Succeeded", told, outputs.render_outputs(found))
 
 
 def result_of_stage(outcome: StageResult) -> StepResult:
-    """The result of a step whose wait has ended."""
-    return (
-        result_of_error(outcome.error) if isinstance(outcome, Failed) else result_of_outputs(outcome.outputs)
-    )
+    """The result of a step whose wait has ended.
+
+    A step that is skipped has Succeeded, and its message says why: in Argo, too, what depends on a skipped
+    step runs.
+    """
+    if isinstance(outcome, Failed):
+        return result_of_error(outcome.error)
+    skipped = f"skipped: {outcome.reason}" if isinstance(outcome, Skipped) else ""
+    return result_of_outputs(outcome.outputs, skipped)
 
 
 def result_of_error(error: Exception) -> StepResult:

@@ -30,6 +30,11 @@ PLURAL = "scaleplans"
 
 Role = Literal["ps", "worker", "chief", "evaluator"]
 
+JOB_FINISHED = "JobFinished"
+"""Reason of a plan that failed because its job had succeeded: there was nothing left to change."""
+JOB_FAILED = "JobFailed"
+"""Reason of a plan that failed because its job had."""
+
 MAX_PODS = 2_000
 """In one list of a plan: what an API server stores of an object (1.5 MiB) holds about three such lists."""
 

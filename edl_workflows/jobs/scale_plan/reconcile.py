@@ -23,10 +23,17 @@ from edl_workflows.jobs.actions import (
     merge_patch,
 )
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
-from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
 from edl_workflows.jobs.elastic_job.pods import NodeToMake, node_pod
 from edl_workflows.jobs.objects import Condition, set_condition
-from edl_workflows.jobs.scale_plan.model import PlanStep, PodMeta, ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.scale_plan.model import (
+    JOB_FAILED,
+    JOB_FINISHED,
+    PlanStep,
+    PodMeta,
+    ScalePlan,
+    ScalePlanPhase,
+)
 from edl_workflows.jobs.scale_plan.plan_order import age_key, belongs_to_earlier_job, list_plans
 from edl_workflows.jobs.scale_plan.validation import find_plan_problems
 
@@ -86,7 +93,8 @@ def _without_job(plan: ScalePlan, now: datetime) -> Actions:
 def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerdict | None:
     if job.finished:
         message = f"ElasticJob {job.key} has ended ({job.status.phase}); a plan can't change it any more"
-        return _PlanVerdict(ScalePlanPhase.FAILED, "JobFinished", message)
+        succeeded = job.status.phase is ElasticJobPhase.SUCCEEDED
+        return _PlanVerdict(ScalePlanPhase.FAILED, JOB_FINISHED if succeeded else JOB_FAILED, message)
     if plan.auto and job.spec.suspend:
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"
         return _PlanVerdict(ScalePlanPhase.FAILED, "JobSuspended", message)

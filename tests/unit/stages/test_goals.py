@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.exceptions import EdlError, JobDisappearedError, JobFailedError, PlanFailedError
+from edl_workflows.exceptions import (
+    EdlError,
+    JobDisappearedError,
+    JobFailedError,
+    JobFinishedError,
+    PlanFailedError,
+)
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.driver import GoalWait
@@ -16,11 +22,14 @@ from edl_workflows.stages.goals import (
     Goal,
     GoneGoal,
     Handle,
+    IfFinished,
     InProgress,
     JobGoal,
     ObservedObject,
     PlanGoal,
     PlannedGoal,
+    Skipped,
+    UnfinishedGoal,
     evaluate_goal,
     read_object,
 )
@@ -34,7 +43,7 @@ def _view(phase: str, **changes: Any) -> JobView:
     return replace(_RUNNING, phase=JobPhase(phase), **changes)
 
 
-def _plan(phase: str) -> ObservedObject:
+def _plan(phase: str, reason: str = "") -> ObservedObject:
     return read_object(
         "ScalePlan",
         {
@@ -42,7 +51,7 @@ def _plan(phase: str) -> ObservedObject:
             "kind": "ScalePlan",
             "metadata": {"name": "p", "namespace": "default", "uid": "uid-1"},
             "spec": {"ownerJob": "mnist"},
-            "status": {"phase": phase} if phase else {},
+            "status": {"phase": phase, "reason": reason} if phase else {},
         },
     )
 
@@ -76,10 +85,13 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
     "a job that has succeeded has run": (_job_goal("Running"), _view("Succeeded"), Done),
     "failed": (_job_goal("Succeeded"), _view("Failed"), JobFailedError),
     "failed, as wanted": (_job_goal("Failed"), _view("Failed"), Done),
-    "suspension of a job that succeeded": (_job_goal("Suspended"), _view("Succeeded"), JobFailedError),
+    "suspension of a job that succeeded": (_job_goal("Suspended"), _view("Succeeded"), JobFinishedError),
     "step reached": (_job_goal(step=50), _view("Scaling"), Done),
     "step not reached": (_job_goal(step=51), _view("Running"), InProgress),
-    "ended before the step": (_job_goal(step=51), _view("Succeeded"), JobFailedError),
+    "ended before the step": (_job_goal(step=51), _view("Succeeded"), JobFinishedError),
+    "failed before the step": (_job_goal(step=51), _view("Failed"), JobFailedError),
+    "change of a job that has succeeded": (UnfinishedGoal(), _view("Succeeded"), JobFinishedError),
+    "change of a job that has failed": (UnfinishedGoal(), _view("Failed"), JobFailedError),
     "phase without the step": (_job_goal("Running", step=51), _view("Running"), InProgress),
     "condition holds": (_job_goal(condition="Ready"), _view("Running", conditions=_READY), Done),
     "condition False wanted": (
@@ -104,7 +116,8 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
         InProgress,
     ),
     "planned before a change": (PlannedGoal(), _view("Restarting", planned=_MORE), InProgress),
-    "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFailedError),
+    "planned before its end": (PlannedGoal(), _view("Succeeded", planned=_MORE), JobFinishedError),
+    "planned before its failure": (PlannedGoal(), _view("Failed", planned=_MORE), JobFailedError),
     "plan without status": (PlanGoal(), _plan(""), InProgress),
     "plan migrates": (PlanGoal(), _plan("Migrating"), InProgress),
     "plan past Migrating": (PlanGoal.model_validate({"phase": "Restarting"}), _plan("Verifying"), Done),
@@ -116,6 +129,8 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
     ),
     "plan succeeded": (PlanGoal(), _plan("Succeeded"), Done),
     "plan failed": (PlanGoal(), _plan("Failed"), PlanFailedError),
+    "plan too late": (PlanGoal(), _plan("Failed", "JobFinished"), JobFinishedError),
+    "plan of a job that failed": (PlanGoal(), _plan("Failed", "JobFailed"), JobFailedError),
 }
 
 
@@ -127,6 +142,39 @@ def test_outcome(name: str) -> None:
     result = evaluate_goal(_handle(goal), seen)
 
     assert expected is (type(result.error) if isinstance(result, Failed) else type(result))
+
+
+_FINISHED = [name for name, (_, _, expected) in _ROWS.items() if expected is JobFinishedError]
+
+
+@pytest.mark.parametrize("name", _FINISHED)
+def test_a_job_that_succeeds_early_is_what_the_caller_says(name: str) -> None:
+    """One rule for all changes and waits: skipped with the reason, failed, or succeeded; with the job's
+    outputs."""
+    goal, seen, _ = _ROWS[name]
+    handle = _handle(goal)
+
+    skipped = evaluate_goal(handle.model_copy(update={"if_finished": IfFinished.SKIP}), seen)
+    done = evaluate_goal(handle.model_copy(update={"if_finished": IfFinished.SUCCEED}), seen)
+    failed = evaluate_goal(handle.model_copy(update={"if_finished": IfFinished.FAIL}), seen)
+
+    assert isinstance(skipped, Skipped)
+    assert isinstance(done, Done)
+    assert isinstance(failed, Failed)
+    assert skipped.outputs == done.outputs
+    assert skipped.reason == str(failed.error)
+    assert "mnist" in skipped.reason
+    assert isinstance(goal, PlannedGoal) is (done.outputs.plan is not None)
+
+
+def test_a_job_that_fails_is_an_error_whatever_the_caller_says() -> None:
+    """The choice is about success only: a failed job never passes for a finished one."""
+    for name in ("failed before the step", "change of a job that has failed", "plan of a job that failed"):
+        goal, seen, _ = _ROWS[name]
+        for choice in IfFinished:
+            result = evaluate_goal(_handle(goal).model_copy(update={"if_finished": choice}), seen)
+            assert isinstance(result, Failed), (name, choice)
+            assert isinstance(result.error, JobFailedError)
 
 
 def test_a_job_that_was_never_seen_is_waited_for() -> None:

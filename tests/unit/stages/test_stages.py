@@ -23,7 +23,7 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.catalog import STAGES, stage_of
-from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs
+from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs, Skipped
 from edl_workflows.stages.identity import StageIdentity
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job, eventually, jobs, plans
 
@@ -202,15 +202,32 @@ def test_suspend_and_resume(cluster: Cluster, stand_in: StandIn) -> None:
     assert run(cluster, "resume", name="mnist").phase == "Running"
 
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "suspend": {"name": "mnist"},
+    "resume": {"name": "mnist"},
+    "autoscale": {"name": "mnist"},
+    "plan-scale": {"name": "mnist"},
+    "scale": {"job": "mnist", "replicas": {"worker": {"replicas": 3}}},
+    "migrate-ps": {"job": "mnist", "replicas": 3},
+    "checkpoint": {"job": "mnist"},
+    "apply-plan": {"job": "mnist", "plan": {"replicas": {"worker": {"replicas": 3}}}},
+}
+"""Each stage that changes a job, or asks for its plan."""
+
+
 def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand_in: StandIn) -> None:
-    """One clear error, and no plan is left behind."""
+    """No change creates or edits anything; the caller chooses what it comes to."""
     run(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
 
-    with pytest.raises(InvalidError, match="has ended in phase Succeeded"):
-        begin(cluster, "suspend", name="mnist")
-    with pytest.raises(InvalidError, match="has ended in phase Succeeded"):
-        begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    before = jobs(cluster)["mnist"]
+
+    for stage, values in CHANGES.items():
+        for choice, expected in (("skip", Skipped), ("succeed", Done), ("fail", Failed)):
+            handle = begin(cluster, stage, **values, if_finished=choice)
+            result = driver.check_now(cluster, handle)
+            assert type(result) is expected, (stage, choice, result)
     assert not plans(cluster)
+    assert jobs(cluster)["mnist"] == before
 
 
 def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in: StandIn) -> None:

@@ -13,6 +13,8 @@ from enum import StrEnum
 
 from edl_workflows.jobs.objects import Count
 from edl_workflows.jobs.scale_plan.model import (
+    JOB_FAILED,
+    JOB_FINISHED,
     NodeResource,
     ReplicaResourceSpec,
     ScalePlanPhase,
@@ -214,7 +216,7 @@ def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
         ScalePlanPhase.MIGRATING,
         ScalePlanPhase.RESTARTING,
     ):
-        return _fail(run, now, "JobFinished", "the chief has ended: nothing is left to train")
+        return _fail(run, now, JOB_FINISHED, "the chief has ended: nothing is left to train")
     if world.broken and run.phase in (
         ScalePlanPhase.MIGRATING,
         ScalePlanPhase.RESTARTING,
@@ -245,9 +247,12 @@ def describe_changed_model(run: PlanRun) -> str:
     return f"{told}, and to {after.value:.9g} after it: the model depends on what the plan changes{back}"
 
 
-def end_with_job(run: PlanRun, now: float) -> PlanRun:
+def end_with_job(run: PlanRun, now: float, *, succeeded: bool) -> PlanRun:
     """Fails the plan, because the job ended before it."""
-    return run if run.phase.final else _fail(run, now, "JobFinished", "the job ended before the plan did")[0]
+    if run.phase.final:
+        return run
+    reason = JOB_FINISHED if succeeded else JOB_FAILED
+    return _fail(run, now, reason, "the job ended before the plan did")[0]
 
 
 def _pending(run: PlanRun, world: ObservedJob, now: float) -> Advance:

@@ -46,8 +46,8 @@ def advance_plan(state: JobState, now: float) -> None:
 
 def finish_plan(state: JobState, now: float) -> None:
     """Ends the plan because the job is over."""
-    if state.plan is not None:
-        state.plan = plan_run.end_with_job(state.plan, now)
+    if state.plan is not None and state.outcome is not None:
+        state.plan = plan_run.end_with_job(state.plan, now, succeeded=state.outcome.succeeded)
 
 
 def _is_recorded(state: JobState, plan: PlanRun) -> bool:

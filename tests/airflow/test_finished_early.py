@@ -1,0 +1,91 @@
+"""What tasks come to when the job ends before them: a job that succeeds early is no error, and a job that has
+failed for good is not retried."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.operators.base import WhenFinished
+from edl_workflows.operators.elastic_job import SuspendElasticJobOperator
+from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator, ScaleElasticJobOperator
+from edl_workflows.sensors.elastic_job import ElasticJobSensor, ScalePlanSensor
+from tests.airflow import dags
+from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, eventually, jobs, plans
+
+pytestmark = IN_AIRFLOW
+
+MODES = pytest.mark.parametrize("deferrable", [False, True], ids=["sync", "deferrable"])
+RETRY_ONCE: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
+STATES: dict[WhenFinished, str] = {"skip": "skipped", "fail": "failed", "succeed": "success"}
+
+
+def ended(cluster: Cluster, phase: str) -> None:
+    """The job mnist, which has ended at step 100."""
+    client.create(cluster, elastic_job("mnist", phase))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == phase, "the job's end")
+
+
+@pytest.mark.parametrize("choice", STATES)
+def test_a_job_that_succeeded_early_is_no_error(
+    choice: WhenFinished, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """Each change and wait is skipped, fails without retries, or succeeds; what was reached already
+    succeeds."""
+    ended(cluster, "Succeeded")
+    with DAG(f"early-{choice}", schedule=None) as dag:
+        common: dict[str, Any] = {"if_finished": choice, **RETRY_ONCE}
+        ElasticJobSensor(task_id="step", name="mnist", step=10**9, deferrable=True, timeout=60, **common)
+        ScaleElasticJobOperator(task_id="scale", job="mnist", replicas={"worker": 3}, **common)
+        CheckpointElasticJobOperator(task_id="checkpoint", job="mnist", deferrable=True, **common)
+        SuspendElasticJobOperator(task_id="suspend", name="mnist", wait_for_completion=False, **common)
+        ElasticJobSensor(task_id="reached", name="mnist", step=100, timeout=60, **common)
+
+    run = dags.run(dag)
+
+    states = dags.states(run)
+    assert states.pop("reached") == "success"
+    assert set(states.values()) == {STATES[choice]}
+    assert {ti.try_number for ti in run.get_task_instances()} == {1}
+    assert not plans(cluster)
+
+
+def test_a_job_that_succeeds_during_the_change(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
+    """The triggerer skips the task when its plan, or its wait, has come too late."""
+    stand_in.fail, stand_in.failure = True, "JobFinished"
+    client.create(cluster, elastic_job("mnist"))
+    with DAG("early-during", schedule=None) as dag:
+        scale = ScaleElasticJobOperator(
+            task_id="scale", job="mnist", replicas={"worker": 3}, deferrable=True, **RETRY_ONCE
+        )
+        checkpoint = CheckpointElasticJobOperator(
+            task_id="checkpoint", job="mnist", wait_for_completion=False
+        )
+        name: Any = checkpoint.output["name"]  # type: ignore[index]
+        follow = ScalePlanSensor(task_id="follow", name=name, timeout=60, deferrable=True)
+        [scale, checkpoint >> follow]
+
+    run = dags.run(dag)
+
+    assert dags.states(run) == {"scale": "skipped", "checkpoint": "success", "follow": "skipped"}
+
+
+@MODES
+def test_a_job_that_has_failed_is_not_waited_for_again(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """One attempt: another would find the same job."""
+    ended(cluster, "Failed")
+    with DAG(f"failed-{deferrable}", schedule=None) as dag:
+        ElasticJobSensor(task_id="wait", name="mnist", deferrable=deferrable, timeout=60, **RETRY_ONCE)
+        ScaleElasticJobOperator(
+            task_id="scale", job="mnist", replicas={"worker": 3}, deferrable=deferrable, **RETRY_ONCE
+        )
+
+    run = dags.run(dag)
+
+    assert set(dags.states(run).values()) == {"failed"}
+    assert {ti.try_number for ti in run.get_task_instances()} == {1}
