@@ -2,14 +2,15 @@
 
 The cache may be *written through*: a caller that created, patched or deleted an object puts the server's
 answer into the cache, so that it sees its own write at once. Versions order the states, so a late event does
-not undo the write.
+not undo the write. The answer may contain a change that somebody else made just before: the event of that
+change is still reported when it arrives, although the cache is already ahead of it.
 """
 
 import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edl_workflows.jobs import cache_fields
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
@@ -44,6 +45,21 @@ class ObjectChange:
         return key_of(self.object)
 
 
+@dataclass
+class _AheadOfEvents:
+    """What was written through of an object before the events of these versions arrived.
+
+    Attributes:
+        reported: the last state that an event or a list reported; None if there was none.
+        uid: of the object that was written.
+        own: the versions that our writes made.
+    """
+
+    reported: Object | None
+    uid: str
+    own: set[int] = field(default_factory=set)
+
+
 class ObjectCache:
     """The objects of one scope.
 
@@ -65,6 +81,7 @@ class ObjectCache:
         # For the objects deleted last, by uid: the version up to which news of them is ignored. The answer to
         # a write, or a late event, may arrive after the deletion.
         self._removed: dict[str, float] = {}
+        self._ahead: dict[ObjectKey, _AheadOfEvents] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -85,15 +102,25 @@ class ObjectCache:
             return [self._objects[key] for key in sorted(keys)]
 
     def put(self, obj: Object) -> ObjectChange | None:
-        """Add or update an object; None if the cache has this version or a newer one."""
+        """Take over the state that an event reports.
+
+        Returns:
+            The change since the last report; None if there is nothing new, or it is our own write.
+        """
         with self._lock:
-            key = key_of(obj)
-            old = self._objects.get(key)
-            over = version_of(obj) <= self._removed.get(_uid(obj), -1)
-            if over or (old is not None and not _newer(obj, old)):
-                return None
-            obj = self._store(key, obj)
-            return ObjectChange(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
+            return self._report(obj, listed=False)
+
+    def write_through(self, obj: Object) -> None:
+        """Take over the server's answer to our own write, ahead of its event."""
+        with self._lock:
+            key, version = key_of(obj), version_of(obj)
+            reported = self._objects.get(key)
+            if self._accept(key, obj) is None or version == 0:
+                return
+            ahead = self._ahead.get(key)
+            if ahead is None or ahead.uid != _uid(obj):
+                ahead = self._ahead[key] = _AheadOfEvents(reported, _uid(obj))
+            ahead.own.add(version)
 
     def remove(self, obj: Object, version: float = math.inf) -> ObjectChange | None:
         """Remove an object, and ignore later news of it.
@@ -113,6 +140,7 @@ class ObjectCache:
             if old is None or _uid(old) != _uid(obj):
                 return None
             self._drop(key)
+            self._ahead.pop(key, None)
             return ObjectChange(EventType.DELETED, obj, old)
 
     def replace(self, objects: Iterable[Object], resource_version: str) -> list[ObjectChange]:
@@ -129,8 +157,31 @@ class ObjectCache:
                 if (key not in listed or _uid(listed[key]) != _uid(obj)) and version_of(obj) <= taken
             ]
             changes = [self.remove(obj, max(taken, version_of(obj))) for obj in gone]
-            changes += [self.put(obj) for obj in listed.values()]
+            changes += [self._report(obj, listed=True) for obj in listed.values()]
             return [change for change in changes if change is not None]
+
+    def _report(self, obj: Object, *, listed: bool) -> ObjectChange | None:
+        key = key_of(obj)
+        old, kept = self._objects.get(key), self._accept(key, obj)
+        ahead = self._ahead.get(key)
+        if ahead is None or ahead.uid != _uid(obj):
+            return None if kept is None else _change(kept, old)
+        if ahead.reported is not None and not _newer(obj, ahead.reported):
+            return None
+        before, ahead.reported = ahead.reported, kept or self._keep(obj)
+        if version_of(obj) >= version_of(self._objects.get(key, obj)):
+            del self._ahead[key]
+        # A list does not show what happened between two versions, so our own write is not recognized there.
+        own = version_of(obj) in ahead.own and not listed
+        return None if own else _change(ahead.reported, before)
+
+    def _accept(self, key: ObjectKey, obj: Object) -> Object | None:
+        """What is kept of it; None if it was removed, or the cache has this version or a newer one."""
+        old = self._objects.get(key)
+        over = version_of(obj) <= self._removed.get(_uid(obj), -1)
+        if over or (old is not None and not _newer(obj, old)):
+            return None
+        return self._store(key, obj)
 
     def _bury(self, uid: str, version: float) -> None:
         self._removed[uid] = max(version, self._removed.get(uid, -1))
@@ -155,6 +206,10 @@ class ObjectCache:
                 keys.discard(key)
                 if not keys:
                     del self._index[name][value]
+
+
+def _change(obj: Object, old: Object | None) -> ObjectChange:
+    return ObjectChange(EventType.ADDED if old is None else EventType.MODIFIED, obj, old)
 
 
 def _uid(obj: Object) -> str:

@@ -99,7 +99,7 @@ class Informer:
 
     def put(self, obj: Object) -> None:
         """Write through the server's answer to a create or patch."""
-        self.cache.put(obj)
+        self.cache.write_through(obj)
 
     def remove(self, obj: Object) -> None:
         """Write through the deletion of an object."""

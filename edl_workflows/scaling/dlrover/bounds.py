@@ -208,7 +208,11 @@ class _Draft:
             elif role in self.proposal.node_group_resources:
                 self.notes.append(f"{role} stays as it is: {self._why(role)}")
             return
-        self.groups[role] = NodeGroupResource(fitting if fitting != has.count else None, size)
+        if not self._take_within_limits(
+            role, NodeGroupResource(fitting if fitting != has.count else None, size)
+        ):
+            self.notes.append(f"{role} stays as it is: resourceLimits leave no room ({self._why(role)})")
+            return
         counted = f"{has.count} → {fitting} nodes" if fitting != has.count else ""
         what = "; ".join(words for words in (counted, _size_words(has.resource, size)) if words)
         self._explain(role, what, self._limits_words(role, asked, count, fitting))
@@ -264,7 +268,7 @@ class _Draft:
         return min(1.0, max(0.0, self.room(amount)) / growth) if growth > 0 else 1.0
 
     def _fitting_size(self, role: str, size: NodeSize) -> NodeSize:
-        """The size of nodes that don't exist yet, reduced to what the limits allow."""
+        """The size of nodes that the plan creates, reduced to what the limits allow."""
         has = self.job.roles[role]
         missing = has.count - len(self.job.of(role))
         found = {}
@@ -273,13 +277,32 @@ class _Draft:
             if value is None:
                 continue
             present = has.resource.amount(amount) or 0.0
-            if missing > 0 and value > present:
-                value = min(value, _floor(amount, present + max(0.0, self.room(amount)) / missing))
+            replaced = self._replaced_memory(role) if amount == "memory" else []
+            if (created := max(0, missing) + len(replaced)) and value > present:
+                smallest = min([present, *replaced])
+                value = min(value, _floor(amount, smallest + max(0.0, self.room(amount)) / created))
                 if value <= present:
                     self.notes.append(f"{role} keeps its {amount}: resourceLimits leave no room")
                     continue
             found[amount] = value
         return NodeSize.of(found)
+
+    def _take_within_limits(self, role: str, group: NodeGroupResource) -> bool:
+        """Take the change, unless the nodes that it replaces grow beyond the limits."""
+        before = {amount: min(0.0, self.room(amount)) for amount in SIZES}
+        self.groups[role] = group
+        if all(self.room(amount) >= before[amount] - _SLACK for amount in SIZES):
+            return True
+        del self.groups[role]
+        return False
+
+    def _replaced_memory(self, role: str) -> list[float]:
+        """The memory of each node that ran out of memory: `apply_plan` replaces it if its role changes."""
+        return [
+            node.resource.memory
+            for node in self.job.of(role)
+            if node.oom and node.resource.memory and node.name not in self.nodes
+        ]
 
     def _fitting_count(self, role: str, count: int, size: NodeSize) -> int:
         """As many of the wanted nodes as the limits allow, and no fewer than now."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.kube.cache import ObjectCache
-from edl_workflows.kube.resources import ObjectKey
+from edl_workflows.kube.resources import ObjectKey, version_of
 from edl_workflows.kube.watch import EventType
 
 KEY = ObjectKey("ns", "a")
@@ -114,7 +114,7 @@ def test_ends_at_the_servers_state(data: st.DataObject) -> None:
         # Every change is written through by us, and the watch lags behind by any number of events.
         kind, value = history[written]
         if data.draw(st.booleans()):
-            cache.put(value) if kind == "put" else cache.remove(value)
+            cache.write_through(value) if kind == "put" else cache.remove(value)
         while seen <= written and data.draw(st.booleans()):
             _deliver(cache, history[seen])
             seen += 1
@@ -130,6 +130,61 @@ def _deliver(cache: ObjectCache, event: tuple[str, dict[str, Any]]) -> None:
         cache.put(value)
     else:
         cache.remove(value)
+
+
+def test_a_change_that_our_answer_contained_is_reported() -> None:
+    """Somebody changes an object just before we write it: the answer holds both changes, and listeners still
+    learn of the other one, against what they knew."""
+    cache = ObjectCache()
+    cache.put(obj(1))
+    cache.write_through(obj(3, label="theirs"))
+
+    change = cache.put(obj(2, label="theirs"))
+
+    assert change is not None
+    assert (change.object, change.old) == (obj(2, label="theirs"), obj(1))
+    assert cache.get(KEY) == obj(3, label="theirs")
+    assert cache.put(obj(3, label="theirs")) is None
+    assert cache.put(obj(4)) is not None
+
+
+def test_a_change_that_a_list_contains_is_reported() -> None:
+    """After a broken watch, a list that shows our own write may hide a change by somebody else before it."""
+    cache = ObjectCache()
+    cache.put(obj(1))
+    cache.write_through(obj(3, label="theirs"))
+
+    (change,) = cache.replace([obj(3, label="theirs")], "3")
+
+    assert (change.object, change.old) == (obj(3, label="theirs"), obj(1))
+
+
+@given(st.data())
+def test_every_change_by_others_is_reported(data: st.DataObject) -> None:
+    """However our writes get ahead of the watch, it reports each change of others once, in order, and none of
+    our writes that the cache had before."""
+    own = data.draw(st.lists(st.booleans(), min_size=1, max_size=12))
+    cache, seen, ahead = ObjectCache(), 0, set()
+    reported: list[int] = []
+
+    def deliver() -> None:
+        nonlocal seen
+        seen += 1
+        if (change := cache.put(obj(seen))) is not None:
+            reported.append(version_of(change.object))
+            assert version_of(change.old) < seen if change.old else seen == 1 or 1 in ahead
+
+    for version, mine in enumerate(own, 1):
+        if mine and data.draw(st.booleans()):
+            cache.write_through(obj(version))
+            ahead.add(version)
+        while seen < version and data.draw(st.booleans()):
+            deliver()
+    while seen < len(own):
+        deliver()
+
+    assert reported == [version for version in range(1, len(own) + 1) if version not in ahead]
+    assert cache.get(KEY) == obj(len(own))
 
 
 @pytest.mark.parametrize("version", ["", "abc"])

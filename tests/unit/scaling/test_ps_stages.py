@@ -271,6 +271,20 @@ def test_small_differences_are_left() -> None:
     assert not bound_plan(here, group_plan(WORKER, "", 4, NodeSize(11))).empty
 
 
+@pytest.mark.parametrize(("size", "memory"), [(NodeSize(memory=9000), 5000), (NodeSize(8), 1000)])
+def test_replaced_nodes_stay_within_the_limits(size: NodeSize, memory: float) -> None:
+    """A change of a role also replaces its nodes that ran out of memory; they count as new ones do."""
+    ill = job(1, 2, limits=ResourceLimits(100, 12_000), worker_size=NodeSize(4, 1000))
+    small = {PS: replace(ill.roles[PS], resource=NodeSize(1, 1000))}
+    nodes = [replace(n, oom=n.role == WORKER, resource=NodeSize(1, 1000)) for n in ill.nodes]
+    ill = replace(ill, roles={**ill.roles, **small}, nodes=tuple(nodes))
+
+    after = apply_plan(ill, bound_plan(ill, group_plan(WORKER, "", None, size)))
+
+    assert total_amount(after, "memory") <= 12_000
+    assert [n.resource.memory for n in after.of(WORKER)] == [pytest.approx(memory, rel=0.2)] * 2
+
+
 def test_a_node_out_of_memory_gets_twice_as_much() -> None:
     """But at most 8 GiB more at once, 64 GiB in all, and not where there is no limit to raise."""
     sizes = (1000.0, 10_000.0, 60_000.0, 65_536.0, None)
