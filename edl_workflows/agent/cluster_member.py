@@ -1,6 +1,7 @@
 """A training process as a member of its cluster version: what it knows of it, and what it reports of
 itself."""
 
+import os
 from abc import ABC, abstractmethod
 from typing import NoReturn
 
@@ -8,6 +9,8 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.reports import Reporter
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessState, ServerChanges, ServerReport
 
@@ -52,6 +55,20 @@ class ClusterMember(ABC):
         its type."""
         rank = self.cluster.rank_of(self.node.type, self.node.id) if self.cluster.collective else None
         return self.environment.rank if rank is None else rank
+
+    @property
+    def checkpoint_dir(self) -> str:
+        """Folder or URI of checkpoints that whoever submitted the job has named.
+
+        Raises:
+            InvalidError: none was named.
+        """
+        if found := os.environ.get(names.ENV_CHECKPOINT_DIR, ""):
+            return found
+        raise InvalidError(
+            f"the environment variable {names.ENV_CHECKPOINT_DIR} is not set: name a folder or URI for the "
+            "job's checkpoints that all its pods can reach, as with `edl run --checkpoints s3://bucket/run`"
+        )
 
     @property
     def cluster(self) -> TrainingCluster:

@@ -58,13 +58,18 @@ def controller_rules(
     return merge_rules([*own, *masters, events])
 
 
-def pipeline_rules() -> list[Manifest]:
+def stage_rules() -> list[Manifest]:
     """Permissions for stages. Pods are listed to find the parameter server with a rank."""
     return [
         *_jobs(*_READ, "create", "patch", "delete"),
         policy_rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
         policy_rule("", "pods", "list"),
     ]
+
+
+def pipeline_rules() -> list[Manifest]:
+    """Permissions for stages, and to submit programs that travel with their jobs, in ConfigMaps."""
+    return [*stage_rules(), policy_rule("", "configmaps", "get", "create")]
 
 
 def viewer_rules() -> list[Manifest]:
@@ -84,7 +89,7 @@ def argo_agent_rules() -> list[Manifest]:
     """Permissions of Argo's agent: those for stages, to serve plugin steps, and to read the workflows whose
     deadline has passed."""
     return [
-        *pipeline_rules(),
+        *stage_rules(),
         policy_rule(_ARGO, "workflowtasksets", "list", "watch"),
         policy_rule(_ARGO, "workflowtasksets/status", "patch"),
         policy_rule(_ARGO, "workflows", "get", "patch"),

@@ -6,9 +6,11 @@ from typing import Any
 
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
 from edl_workflows.jobs import kinds, names
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import ownership
+from edl_workflows.stages import ownership, travelling
 from edl_workflows.stages.description import StageRequest, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
 from edl_workflows.stages.identity import StageIdentity
@@ -23,11 +25,13 @@ class SubmitRequest(StageRequest):
             run.
         namespace: for a manifest without a namespace; "" for the connection's.
         hint: readable part of a derived name.
+        program: a program that travels with an ElasticJob, in a ConfigMap that the job owns.
     """
 
     manifest: dict[str, Any]
     namespace: str = ""
     hint: str = "job"
+    program: TrainingProgram | None = None
 
 
 def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdentity) -> Handle:
@@ -43,6 +47,8 @@ def begin_submit(cluster: Cluster, request: SubmitRequest, identity: StageIdenti
     job = ownership.create_or_adopt(cluster, target, lambda: manifest, identity)
     for line in describe_differences(manifest, job):
         identity.notify(f"{target} differs from the manifest of this attempt: {line}")
+    if request.program is not None:
+        travelling.ensure_program(cluster, request.program, job)
     return Handle.of(target.kind, job, JobGoal(phases=(JobPhase.SUCCEEDED,)), identity)
 
 
@@ -63,7 +69,11 @@ def complete_manifest(request: SubmitRequest, identity: StageIdentity, namespace
     if kind.view is None:
         raise InvalidError(f"a {kind.name} is not a job; submit takes the manifest of a job")
     kind.model.parse(manifest)
-    return manifest
+    if request.program is None:
+        return manifest
+    if kind.name != ELASTIC_JOB:
+        raise InvalidError(f"a program can travel with an {ELASTIC_JOB} only, not with a {kind.name}")
+    return request.program.attach(manifest)
 
 
 def _placed(request: SubmitRequest, identity: StageIdentity, default: str) -> dict[str, Any]:

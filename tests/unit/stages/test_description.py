@@ -17,7 +17,7 @@ from edl_workflows.stages.description import StageSpec
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 
-SET_BY_DRIVERS = {"namespace", "owner", "manifest", "hint"}
+SET_BY_DRIVERS = {"namespace", "owner", "manifest", "hint", "program"}
 """Fields that no user gives as such: drivers know them, or make them of something else."""
 WITHOUT_COMMAND = {"wait-plan", "collect", "cancel", "plan-scale", "apply-plan"}
 """Stages of pipelines only. `edl plan` shows a plan in its own way."""

@@ -1,0 +1,191 @@
+"""A training program that travels with its job: the text of a Python script or function, in a ConfigMap.
+
+The ConfigMap is named after the job and the program's digest. Each pod receives the program in an environment
+variable, together with the digest, and `edl_workflows.agent.program` writes it to a file and runs it. The
+program is text and its arguments are JSON: nothing is pickled. Larger programs belong in an image.
+"""
+
+import ast
+import hashlib
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.manifests import elastic_job_child, merge_env
+from edl_workflows.jobs.objects import Model, Resource
+
+MAX_BYTES = 96 * 1024
+"""Size of a program with all its files. Linux passes at most 128 KiB in one environment variable."""
+MAX_FILES = 32
+PROGRAM_KEY = "program.json"
+"""The key in the ConfigMap."""
+DIGEST_CHARACTERS = 10
+
+_CALL = """
+
+if __name__ == "__main__":
+    from edl_workflows.agent.function import call_function
+
+    call_function({function}, {arguments!r})
+"""
+
+
+class TrainingProgram(Model):
+    """A Python program of one or more files in one folder.
+
+    Attributes:
+        main: name of the file that is run.
+        files: file name → text.
+    """
+
+    main: str
+    files: dict[str, str] = Field(min_length=1, max_length=MAX_FILES)
+
+    @field_validator("files")
+    @classmethod
+    def _are_modules(cls, files: dict[str, str]) -> dict[str, str]:
+        for name in files:
+            if not name.isascii() or not name.endswith(".py") or not name[:-3].isidentifier():
+                raise ValueError(f"{name[:80]!r}: name the file as a Python module, such as train.py")
+        return files
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.main not in self.files:
+            raise ValueError(f"the main file {self.main!r} is not among the files {sorted(self.files)}")
+        size = len(self.text.encode("utf-8", "surrogatepass"))
+        if size > MAX_BYTES:
+            raise ValueError(
+                f"the program has {size} bytes and may have {MAX_BYTES}; put the code into the image, and "
+                "keep a short script that imports it"
+            )
+        return self
+
+    @classmethod
+    def of_script(cls, name: str, text: str, others: Mapping[str, str] | None = None) -> Self:
+        """The program of a script.
+
+        Args:
+            name: file name of the script.
+            text: its text.
+            others: further modules of its folder, by file name.
+
+        Raises:
+            InvalidError: it is not valid Python, too large, or a file's name is not a module's.
+        """
+        files = {**(others or {}), name: text}
+        for file, content in files.items():
+            _parse(content, file)
+        return cls._checked(name, files)
+
+    @classmethod
+    def of_function(cls, source: str, arguments: Mapping[str, Any] | None = None) -> Self:
+        """The program that calls a function once, and reports what it returns (see
+        `edl_workflows.agent.function.call_function`).
+
+        The function is taken out of its module. So it must import inside its body what it uses, and can use
+        no variable of its module.
+
+        Args:
+            source: text of the function, as `inspect.getsource` returns it. Its decorators are left out.
+            arguments: arguments by name; JSON values.
+
+        Raises:
+            InvalidError: `source` is not that of one function, an argument is not a JSON value, or the
+                program is too large.
+        """
+        text, name = _without_decorators(source)
+        try:
+            values = json.dumps(dict(arguments or {}), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidError(
+                f"the arguments of {name} must be JSON values, since they travel as text: {error}"
+            ) from error
+        main = "program.py"
+        return cls._checked(main, {main: text + _CALL.format(function=name, arguments=values)})
+
+    @classmethod
+    def _checked(cls, main: str, files: Mapping[str, str]) -> Self:
+        try:
+            return cls(main=main, files=dict(files))
+        except ValidationError as error:
+            message = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+            raise InvalidError(f"the program can't travel with its job: {message}") from error
+
+    @property
+    def text(self) -> str:
+        """The program as pods receive it."""
+        return json.dumps({"main": self.main, "files": self.files}, sort_keys=True, ensure_ascii=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of `text`, in hexadecimal digits."""
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def config_map_name(self, job: str) -> str:
+        """Name of the ConfigMap of a job's program."""
+        return f"{job}-program-{self.digest[:DIGEST_CHARACTERS]}"
+
+    def to_config_map(self, owner: Resource) -> dict[str, Any]:
+        """The ConfigMap with this program. It is deleted with its job.
+
+        Args:
+            owner: the job, as the API server returned it.
+        """
+        name = self.config_map_name(owner.metadata.name)
+        head = elastic_job_child("v1", "ConfigMap", name, owner, {})
+        return head | {"immutable": True, "data": {PROGRAM_KEY: self.text}}
+
+    def attach(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """The manifest of an ElasticJob whose training containers receive this program.
+
+        Args:
+            manifest: the manifest, with the job's name.
+        """
+        source = {"name": self.config_map_name(manifest["metadata"]["name"]), "key": PROGRAM_KEY}
+        variables: list[dict[str, Any]] = [
+            {"name": names.ENV_PROGRAM, "valueFrom": {"configMapKeyRef": source}},
+            {"name": names.ENV_PROGRAM_DIGEST, "value": self.digest},
+        ]
+        spec = dict(manifest["spec"])
+        spec["replicaSpecs"] = {
+            role: replicas if role == names.MASTER_TYPE else _with_variables(replicas, variables)
+            for role, replicas in spec["replicaSpecs"].items()
+        }
+        return {**manifest, "spec": spec}
+
+
+def _parse(text: str, file: str) -> ast.Module:
+    try:
+        text.encode()
+        return ast.parse(text, file)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
+        raise InvalidError(f"{file}{line}: this is not valid Python: {reason}") from error
+
+
+def _without_decorators(source: str) -> tuple[str, str]:
+    """The text of a function without indentation and decorators, and the function's name."""
+    text = textwrap.dedent(source).strip("\n") + "\n"
+    found = _parse(text, "the function").body
+    if len(found) != 1 or not isinstance(found[0], ast.FunctionDef):
+        raise InvalidError(
+            "the source is not that of one function: write `def train(...): ...`; a lambda, a method or an "
+            "`async def` can't be the training program"
+        )
+    function = found[0]
+    return "".join(text.splitlines(keepends=True)[function.lineno - 1 :]), function.name
+
+
+def _with_variables(replicas: Mapping[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:
+    template = dict(replicas["template"])
+    spec = dict(template["spec"])
+    first, *others = spec["containers"]
+    spec["containers"] = [{**first, "env": merge_env(first.get("env") or (), variables)}, *others]
+    return {**replicas, "template": {**template, "spec": spec}}

@@ -1,0 +1,53 @@
+"""The ConfigMap of a program that travels with its job."""
+
+import time
+
+from edl_workflows.exceptions import AlreadyExistsError, ConflictError, UnavailableError
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.elastic_job.program import TrainingProgram
+from edl_workflows.jobs.manifests import belongs_to_earlier, describe_conflict, is_terminating, owned_by
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import CONFIG_MAPS, Object
+
+GONE_SECONDS = 60.0
+POLL_SECONDS = 0.2
+
+
+def ensure_program(cluster: Cluster, program: TrainingProgram, job: Object) -> None:
+    """Create the ConfigMap of a job's program, unless it exists. May be repeated at any time.
+
+    The job is created first, so that its deletion also deletes the ConfigMap, whenever this process dies. The
+    job's pods wait for the ConfigMap.
+
+    Args:
+        cluster: the API server.
+        program: the program.
+        job: the ElasticJob, as the API server returned it.
+
+    Raises:
+        ConflictError: a ConfigMap of that name belongs to something else than a job of that name.
+        UnavailableError: the ConfigMap of a former job of that name was not deleted.
+    """
+    owner, _ = ElasticJob.read_stored(job)
+    wanted = program.to_config_map(owner)
+    name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+    deadline = time.monotonic() + GONE_SECONDS
+    while time.monotonic() < deadline:
+        found = client.find(cluster, CONFIG_MAPS, name, namespace)
+        if found is None:
+            try:
+                client.create(cluster, wanted, namespace)
+            except AlreadyExistsError:
+                continue
+            return
+        if not is_terminating(found):
+            if owned_by(found, owner):
+                return
+            if not belongs_to_earlier(found, owner):
+                raise ConflictError(describe_conflict(found, owner))
+        time.sleep(POLL_SECONDS)  # the garbage collector deletes it
+    raise UnavailableError(
+        f"ConfigMap {namespace}/{name} of a former job of this name was not deleted within "
+        f"{GONE_SECONDS:.0f} s; delete it, then try again"
+    )
