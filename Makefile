@@ -14,6 +14,9 @@ E2E := e2e
 CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
+TORCH_READY := $(VENV)-torch/.ready
+# What `make demo` trains with: tensorflow, or torch.
+FRAMEWORK := tensorflow
 BED := $(BIN)/python -m tests.cluster.bed
 
 .PHONY: help demo test test-all test-e2e test-torch test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
@@ -33,8 +36,14 @@ $(DOCS_READY): $(READY)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group docs
 	@touch $@
 
-demo: $(READY)  ## Train a real elastic job through an Airflow pipeline on this machine
-	$(BIN)/python -m edl_workflows.demo --output demo-output
+# PyTorch takes 5 GB, so only what needs it installs it, in an environment of its own.
+$(TORCH_READY): pyproject.toml tests/clients/requirements/torch.txt | $(READY)
+	$(BIN)/uv venv --quiet --clear $(VENV)-torch
+	$(BIN)/uv pip install --quiet --python $(VENV)-torch/bin/python --constraint tests/clients/requirements/torch.txt --editable '.[torch]' scikit-learn
+	@touch $@
+
+demo: $(READY) $(if $(filter torch,$(FRAMEWORK)),$(TORCH_READY))  ## Train a real elastic job through an Airflow pipeline on this machine; FRAMEWORK=torch
+	$(BIN)/python -m edl_workflows.demo --output demo-output --framework $(FRAMEWORK) --python $(VENV)$(if $(filter torch,$(FRAMEWORK)),-torch)/bin/python
 
 test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (12 min)
 	$(PYTEST) $(PARALLEL) -m 'not e2e or smoke'
@@ -177,4 +186,4 @@ image: $(READY)  ## The container image, and its SBOM beside it; BASE=…/python
 	$(BIN)/python -m release.sbom --image $(IMAGE) --output dist/sbom.cdx.json
 
 clean:  ## Remove the virtual environment and what was built
-	rm -rf $(VENV) .venv-bench dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-torch .venv-bench dist site demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,7 +3,7 @@
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -11,17 +11,25 @@ from rich.console import Console
 from edl_workflows.demo.run import DemoOptions, run
 from edl_workflows.exceptions import EdlError
 
+Framework = Literal["tensorflow", "torch"]
+
 
 def main(
     output: Annotated[Path, typer.Option(help="Folder for the report and all state.")] = Path("demo-output"),
     dags: Annotated[Path, typer.Option(help="Folder with the example DAGs.")] = Path("dags"),
+    framework: Annotated[Framework, typer.Option(help="What trains.")] = "tensorflow",
+    python: Annotated[
+        Path, typer.Option(help="Interpreter of the training containers; it has the framework.")
+    ] = Path(sys.executable),
 ) -> None:
     """Train a real elastic job through an Airflow pipeline on this machine."""
     # Clean-up is in `finally` blocks, so SIGTERM must raise an exception as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     try:
-        succeeded = run(DemoOptions(output.resolve(), dags.resolve()), console)
+        # `absolute`, since what a link in a virtual environment leads to has no packages.
+        options = DemoOptions(output.resolve(), dags.resolve(), framework, python.absolute())
+        succeeded = run(options, console)
     except EdlError as error:
         console.print(f"The demo failed: {error}", style="bold red", soft_wrap=True)
         raise typer.Exit(1) from error

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ from edl_workflows.kube.connect import Cluster
 
 TRAIN_DAG = "example_elastic_training"
 RETRAIN_DAG = "example_retrain_on_data"
+PIPELINES = {"tensorflow": (TRAIN_DAG, RETRAIN_DAG), "torch": ("example_torch_training",)}
+"""The DAGs by the framework that trains. The demo triggers the first; its asset event triggers the next."""
 EVALUATE_TASK = "evaluate"
 NAMESPACE = "default"
 CLUSTER_SECONDS = 60.0
@@ -38,15 +40,19 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """The folders of the demo.
+    """What the demo runs, and where.
 
     Attributes:
         output: folder for the report and the state of the services.
         dags: folder with the example DAGs.
+        framework: a key of `PIPELINES`.
+        python: interpreter of the training containers, which has the framework.
     """
 
     output: Path
     dags: Path
+    framework: str = "tensorflow"
+    python: Path = Path(sys.executable)
 
 
 def run(options: DemoOptions, console: Console) -> bool:
@@ -66,10 +72,12 @@ def run(options: DemoOptions, console: Console) -> bool:
         screen.show(Moment(0.0, {}, (), note="starting the embedded cluster and its controller"))
         with _cluster(state) as kubeconfig:
             screen.show(Moment(time.monotonic() - begun, {}, (), note="starting Airflow"))
-            with Airflow(state / "airflow", options.dags, _airflow_env(kubeconfig, state)) as airflow:
-                for dag_id in (TRAIN_DAG, RETRAIN_DAG):
+            env = _airflow_env(kubeconfig, state, options.python)
+            with Airflow(state / "airflow", options.dags, env) as airflow:
+                pipelines = PIPELINES[options.framework]
+                for dag_id in pipelines:
                     airflow.await_dag(dag_id)
-                watcher = _Watcher(airflow, Cluster.from_kubeconfig(kubeconfig), screen, begun)
+                watcher = _Watcher(airflow, Cluster.from_kubeconfig(kubeconfig), pipelines, screen, begun)
                 outcome, timelines = watcher.follow()
     files = report.write(outcome, timelines, options.output)
     report.show(outcome, files, console)
@@ -109,7 +117,7 @@ def _await_nodes(child: Child, kubeconfig: Path) -> None:
     )
 
 
-def _airflow_env(kubeconfig: Path, state: Path) -> dict[str, str]:
+def _airflow_env(kubeconfig: Path, state: Path, python: Path) -> dict[str, str]:
     connection = {
         "conn_type": "kubernetes",
         "extra": {"kube_config_path": str(kubeconfig), "namespace": NAMESPACE},
@@ -119,48 +127,52 @@ def _airflow_env(kubeconfig: Path, state: Path) -> dict[str, str]:
     return {
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(connection),
         "AIRFLOW_VAR_EDL_WORK_DIR": str(work),
-        "AIRFLOW_VAR_EDL_PYTHON": sys.executable,
+        "AIRFLOW_VAR_EDL_PYTHON": str(python),
     }
 
 
 class _Watcher:
-    """Follows the two DAG runs and their jobs."""
+    """Follows the runs of the pipelines' DAGs and their jobs."""
 
-    def __init__(self, airflow: Airflow, cluster: Cluster, screen: Display, begun: float) -> None:
+    def __init__(
+        self, airflow: Airflow, cluster: Cluster, pipelines: Sequence[str], screen: Display, begun: float
+    ) -> None:
         self._airflow = airflow
         self._cluster = cluster
+        self._pipelines = pipelines
         self._screen = screen
         self._begun = begun
         self._samples: defaultdict[str, list[timeline.TimelineSample]] = defaultdict(list)
 
     def follow(self) -> tuple[report.DemoResult, list[timeline.Timeline]]:
-        """Trigger the first DAG, and follow it and the second one, which the first one's asset event
-        triggers, until both have ended."""
+        """Trigger the first DAG, and follow it and the others, which asset events trigger, until all have
+        succeeded or one has failed."""
+        first, last = self._pipelines[0], self._pipelines[-1]
         started = time.monotonic()
-        run_id = self._airflow.trigger(TRAIN_DAG, {})
+        run_id = self._airflow.trigger(first, {})
         while time.monotonic() - started < RUN_SECONDS:
             self._airflow.check()
-            runs, tasks = self._pipelines(run_id)
+            runs, tasks = self._runs(run_id)
             jobs = self._jobs()
             self._screen.show(Moment(time.monotonic() - self._begun, tasks, jobs, note="the pipeline runs"))
-            if runs[TRAIN_DAG] == "failed" or runs.get(RETRAIN_DAG) in ("success", "failed"):
+            if "failed" in runs.values() or runs.get(last) == "success":
                 plans = self._plans()
                 seconds = time.monotonic() - started
-                metrics = self._metrics(run_id) if runs[TRAIN_DAG] == "success" else {}
+                metrics = self._metrics(run_id) if runs[first] == "success" else {}
                 return report.DemoResult(seconds, runs, tasks, jobs, plans, metrics), self._timelines(plans)
             time.sleep(LOOK_SECONDS)
         raise StageTimeoutError(
             f"the pipelines did not end within {RUN_SECONDS:.0f} s; see the logs in the output folder"
         )
 
-    def _pipelines(self, run_id: str) -> tuple[dict[str, str], dict[str, tuple[TaskState, ...]]]:
+    def _runs(self, run_id: str) -> tuple[dict[str, str], dict[str, tuple[TaskState, ...]]]:
         runs: dict[str, str] = {}
         tasks: dict[str, tuple[TaskState, ...]] = {}
-        for dag_id in (TRAIN_DAG, RETRAIN_DAG):
+        for dag_id in self._pipelines:
             for found in self._airflow.runs(dag_id)[:1]:
                 runs[dag_id] = found["state"]
                 tasks[dag_id] = task_states(self._airflow.tasks(dag_id, found["dag_run_id"]))
-        runs.setdefault(TRAIN_DAG, f"unknown run {run_id}")
+        runs.setdefault(self._pipelines[0], f"unknown run {run_id}")
         return runs, tasks
 
     def _jobs(self) -> tuple[JobView, ...]:
@@ -192,5 +204,5 @@ class _Watcher:
         ]
 
     def _metrics(self, run_id: str) -> dict[str, object]:
-        value = self._airflow.result(TRAIN_DAG, run_id, EVALUATE_TASK)
+        value = self._airflow.result(self._pipelines[0], run_id, EVALUATE_TASK)
         return dict(value) if isinstance(value, dict) else {"result": value}

@@ -1,24 +1,25 @@
-"""Both example DAGs, whole: real training in the embedded cluster, driven by Airflow's services, as ``make
-demo`` runs them."""
+"""The example DAGs of ``make demo``, whole: real training in the embedded cluster, driven by Airflow's
+services."""
 
 import contextlib
 import json
+import shlex
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edl_workflows.local import testing
+from tests.clients.environments import python_environment
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.smoke,
     pytest.mark.slow,
     pytest.mark.airflow,
-    pytest.mark.tensorflow,
     pytest.mark.timeout(1200),
 ]
 
@@ -45,25 +46,47 @@ def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
         watcher.join()
 
 
+def _run_demo(folder: Path, *options: str) -> dict[str, Any]:
+    """The demo's result, once it has succeeded."""
+    command = [sys.executable, "-m", "edl_workflows.demo", "--output", str(folder), "--dags", str(DAGS)]
+    with (folder / "output").open("w+") as output:
+        run = subprocess.run([*command, *options], stdout=output, stderr=subprocess.STDOUT, timeout=1100)
+    assert run.returncode == 0, (folder / "output").read_text()[-8000:]
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    assert result["succeeded"]
+    return result
+
+
+@pytest.mark.smoke
+@pytest.mark.tensorflow
 def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path) -> None:
     """Every task succeeds, the model passes its gate, the migration loses no step that was checkpointed, and
     no process of the training jobs listens on anything but loopback."""
-    command = [sys.executable, "-m", "edl_workflows.demo", "--output", str(tmp_path), "--dags", str(DAGS)]
+    with _servers_watched(tmp_path / "state" / "cluster") as servers:
+        result = _run_demo(tmp_path)
 
-    with (
-        (tmp_path / "output").open("w+") as output,
-        _servers_watched(tmp_path / "state" / "cluster") as servers,
-    ):
-        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=1100).returncode
-
-    assert code == 0, (tmp_path / "output").read_text()[-8000:]
     assert any("train" in name for name in servers), servers
     assert [name for name, on_loopback in servers.items() if not on_loopback] == []
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert result["succeeded"]
     assert set(result["runs"]) == {"example_elastic_training", "example_retrain_on_data"}
     assert result["metrics"]["accuracy"] >= 0.93
     (migration,) = [plan["status"] for plan in result["plans"] if plan["status"].get("resumedStep")]
     assert migration["resumedStep"] >= migration["checkpoint"]["step"]
     phases = [step["phase"] for step in migration["steps"]]
     assert phases.index("Checkpointing") < phases.index("Migrating") < phases.index("Restarting")
+
+
+def test_the_pytorch_pipeline_survives_a_killed_worker(tmp_path: Path) -> None:
+    """1 → 3 workers, one is killed and replaced, → 2 workers: every task succeeds, and the model passes its
+    gate."""
+    # The environment of the tests has PyTorch, but not this project.
+    python = tmp_path / "python"
+    path = shlex.quote(str(DAGS.parent))
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {python_environment("torch")} "$@"\n')
+    python.chmod(0o755)
+
+    result = _run_demo(tmp_path, "--framework", "torch", "--python", str(python))
+
+    assert result["runs"] == {"example_torch_training": "success"}
+    assert result["metrics"]["accuracy"] >= 0.93
+    sizes = [plan["spec"]["replicaResourceSpecs"]["worker"]["replicas"] for plan in result["plans"]]
+    assert sizes == [3, 2]

@@ -87,6 +87,7 @@ def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) ->
         ("example_retrain_on_data", "digits", "manual"),
         ("example_planned_scaling", "digits", "single-job"),
         ("example_collective_training", "digits-allreduce", "manual"),
+        ("example_torch_training", "digits-allreduce", "manual"),
     ],
 )
 def test_the_manifest_renders_to_a_valid_job(

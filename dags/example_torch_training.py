@@ -1,0 +1,119 @@
+"""Train with PyTorch on workers that come, die and go, evaluate what they learned, and publish the model.
+
+1 worker begins; 2 join; one is killed on purpose and replaced; one leaves. The global batch is that of the
+most workers, whatever their number is, so none of this changes the model. It must pass a gate on held-out
+data; only then the asset ``digits_torch_model`` gets an event, with the metrics.
+
+It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``,
+with ``edl_python`` a Python that has PyTorch.
+"""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import DAG, Asset, Param, TaskGroup, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
+from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
+from edl_workflows.sensors.elastic_job import ElasticJobSensor
+
+MODEL = Asset("digits_torch_model", uri="edl://models/digits-torch")
+
+with DAG(
+    "example_torch_training",
+    schedule=None,
+    catchup=False,
+    doc_md=__doc__,
+    tags=["example", "edl-workflows"],
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
+    params={
+        "program": Param("train_digits_torch.py", type="string", description="the training program"),
+        "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
+        "max_workers": Param(4, type="integer", minimum=3, description="mini-batches of a step"),
+        "epochs": Param(60, type="integer", minimum=1, description="how often all data is seen"),
+        "step_delay": Param(
+            0.1, type="number", minimum=0, description="seconds of rest a step, to watch it train"
+        ),
+        "warm_up_steps": Param(50, type="integer", description="steps before each change of the workers"),
+        "min_accuracy": Param(0.93, type="number", description="gate of the model, on held-out data"),
+    },
+):
+
+    @task
+    def kill_worker(name: str, *, params: Any = None) -> int:
+        """Kill the newest worker without a grace period, as if its machine were lost; return the step until
+        which training must go on."""
+        from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+
+        hook = ElasticJobHook(ConnectionSettings())
+        namespace = hook.get_namespace() or "default"
+        selector = f"elasticjob.dlrover/name={name},elasticjob.dlrover/replica-type=worker"
+        pods = hook.core_v1_client.list_namespaced_pod(namespace, label_selector=selector).items
+        running = [pod for pod in pods if pod.status.phase == "Running"]
+        newest = max(running, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        hook.core_v1_client.delete_namespaced_pod(newest.metadata.name, namespace, grace_period_seconds=0)
+        group, version = "elastic.iml.github.io", "v1alpha1"
+        job = hook.get_custom_object(group, version, "elasticjobs", name, namespace)
+        return int(job["status"]["progress"]["step"]) + int(params["warm_up_steps"])
+
+    with TaskGroup("training", prefix_group_id=False) as training:
+        submit = SubmitElasticJobOperator(
+            task_id="submit", manifest="manifests/digits-allreduce.yaml", wait_for_completion=False
+        )
+        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+
+        running = ElasticJobSensor(
+            task_id="running",
+            name=job,
+            phases=["Running"],
+            step="{{ params.warm_up_steps }}",
+            timeout=600,
+            poke_interval=2,
+        )
+        more = ScaleElasticJobOperator(
+            task_id="more_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=10)
+        )
+        killed = kill_worker(job)
+        goes_on = ElasticJobSensor(
+            task_id="goes_on",
+            name=job,
+            step="{{ ti.xcom_pull('kill_worker') }}",
+            timeout=600,
+            poke_interval=2,
+        )
+        fewer = ScaleElasticJobOperator(
+            task_id="fewer_workers", job=job, replicas={"worker": 2}, completion_timeout=timedelta(minutes=10)
+        )
+        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
+        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
+
+        submit >> running >> more >> killed >> goes_on >> fewer >> trained >> cancel
+
+    evaluate = BashOperator(
+        task_id="evaluate",
+        # What a job reports reaches the shell as variables, never as a part of the command's text.
+        bash_command='"$PYTHON" "$PROGRAM" --checkpoint-dir="$(dirname -- "$CHECKPOINT")"',
+        env={
+            "PYTHON": "{{ var.value.get('edl_python', 'python') }}",
+            "PROGRAM": "{{ var.value.get('edl_training_dir', dag.folder ~ '/training') }}"
+            "/evaluate_digits_torch.py",
+            "CHECKPOINT": "{{ ti.xcom_pull('trained')['checkpoint']['uri'] }}",
+        },
+        append_env=True,
+        output_processor=json.loads,
+    )
+
+    @task(outlets=[MODEL])
+    def publish(metrics: dict[str, Any], *, params: Any = None, outlet_events: Any = None) -> None:
+        """Pass the gate and tell who waits for the model."""
+        if metrics["accuracy"] < params["min_accuracy"]:
+            raise AirflowFailException(
+                f"accuracy {metrics['accuracy']} on held-out data is below {params['min_accuracy']}; "
+                "the model is not published"
+            )
+        outlet_events[MODEL].extra = metrics
+
+    training >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]
