@@ -10,7 +10,7 @@ import pytest
 from edl_workflows.controller.autoscaler import AutoscalerOptions
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunningController, RunOptions, run_in_thread
-from edl_workflows.exceptions import InvalidError, ManifestError
+from edl_workflows.exceptions import ManifestError
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.api import DI_JOBS, ELASTIC_JOBS, SCALE_PLANS, TRAINING_JOBS, ApiResource
 from edl_workflows.jobs.di_job.kind import DI_JOB
@@ -24,6 +24,7 @@ from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
+from edl_workflows.stages.goals import Skipped, evaluate_goal, read_object
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.unit.controller.farm import Farm
@@ -405,10 +406,16 @@ def test_wrong_bounds_are_refused(cluster: Cluster, farm: Farm, bounds: str, mes
 
 
 def test_what_is_not_autoscaled_is_refused(cluster: Cluster, farm: Farm) -> None:
-    """A preemptible DIJob belongs to the allocator; a job that has ended is nobody's."""
+    """A preemptible DIJob belongs to the allocator; a job that has ended is left as it is."""
     create(cluster, farm.task(1, maxReplicas=3), preemptible=True)
     with pytest.raises(ManifestError, match="preemptible"):
         AUTOSCALE.begin(cluster, AutoscaleRequest(name="walk", kind="DIJob"), ME)
     client.patch_status(cluster, DI_JOBS, "walk", {"phase": "Succeeded"})
-    with pytest.raises(InvalidError, match="has ended"):
-        AUTOSCALE.begin(cluster, AutoscaleRequest(name="walk", kind="DIJob", bounds="false"), ME)
+
+    handle = AUTOSCALE.begin(cluster, AutoscaleRequest(name="walk", kind="DIJob", bounds="false"), ME)
+
+    ended = client.get(cluster, DI_JOBS, "walk")
+    result = evaluate_goal(handle, read_object("DIJob", ended))
+    assert isinstance(result, Skipped)
+    assert "has already succeeded" in result.reason
+    assert autoscaling.ANNOTATION not in ended["metadata"].get("annotations", {})
