@@ -109,7 +109,11 @@ def test_too_many_files_are_refused() -> None:
         TrainingProgram.of_script("train.py", "import module_1", others)
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}\.py", fullmatch=True), st.text(max_size=50), min_size=1))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,8}\.py", fullmatch=True), st.text(max_size=50), min_size=1, max_size=8
+    )
+)
 def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
     """Equal programs have equal digests, in any order of their files; the text that travels is the program
     again."""
