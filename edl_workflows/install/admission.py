@@ -121,9 +121,10 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
         "authorizer.group(request.resource.group).resource(request.resource.resource)"
         ".namespace(request.namespace).check('create').allowed()"
     )
-    nested = next((kind for kind in jobs if len(kind.suspend) > 1), None)
-    parent = nested.suspend[0] if nested else ""
-    of_kind = f"object.kind == '{nested.name}'" if nested else "false"
+    nested = [kind for kind in jobs if len(kind.suspend) > 1]
+    parent = nested[0].suspend[0] if nested else "none"
+    assert all(kind.suspend == (parent, "suspend") for kind in nested), "one expression for all of them"
+    of_kind = f"object.kind in [{', '.join(repr(kind.name) for kind in nested)}]" if nested else "false"
     return {
         "rules": [_rule(group, tuple(found), "UPDATE") for group, found in plurals.items()],
         "conditions": {
@@ -131,9 +132,9 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "not-the-installation": f"!(request.userInfo.username in [{exempt}])",
         },
         "variables": {
-            "now": f"{of_kind} ? object.spec.?{parent or 'none'}.orValue({{}}) : object.spec",
-            "then": f"{of_kind} ? oldObject.spec.?{parent or 'none'}.orValue({{}}) : oldObject.spec",
-            "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent or 'none')})",
+            "now": f"{of_kind} ? object.spec.?{parent}.orValue({{}}) : object.spec",
+            "then": f"{of_kind} ? oldObject.spec.?{parent}.orValue({{}}) : oldObject.spec",
+            "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent)})",
         },
         "expression": f"{mine} || "
         f"(variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",

@@ -80,7 +80,8 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
             client.create(where, _job(name))
         client.create(where, _plan("there", "mine", "auto"))
         client.create(where, _plan("by-hand", "mine", "manual"))
-        client.create(where, _tf_job("tf"))
+        client.create(where, _kubeflow_job("TFJob", "tf"))
+        client.create(where, _kubeflow_job("PyTorchJob", "pytorch"))
         job = client.get(where, resources.ELASTIC_JOBS, "mine")
         reference = {
             "apiVersion": job["apiVersion"],
@@ -124,14 +125,14 @@ def _job(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-def _tf_job(name: str) -> dict[str, Any]:
-    container = {"name": "tensorflow", "image": "none"}
-    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+def _kubeflow_job(kind: str, name: str) -> dict[str, Any]:
+    """A job of one worker, named as the field with its replicas begins."""
+    worker = {"replicas": 1, "template": {"spec": {"containers": [{"name": "main", "image": "none"}]}}}
     return {
         "apiVersion": "kubeflow.org/v1",
-        "kind": "TFJob",
+        "kind": kind,
         "metadata": {"name": name},
-        "spec": {"tfReplicaSpecs": {"Worker": worker}},
+        "spec": {f"{name}ReplicaSpecs": {"Worker": worker}},
     }
 
 
@@ -203,6 +204,11 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
         "patch",
         _patch("TFJob", "tf", runPolicy={"suspend": True, "backoffLimit": 1}),
     ),
+    "a triggerer that changes a PyTorchJob": (
+        TRIGGERER,
+        "patch",
+        _patch("PyTorchJob", "pytorch", runPolicy={"suspend": True}, nprocPerNode="2"),
+    ),
 }
 DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
     "an auto plan of the job's master": (MINE, "create", _plan("new", "mine", "auto")),
@@ -224,6 +230,11 @@ DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
         TRIGGERER,
         "patch",
         _patch("TFJob", "tf", runPolicy={"suspend": True}),
+    ),
+    "a triggerer that suspends a PyTorchJob": (
+        TRIGGERER,
+        "patch",
+        _patch("PyTorchJob", "pytorch", runPolicy={"suspend": True}),
     ),
     "a person who changes a template": (PERSON, "patch", _patch("ElasticJob", "mine", **TEMPLATE)),
 }

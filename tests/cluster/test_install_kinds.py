@@ -13,7 +13,8 @@ from edl_workflows.exceptions import ForbiddenError, NotFoundError
 from edl_workflows.install import rbac
 from edl_workflows.install.workloads import CONTAINER_SECURITY
 from edl_workflows.jobs import kinds
-from edl_workflows.jobs.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS
+from edl_workflows.jobs.api import DI_JOBS, POD_GROUPS, TF_JOBS, TRAINING_JOBS, ApiResource
+from edl_workflows.jobs.pytorch_job.model import PYTORCH_JOBS
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, resources
@@ -91,35 +92,36 @@ def pipeline(here: Installed) -> Cluster:
 
 def tf_job(bed: Bed, name: str, program: str, replicas: int, **policies: Any) -> Object:
     """A TFJob of workers that run a Python program."""
+    workers = {"tfReplicaSpecs": {"Worker": _kubeflow_workers(bed, "tensorflow", program, replicas)}}
+    return _manifest(TF_JOBS, name, {"runPolicy": policies, **workers})
+
+
+def pytorch_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
+    """A PyTorchJob of workers, without a master, that run a Python program."""
+    workers = {"Worker": _kubeflow_workers(bed, "pytorch", program, replicas)}
+    return _manifest(PYTORCH_JOBS, name, {"pytorchReplicaSpecs": workers})
+
+
+def _kubeflow_workers(bed: Bed, container: str, program: str, replicas: int) -> Object:
     spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
-    spec["containers"][0]["name"] = "tensorflow"
-    workers = {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
-    return {
-        "apiVersion": TF_JOBS.api_version,
-        "kind": TF_JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {"runPolicy": policies, "tfReplicaSpecs": {"Worker": workers}},
-    }
+    spec["containers"][0]["name"] = container
+    return {"replicas": replicas, "restartPolicy": "ExitCode", "template": {"spec": spec}}
 
 
 def training_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
     """A TrainingJob of trainers that run a Python program."""
-    spec = restricted_pod(bed, [])
+    pod = restricted_pod(bed, [])
     container = {"name": "main", "imagePullPolicy": "Never", "securityContext": CONTAINER_SECURITY}
     trainer = {
         "entrypoint": shlex.join(["exec", bed.python, "-c", program]),
         "min-instance": 1,
         "max-instance": 4,
         "parallelism": replicas,
-        "resources": spec["containers"][0]["resources"],
+        "resources": pod["containers"][0]["resources"],
     }
-    template = {"spec": {"securityContext": spec["securityContext"], "containers": [container], **GRACE}}
-    return {
-        "apiVersion": TRAINING_JOBS.api_version,
-        "kind": TRAINING_JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {"image": bed.image, "launcher": "sh", "trainer": trainer, "template": template},
-    }
+    template = {"spec": {"securityContext": pod["securityContext"], "containers": [container], **GRACE}}
+    spec = {"image": bed.image, "launcher": "sh", "trainer": trainer, "template": template}
+    return _manifest(TRAINING_JOBS, name, spec)
 
 
 def di_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
@@ -127,12 +129,19 @@ def di_job(bed: Bed, name: str, program: str, replicas: int) -> Object:
     spec = restricted_pod(bed, [bed.python, "-c", program]) | GRACE
     spec["containers"][0]["name"] = "di-container"
     task = {"type": "collector", "replicas": replicas, "template": {"spec": spec}}
-    return {
-        "apiVersion": DI_JOBS.api_version,
-        "kind": DI_JOBS.kind,
-        "metadata": {"name": name},
-        "spec": {"tasks": [task]},
-    }
+    return _manifest(DI_JOBS, name, {"tasks": [task]})
+
+
+MakeJob = Callable[[Bed, str, str, int], Object]
+
+
+def _dashed(make: MakeJob) -> str:
+    """The kind, for names of jobs: a TFJob and a PyTorchJob of the same name would need the same pods."""
+    return make.__name__.replace("_", "-")
+
+
+def _manifest(api: ApiResource, name: str, spec: Object) -> Object:
+    return {"apiVersion": api.api_version, "kind": api.kind, "metadata": {"name": name}, "spec": spec}
 
 
 def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
@@ -143,18 +152,20 @@ def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "manifest"), [("worker", tf_job), ("trainer", training_job), ("collector", di_job)]
+    ("make", "role"),
+    [(tf_job, "worker"), (pytorch_job, "worker"), (training_job, "trainer"), (di_job, "collector")],
 )
 def test_a_job_of_any_kind_needs_no_more(
-    here: Installed, pipeline: Cluster, role: str, manifest: Any
+    here: Installed, pipeline: Cluster, make: MakeJob, role: str
 ) -> None:
     """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and
     deleted."""
-    wanted = manifest(here.bed, f"{role}-lives", FOREVER, 2)
+    own = _dashed(make)
+    wanted = make(here.bed, f"{own}-lives", FOREVER, 2)
     kind = kinds.kind_of(wanted["kind"])
-    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), StageIdentity(f"tests/cluster/{role}"))
-    triggerer = here.account(f"{role}-triggerer", rbac.TRIGGERER)
-    viewer = here.account(f"{role}-viewer", rbac.VIEWER)
+    begun = SUBMIT.begin(pipeline, SubmitRequest(manifest=wanted), StageIdentity(f"tests/cluster/{own}"))
+    triggerer = here.account(f"{own}-triggerer", rbac.TRIGGERER)
+    viewer = here.account(f"{own}-viewer", rbac.VIEWER)
     running = WaitRequest(name=begun.name, kind=kind.name, phases=(JobPhase.RUNNING,))
     run(pipeline, WAIT, running)
     keeps_strangers_out(here, kind, begun.name)
@@ -173,22 +184,21 @@ def test_a_job_of_any_kind_needs_no_more(
     run(pipeline, WAIT, running.model_copy(update={"phases": (JobPhase.SUSPENDED,)}))
     assert ownership.cancel_object(triggerer, begun)
 
-    ends = manifest(here.bed, f"{role}-ends", "pass", 1)
+    ends = make(here.bed, f"{own}-ends", "pass", 1)
     run(pipeline, SUBMIT, SubmitRequest(manifest=ends))
-    run(pipeline, DELETE, DeleteRequest(name=f"{role}-ends", kind=kind.name))
+    run(pipeline, DELETE, DeleteRequest(name=f"{own}-ends", kind=kind.name))
 
 
-@pytest.mark.parametrize("make", [tf_job, training_job, di_job])
-def test_a_job_lives_no_longer_than_it_says(
-    here: Installed, pipeline: Cluster, make: Callable[[Bed, str, str, int], Object]
-) -> None:
+@pytest.mark.parametrize("make", [tf_job, pytorch_job, training_job, di_job])
+def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster, make: MakeJob) -> None:
     """A job whose time to live is over is deleted."""
-    manifest = make(here.bed, "soon-gone", "pass", 1)
+    name = f"{_dashed(make)}-soon-gone"
+    manifest = make(here.bed, name, "pass", 1)
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
-    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity("tests/cluster/soon-gone"))
+    SUBMIT.begin(pipeline, SubmitRequest(manifest=manifest), StageIdentity(f"tests/cluster/{name}"))
     api = kinds.kind_of(manifest["kind"]).source.api
 
-    until(lambda: client.find(pipeline, api, "soon-gone") is None, "its time to live is over", PATIENCE)
+    until(lambda: client.find(pipeline, api, name) is None, "its time to live is over", PATIENCE)
 
 
 def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:

@@ -106,23 +106,12 @@ LENT = {
 """Role → whose use of a right counts for it, too."""
 
 
-def counted_alike(found: set[Right]) -> set[Right]:
-    """PyTorchJobs run by TFJobs' state machine: a right on TFJobs that was used counts for PyTorchJobs, which
-    have no test of their own here yet."""
-    return {
-        (group, resource.replace("tfjobs", "pytorchjobs"), verb)
-        for group, resource, verb in found
-        if resource.partition("/")[0] == "tfjobs"
-    }
-
-
 @pytest.mark.parametrize("role", ROLES)
 def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
     """No role has a right that nobody needed in the whole run."""
     needed = used[role] | used.get(LENT.get(role, ""), set())
     if role == names.CONTROLLER:
         needed = needed | FINALIZE
-    needed = needed | counted_alike(needed)
 
     assert sorted(rights(ROLES[role]()) - needed) == []
 

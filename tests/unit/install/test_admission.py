@@ -51,6 +51,16 @@ def test_a_change_of_any_label_that_marks_a_jobs_pod_is_looked_at() -> None:
             assert f"object.metadata.?labels[?'{key}'] == oldObject.metadata.?labels[?'{key}']" in newly
 
 
+def test_a_job_of_any_kind_can_be_suspended_without_the_right_to_change_it() -> None:
+    """The policy about specs knows each kind whose field for it is nested, such as ``runPolicy.suspend``."""
+    policies = of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy")
+    specs = next(one for one in policies if one["metadata"]["name"] == "edl-job-specs")
+    now = next(one for one in specs["spec"]["variables"] if one["name"] == "now")["expression"]
+    nested = {kind.name: kind.suspend[0] for kind in KINDS if kind.view is not None and len(kind.suspend) > 1}
+    assert nested == {"TFJob": "runPolicy", "PyTorchJob": "runPolicy"}
+    assert now == "object.kind in ['TFJob', 'PyTorchJob'] ? object.spec.?runPolicy.orValue({}) : object.spec"
+
+
 def test_they_can_be_left_out() -> None:
     """Kubernetes 1.29 does not have them."""
     options = InstallOptions(IMAGE, admission_policies=False)
