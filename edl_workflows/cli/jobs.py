@@ -1,10 +1,6 @@
 """``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
 
-import getpass
-import os
-import socket
 import time
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,9 +40,7 @@ def identity() -> "StageIdentity":
     """A unique identity for this call, which owns the objects that the call creates."""
     from edl_workflows.stages.identity import StageIdentity
 
-    return StageIdentity(
-        owner=f"cli/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}", attempt=str(os.getpid())
-    )
+    return StageIdentity.of_person("cli")
 
 
 def run(

@@ -18,6 +18,7 @@ COMMANDS = (
     Command(
         "local", "edl_workflows.cli.local", "The embedded cluster on this machine.", group=True, extra="local"
     ),
+    Command("run", "edl_workflows.cli.run", "Train with a Python script, without a manifest.", extra="local"),
     Command("submit", "edl_workflows.cli.submit", "Create jobs from their manifests."),
     Command("convert", "edl_workflows.cli.convert", "Convert a job's manifest to another version or kind."),
     Command("get", "edl_workflows.cli.listing", "List jobs, or show one."),

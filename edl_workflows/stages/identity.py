@@ -1,10 +1,14 @@
 """Who runs a stage, and the object names derived from it: stable for the same task of the same run."""
 
+import getpass
 import hashlib
+import os
 import re
+import socket
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Self
 
 from edl_workflows.jobs import names
 
@@ -58,6 +62,16 @@ class StageIdentity:
     on_cancel: str = ""
     lifetime: Lifetime | Literal[""] = ""
     notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
+
+    @classmethod
+    def of_person(cls, program: str) -> Self:
+        """A unique identity, which owns the objects that one call of a person's creates.
+
+        Args:
+            program: what the person uses, such as ``cli``.
+        """
+        owner = f"{program}/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}"
+        return cls(owner=owner, attempt=str(os.getpid()))
 
     @property
     def annotations(self) -> dict[str, str]:

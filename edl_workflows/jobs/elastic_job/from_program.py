@@ -38,6 +38,9 @@ _COLLECTIVE = {
     "edl_workflows.agent.mwms",
 }
 _SERVED = "edl_workflows.agent.tensorflow"
+_LIBRARY = "edl_workflows.agent"
+_CALLER = "edl_workflows.agent.function"
+"""Every program that was made from a function imports it."""
 
 
 @dataclass(frozen=True)
@@ -125,13 +128,13 @@ def choose_strategy(program: TrainingProgram, options: ProgramOptions) -> Distri
     """
     if options.strategy is not None:
         return options.strategy
-    imported = set(imported_modules(program))
+    imported = {module for module in imported_modules(program) if not module.startswith(_CALLER)}
     if imported & _COLLECTIVE:
         return DistributionStrategy.ALLREDUCE
     if options.servers or _SERVED in imported:
         return DistributionStrategy.PARAMETER_SERVER
     framework = options.framework or recognize_framework(program)
-    if framework is Framework.NUMPY and any(one.startswith("edl_workflows.agent") for one in imported):
+    if framework is Framework.NUMPY and any(one.startswith(_LIBRARY) for one in imported):
         return DistributionStrategy.PARAMETER_SERVER
     return DistributionStrategy.ALLREDUCE
 
@@ -158,7 +161,8 @@ def imported_modules(program: TrainingProgram) -> Iterator[str]:
 
 def _template(options: ProgramOptions) -> dict[str, Any]:
     """The pod template of workers and parameter servers alike."""
-    command = [options.python, "-m", "edl_workflows.agent", "run", "--"]
+    # A person reads this log.
+    command = [options.python, "-m", "edl_workflows.agent", "run", "--log-format=console", "--"]
     command += [options.python, "-m", "edl_workflows.agent.program"]
     variables = dict(options.env)
     if options.checkpoints:

@@ -151,6 +151,8 @@ def test_an_unchanged_program_finds_its_group_in_the_environment() -> None:
     jobs."""
     for text in ("import torch", "import tensorflow", "import socket"):
         assert choose_strategy(script(text), ProgramOptions()) is ALLREDUCE
+    function = TrainingProgram.of_function("def train(): import numpy")
+    assert choose_strategy(function, ProgramOptions()) is ALLREDUCE
     assert choose_strategy(script(), ProgramOptions(strategy=SERVERS)) is SERVERS
 
 

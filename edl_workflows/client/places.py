@@ -1,0 +1,92 @@
+"""Where a training runs: on the embedded cluster of this machine, which is started if it does not run, or on
+a cluster that a kubeconfig names."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Self
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ALL_NAMESPACES, ELASTIC_JOBS, Scope
+from edl_workflows.local import daemon
+from edl_workflows.stages.goals import has_ended, read_object
+
+STOP_SECONDS = 60.0
+On = Literal["local", "cluster"]
+Notify = Callable[[str], None]
+
+
+def _ignore(_line: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster on which trainings run.
+
+    Attributes:
+        cluster: its API server.
+        python: the interpreter of training containers.
+        folder: state folder of the embedded cluster; None for another cluster.
+        started: whether this process started the embedded cluster, and so stops it.
+        notify: called with lines for people.
+    """
+
+    cluster: Cluster
+    python: str = "python"
+    folder: Path | None = None
+    started: bool = False
+    notify: Notify = field(default=_ignore, repr=False)
+
+    def checkpoints(self, job: str) -> str:
+        """The default folder of a job's checkpoints; "" if there is none, on other clusters."""
+        return str(self.folder / "checkpoints" / job) if self.folder is not None else ""
+
+    def in_namespace(self, namespace: str | None) -> Self:
+        """The same place with another namespace; None or "" changes nothing."""
+        return replace(self, cluster=self.cluster.in_namespace(namespace))
+
+    def close(self) -> None:
+        """Stop the embedded cluster if this process started it and no job runs there. Its state is kept."""
+        if not self.started or self.folder is None or daemon.find(self.folder) is None:
+            return
+        running = _unfinished_jobs(self.cluster)
+        if running:
+            self.notify(
+                f"the embedded cluster keeps running, because {', '.join(running)} has not ended; stop it "
+                "with `edl local down`"
+            )
+            return
+        daemon.down(self.folder, seconds=STOP_SECONDS)
+
+
+def open_place(on: On | Cluster = "local", notify: Notify = _ignore) -> Place:
+    """A place by name.
+
+    Args:
+        on: ``local``: the embedded cluster, which is started if it does not run; ``cluster``: that of the
+            current context of the kubeconfig; or a connected cluster.
+        notify: called with lines for people.
+
+    Raises:
+        UnavailableError: the embedded cluster did not start.
+        InvalidError: there is no kubeconfig.
+    """
+    if isinstance(on, Cluster):
+        return Place(on, notify=notify)
+    if on == "cluster":
+        return Place(Cluster.connect(), notify=notify)
+    folder = daemon.default_folder().absolute()
+    if daemon.find(folder) is None:
+        notify("starting the embedded cluster")
+    found, started = daemon.up(daemon.DaemonStart(folder))
+    return Place(Cluster.from_kubeconfig(found.kubeconfig), sys.executable, folder, started, notify)
+
+
+def _unfinished_jobs(cluster: Cluster) -> list[str]:
+    found = client.list_objects(cluster, Scope(ELASTIC_JOBS, ALL_NAMESPACES)).items
+    views = [read_object(ELASTIC_JOBS.kind, one) for one in found]
+    names = [one["metadata"]["name"] for one in found]
+    return [name for name, seen in zip(names, views, strict=True) if seen is not None and not has_ended(seen)]

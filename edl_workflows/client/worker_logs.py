@@ -1,0 +1,120 @@
+"""The logs of a job's workers as they are written, in one stream.
+
+In a collective job the ranks are assigned when the workers meet, so any of them may be rank 0 and print what
+a person wants to see.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from edl_workflows.exceptions import EdlError, UnavailableError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.manifests import get_label, index_of, name_of, pod_phase
+from edl_workflows.kube import client, logs
+from edl_workflows.kube.cache import ObjectChange
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.resources import PODS, Object, Scope
+from edl_workflows.kube.watch import EventType
+
+MOST_FOLLOWED = 8
+"""Workers by rank whose logs are followed: each costs a connection, and people read no more."""
+_TYPES = (names.CHIEF_TYPE, names.WORKER_TYPE)
+_BEGUN = ("Running", "Succeeded", "Failed")
+RETRY_SECONDS = 1.0
+
+
+class WorkerLogs:
+    """Follows the logs of a job's first workers and of those that replace them, each in a thread.
+
+    Args:
+        cluster: the API server; its namespace is the job's.
+        job: name of the ElasticJob.
+        prefixed: whether each line begins with the node, as ``worker-0 | step 50``.
+    """
+
+    def __init__(self, cluster: Cluster, job: str, *, prefixed: bool) -> None:
+        self._cluster = cluster
+        self._prefixed = prefixed
+        self._lines: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
+        self._seen: set[str] = set()
+        self._threads: list[threading.Thread] = []
+        self._stopped = threading.Event()
+        self._scope = Scope(PODS, cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
+        self._informer = Informer(ClusterSource.of(cluster), self._scope)
+        self._informer.on_change(self._take)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow the logs while the context lasts."""
+        self._informer.start()
+        try:
+            yield
+        finally:
+            self._stopped.set()
+            self._informer.stop()
+
+    def lines(self) -> Iterator[str]:
+        """Each line as it comes, without its line feed, until `end` has returned."""
+        while (line := self._lines.get()) is not None:
+            yield line
+
+    def end(self, timeout: float) -> None:
+        """Expect no further workers, because the job has ended, and wait for the last lines.
+
+        Args:
+            timeout: longest time to wait for them, in seconds.
+        """
+        self._informer.stop()
+        with suppress(EdlError):  # what the watch did not tell yet
+            for pod in client.list_objects(self._cluster, self._scope).items:
+                self._begin(pod)
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stopped.set()
+        self._lines.put(None)
+
+    def _take(self, change: ObjectChange) -> None:
+        if change.type is not EventType.DELETED:
+            self._begin(change.object)
+
+    def _begin(self, pod: Object) -> None:
+        """Follow a worker's pod when its container has started."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._seen or not _is_followed(pod) or pod_phase(pod) not in _BEGUN:
+            return
+        self._seen.add(uid)
+        name = name_of(pod)
+        thread = threading.Thread(target=self._follow, args=(pod,), name=f"log of {name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _follow(self, pod: Object) -> None:
+        """Put a pod's lines, continuing after a broken connection where it broke."""
+        node = f"{get_label(pod, names.REPLICA_TYPE_LABEL)}-{index_of(pod)}"
+        prefix = f"{node} | " if self._prefixed else ""
+        # In a pod with sidecars, the first container is that of the node.
+        count, options = 0, logs.LogOptions(pod["spec"]["containers"][0]["name"])
+        while not self._stopped.is_set():
+            try:
+                for number, line in enumerate(logs.follow(self._cluster, name_of(pod), options=options)):
+                    if number >= count:
+                        self._lines.put(prefix + line)
+                        count += 1
+            except UnavailableError:
+                self._stopped.wait(RETRY_SECONDS)
+                continue
+            except EdlError as error:
+                self._lines.put(f"{prefix}edl: the log can't be read: {error}")
+            return
+
+
+def _is_followed(pod: Mapping[str, Any]) -> bool:
+    rank = get_label(pod, names.RANK_INDEX_LABEL)
+    followed = rank.isdigit() and int(rank) < MOST_FOLLOWED
+    return followed and get_label(pod, names.REPLICA_TYPE_LABEL) in _TYPES

@@ -1,0 +1,22 @@
+"""Training from Python: the excerpts of docs/how-to/run-your-own-script.md."""
+
+from edl_workflows.client import train
+
+
+def double(rate: float, steps: int) -> None:
+    """Runs in each worker; it imports what it uses."""
+    import os
+
+    print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: {rate * steps}", flush=True)
+
+
+def main() -> None:
+    """Train with two workers, and print their logs."""
+    with train(double, {"rate": 0.5, "steps": 4}, workers=2) as training:
+        for line in training.logs():
+            print(line)
+        print(training.wait().phase)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`edl run` and the Python client: a script or a function becomes a job, with everything real."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.local import daemon
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "dags" / "training" / "own_script.py"
+GUARD = 240
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment whose embedded cluster is the test's own."""
+    folder = tmp_path / "state"
+    yield {**os.environ, "EDL_LOCAL_DIR": str(folder)}
+    daemon.down(folder, seconds=30)
+
+
+def edl_run(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "edl_workflows.cli", "run", *arguments]
+
+
+def runs(environment: dict[str, str]) -> bool:
+    return daemon.find(Path(environment["EDL_LOCAL_DIR"])) is not None
+
+
+def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_path: Path) -> None:
+    """Ctrl-C cancels the job and the chief saves first; the same command continues from there and succeeds;
+    its log is on stdout. The cluster that was started for it is stopped each time."""
+    command = edl_run(str(SCRIPT), "--checkpoints", str(tmp_path / "checkpoints"))
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    guard = threading.Timer(GUARD, first.kill)
+    guard.start()
+    assert first.stdout is not None
+    step = next((line for line in first.stdout if re.match(r"step \d+ loss", line)), "")
+    first.send_signal(signal.SIGINT)
+    first.communicate()
+    guard.cancel()
+    assert step.startswith("step 50 ")
+    assert first.returncode == 130
+    assert not runs(environment)
+
+    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD)
+    assert second.returncode == 0, second.stderr
+    began = re.search(r"^continue from step (\d+)$", second.stdout, re.MULTILINE)
+    assert began is not None, second.stdout
+    assert int(began[1]) >= 50
+    assert re.search(r"^phase +Succeeded$", second.stdout, re.MULTILINE)
+    assert not runs(environment)
+
+
+def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:
+    """The exit code is that of a failed job; its traceback names the script's line."""
+    script = tmp_path / "broken.py"
+    script.write_text("import helper\nhelper.fail()\n")
+    (tmp_path / "helper.py").write_text("def fail():\n    raise SystemExit('the data is missing')\n")
+    done = subprocess.run(
+        edl_run(str(script)), env=environment, capture_output=True, text=True, timeout=2 * GUARD
+    )
+    assert done.returncode == 7, done.stderr
+    assert "the data is missing" in done.stdout
+    assert not runs(environment)
+
+
+def test_a_function_is_trained_from_python(environment: dict[str, str]) -> None:
+    """The program of the how-to page: each of two workers calls the function with its arguments."""
+    program = ROOT / "tests" / "docs" / "from_python.py"
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=GUARD
+    )
+    assert done.returncode == 0, f"{done.stderr} after {time.monotonic() - began:.0f} s"
+    lines = [line.partition(" | ") for line in done.stdout.splitlines() if "rank" in line]
+    assert {node for node, _, _ in lines} == {"worker-0", "worker-1"}
+    assert {said for _, _, said in lines} == {"rank 0 of 2: 2.0", "rank 1 of 2: 2.0"}
+    assert done.stdout.splitlines()[-1] == "Succeeded"
+    assert not runs(environment)
