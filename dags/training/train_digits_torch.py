@@ -65,7 +65,7 @@ def main() -> None:
             step, loss = run.step(
                 [{"images": images[list(i)], "labels": labels[list(i)]} for i in mini_batches]
             )
-            if step % options.log_steps == 0 and run.rank == 0:
+            if run.step_made and step % options.log_steps == 0 and run.rank == 0:
                 print(f"epoch {run.epoch} step {step} loss {loss:.4f}", flush=True)  # noqa: T201 - its output
             time.sleep(options.step_delay)
         if run.rank == 0:

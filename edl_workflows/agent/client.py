@@ -151,6 +151,10 @@ class MasterClient:
         """Report that a training process reached a state."""
         return self._post("/v1/processes", report, Directive)
 
+    def died(self, report: ExitReport) -> Directive:
+        """Report at once that the node's training process has ended."""
+        return self._post("/v1/processes/deaths", report, Directive)
+
     def crash(self, report: CrashReport) -> Directive:
         """Report that a training process exited while preparing."""
         return self._post("/v1/processes/crashes", report, Directive)

@@ -1,8 +1,10 @@
 """A training process as a member of its cluster version: what it knows of it, and what it reports of
 itself."""
 
+import logging
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NoReturn
 
 from edl_workflows.agent.client import MasterClient
@@ -17,6 +19,11 @@ from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessState, Serve
 TERMINATED = 143
 """Exit code after SIGTERM."""
 _REASON_CHARACTERS = 1024
+CLUSTER_LOST_SECONDS = 30.0
+"""Time that a process whose cluster broke waits for the next version before it exits by itself. The master
+learns within seconds of a lost parameter server from the end of its pod."""
+
+log = logging.getLogger(__name__)
 
 
 class ClusterMember(ABC):
@@ -31,9 +38,13 @@ class ClusterMember(ABC):
 
     def __init__(self, environment: NodeEnvironment, version: int, client: MasterClient) -> None:
         self.environment = environment
+        self.process = version
+        """The version for which this process was started."""
         self.version = version
+        """The version in which it is now: the same, unless it went on in a later one (`go_on_in`)."""
         self._client = client
-        self._watch = DirectiveWatch(client, environment.node)
+        self._followers: list[Callable[[], None]] = []
+        self._watch = DirectiveWatch(client, environment.node, self._tell_followers)
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._servers: ServerReport | None = None
         self._cluster: TrainingCluster | None = None
@@ -118,16 +129,64 @@ class ClusterMember(ABC):
         """Whether the job's data is consumed and all workers have exited."""
         return self._watch.latest.finished
 
-    def wait_until_active(self) -> TrainingCluster:
+    @property
+    def successor(self) -> TrainingCluster | None:
+        """The later version, now active, in which this process goes on; None if there is none."""
+        return self._successor_in(self._watch.latest)
+
+    @property
+    def newest_group_over(self) -> int:
+        """The newest version whose members can't make a step together any more; 0 if there is none."""
+        directive = self._watch.latest
+        if directive.active is None:
+            return 0
+        return directive.active.version - (not (directive.broken or directive.lost))
+
+    def follow_directive(self, changed: Callable[[], None]) -> None:
+        """Have a function called now, and in another thread after each change of the master's directive."""
+        self._followers.append(changed)
+        changed()
+
+    def wait_for_successor(self, reason: str) -> TrainingCluster | None:
+        """Wait for the version in which this process goes on with the model in memory.
+
+        Args:
+            reason: why the present version is over, for the log.
+
+        Returns:
+            The version; None if the master names another process, or names no version in time.
+
+        Raises:
+            SystemExit: the process was asked to exit.
+        """
+        if self.successor is None:
+            log.warning("the group of cluster version %d is over: %s", self.version, reason)
+        self._watch.wait_for(lambda d: d.broken or self._decided(d), CLUSTER_LOST_SECONDS)
+        if self._watch.latest.broken:  # the master knows; it waits for more members
+            self._watch.wait_for(self._decided)
+        if self._terminated:
+            self.leave()
+        return self.successor
+
+    def go_on_in(self, cluster: TrainingCluster) -> None:
+        """Belong to another version from now on."""
+        log.info("going on in cluster version %d with %d members", cluster.version, len(cluster.workers))
+        self.version = cluster.version
+        self._reporter.go_on_in(cluster.version)
+
+    def wait_until_active(self, *, in_place: bool = False) -> TrainingCluster:
         """Report that this process is prepared, and wait until its cluster version is the one that trains.
 
         Call it after the imports, when the model is built: what runs before costs no training time, what runs
         after is the stall of the switch.
 
+        Args:
+            in_place: whether this process can change its group while it runs.
+
         Raises:
             SystemExit: the process was asked to exit.
         """
-        self._reporter.state(ProcessState.READY, self._servers)
+        self._reporter.state(ProcessState.READY, self._servers, in_place=in_place)
         while not self.active:
             if self._terminated:
                 self.close()
@@ -168,8 +227,27 @@ class ClusterMember(ABC):
         raise SystemExit(TERMINATED)
 
     @abstractmethod
+    def leave(self) -> NoReturn:
+        """Exit as on SIGTERM: save if this is the chief of the active version."""
+
+    @abstractmethod
     def close(self) -> None:
         """Send the last messages and disconnect, within seconds."""
+
+    def _successor_in(self, directive: Directive) -> TrainingCluster | None:
+        active, node = directive.active, self.node
+        if active is None or active.version <= self.version or active.rank_of(node.type, node.id) is None:
+            return None
+        return active if active.process_of(node.type, node.id) == self.process else None
+
+    def _decided(self, directive: Directive) -> bool:
+        """Whether it is known if this process goes on."""
+        active = directive.active
+        return self._terminated or (active is not None and (active.version > self.version or directive.lost))
+
+    def _tell_followers(self) -> None:
+        for changed in self._followers:
+            changed()
 
     def _contains_own_version(self, directive: Directive) -> bool:
         return any(cluster.version == self.version for cluster in directive.clusters)

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient, call_until_answered
-from edl_workflows.agent.cluster_member import TERMINATED, ClusterMember
+from edl_workflows.agent.cluster_member import CLUSTER_LOST_SECONDS, TERMINATED, ClusterMember
 from edl_workflows.agent.environment import NodeEnvironment, cluster_version, open_snapshots
 from edl_workflows.agent.restoring import CheckpointRestorer, ModelCheck
 from edl_workflows.agent.saving import CheckpointSaver
 from edl_workflows.agent.shards import Batch, ShardReader, consumed_by_dataset, dataset_params
 from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
 from edl_workflows.exceptions import CheckpointError, EdlError
-from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import (
     CHECKPOINT_EXIT_CODE,
@@ -47,9 +47,6 @@ if TYPE_CHECKING:  # these need numpy, which a program with its own saver may no
 
 CLOSE_SECONDS = 5.0
 """Time that an exiting process has for its last messages."""
-CLUSTER_LOST_SECONDS = 30.0
-"""Time that a process whose cluster broke waits for the next version before it exits by itself. The master
-learns within seconds of a lost parameter server from the end of its pod."""
 SETTLE_SECONDS = 1.0
 DRAINED_SECONDS = 1.0
 """Interval at which a drained process checks whether to exit or to save again."""
@@ -276,6 +273,8 @@ class Job(ClusterMember):
             return
         deadline = time.monotonic() + LAST_SAVE_SECONDS
         while self._saving.save(float("inf"), self._stopped, stored=True, last=True) is None:
+            if self.successor is not None:
+                return  # the chief of that version saves
             over = self._terminated or self._superseded_by(self._watch.latest) or time.monotonic() > deadline
             if over or not self._saving.error:
                 # Most likely a parameter server exited a moment too early.
@@ -292,7 +291,7 @@ class Job(ClusterMember):
         return needed and saving.configured and not self._closed and self.is_chief
 
     def _stopped(self) -> bool:
-        return self._terminated or self._closed
+        return self._terminated or self._closed or self.successor is not None
 
     def between_steps(self) -> None:
         """Do what the master asks for between two steps: save, drain and wait, or exit.
@@ -373,6 +372,11 @@ class Job(ClusterMember):
             self._watch.wait_for(lambda d: self._terminated or not self._superseded_by(d))
         raise SystemExit(TERMINATED)
 
+    def go_on_in(self, cluster: TrainingCluster) -> None:
+        """Belong to another version from now on, also in what is saved."""
+        super().go_on_in(cluster)
+        self._saving.go_on_in(cluster.version)
+
     def terminate(self) -> None:
         """Exit at the next step boundary, as on SIGTERM. Callable from any thread, but not from a signal
         handler."""
@@ -414,12 +418,12 @@ class Job(ClusterMember):
 
     def _follow_directive(self) -> None:
         drained: int | None = None
-        while not self._closed:
+        while not self._closed and self.successor is None:
             directive = self._watch.latest
             if self._terminated:
-                self._exit()
+                self.leave()
             elif not self.active:
-                self._watch.wait_for(lambda _: self._terminated or self.active)
+                self._watch.wait_for(lambda _: self._stopped() or self.active)
             elif directive.drain and drained is None:
                 drained = _prepared(directive) if self._drain() else None
                 self._saving.drained = drained is not None
@@ -451,7 +455,7 @@ class Job(ClusterMember):
         self._reporter.state(ProcessState.DRAINED)
         return True
 
-    def _exit(self) -> NoReturn:
+    def leave(self) -> NoReturn:
         """Exit after SIGTERM: save if this is the chief of the active cluster, and return leases."""
         if self.active and not self._watch.latest.drain and self._saving.configured and self.is_chief:
             self.checkpoint()

@@ -32,21 +32,25 @@ def plan_processes(
     Args:
         directive: from the master.
         node: whose processes.
-        running: versions whose process runs.
+        running: the running processes, each by the version for which it was started.
         ended: versions whose process exited and is not to be restarted.
     """
     wanted = {
-        cluster.version: cluster
+        cluster.process_of(node.type, node.id): cluster
         for cluster in directive.clusters
         if _takes_part(node, cluster) and not _broken(cluster, directive)
     }
     start = [
         cluster
         for version, cluster in wanted.items()
-        if version not in running | ended and not (directive.lost and cluster == directive.active)
+        if version == cluster.version  # a process that goes on from an earlier version can't be started again
+        and version not in running | ended
+        and not (directive.lost and cluster == directive.active)
     ]
     in_the_way = {version for version in running - set(wanted) if any(_same_port(version, c) for c in start)}
-    kept = set(wanted) | {version for version in running if _still_needed(version, directive)} - in_the_way
+    broken = {c.process_of(node.type, node.id) for c in directive.clusters if _broken(c, directive)}
+    needed = {version for version in running if _still_needed(version, directive)}
+    kept = set(wanted) | (needed - in_the_way - broken)
     end = running - kept
     return ProcessPlan(
         start=tuple(

@@ -63,9 +63,19 @@ class Reporter:
             self._lock.notify_all()
             return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
 
-    def state(self, state: ProcessState, servers: ServerReport | None = None) -> None:
-        """Report the state of the process, and which changes of parameter servers its model survives."""
-        report = ProcessReport(node=self._node, version=self._version, state=state, servers=servers)
+    def go_on_in(self, version: int) -> None:
+        """Report for another cluster version from now on."""
+        self._version = version
+        self._first_step_time = None
+
+    def state(
+        self, state: ProcessState, servers: ServerReport | None = None, *, in_place: bool = False
+    ) -> None:
+        """Report the state of the process, which changes of parameter servers its model survives, and whether
+        it can change its group in place."""
+        report = ProcessReport(
+            node=self._node, version=self._version, state=state, servers=servers, in_place=in_place
+        )
         self._put(lambda: self._take(self._client.process(report)))
 
     def checkpoint(self, ticket: str, end: CheckpointEnd) -> None:

@@ -84,6 +84,12 @@ class CheckpointSaver:
         self._said = ""
         self._served = ""
 
+    def go_on_in(self, version: int) -> None:
+        """Save for another cluster version from now on."""
+        self._version = version
+        if self._first_stage is not None:
+            self._first_stage.version = version
+
     @property
     def configured(self) -> bool:
         """Whether the training code has set how to save."""

@@ -200,7 +200,7 @@ class Supervisor:
 
     def _dump_stacks(self, directive: Directive) -> None:
         asked, self._dumped = directive.dump not in ("", self._dumped), directive.dump
-        process = self._processes.get(directive.active.version) if directive.active is not None else None
+        process = self._processes.get(self._process_of(directive.active))
         if asked and process is not None:
             log.warning("training hangs: the stacks of the process of version %d follow", process.version)
             process.dump_stacks()
@@ -228,18 +228,24 @@ class Supervisor:
             cluster.version, self._settings.command, env, self._wake.set
         )
 
+    def _process_of(self, cluster: TrainingCluster | None) -> int:
+        """The version for which this node's process of a version was started; 0 without a version."""
+        node = self._environment.node
+        return 0 if cluster is None else cluster.process_of(node.type, node.id)
+
     def _process_ended(self, process: TrainingProcess) -> int | None:
         """Handle the end of a process; returns the agent's exit code, or None if the agent continues."""
         version, code = process.version, process.code
         assert code is not None
         directive = self._watch.latest
-        wanted = [c.version for c in (directive.active, directive.next) if c is not None]
+        wanted = [self._process_of(cluster) for cluster in directive.clusters]
         if self._retiring.pop(version, None) is not None or version not in wanted:
             return None
         if self._only_prepares(version, code, directive):
             self._put_off(process, code)
             return None
         log.info("the process of cluster version %d exited with code %d", version, code)
+        self._tell_of_death(process)
         # Before the exit is reported, because the master may then name the checkpoint to continue from. When
         # training has succeeded, the last checkpoint must be reported first, however long the master is
         # unreachable.
@@ -255,10 +261,26 @@ class Supervisor:
         """Whether the process was only preparing: the successor of a version that trains here or was lost
         before this node joined, or a member whose group did not form, which is not this node's fault."""
         active = directive.active
-        if active is not None and version == active.version:
+        if version == self._process_of(active):
             return False
         beside = active is not None and (bool(self._processes) or directive.lost)
         return beside or code == CLUSTER_LOST_EXIT_CODE
+
+    def _tell_of_death(self, process: TrainingProcess) -> None:
+        """Tell the master at once, in a thread, that a process has failed, so that the other members of a
+        collective version can go on without it."""
+        active = self._watch.latest.active
+        if not process.code or active is None or not active.collective:
+            return
+        report = self._exit_report(process, process.code)
+
+        def tell() -> None:
+            try:
+                call_until_answered(lambda: self._client.died(report), self._terminating)
+            except EdlError as error:
+                log.warning("%s", error)  # the report of the exit says the same
+
+        threading.Thread(target=tell, name="death", daemon=True).start()
 
     def _may_wait(self, process: TrainingProcess, code: int) -> bool:
         """Report an exit; returns whether the master wants the node to wait for the next cluster version."""
@@ -299,10 +321,11 @@ class Supervisor:
         """Terminate all processes; the active one gets time for a checkpoint."""
         ended = {version: process for version, process in self._processes.items() if process.code is not None}
         active = self._watch.latest.active
+        training = self._process_of(active)
         # Without an active version the programs may have formed their own group, and already train.
         grace = {
             version: self._settings.checkpoint_grace
-            if active is None or version == active.version
+            if active is None or version == training
             else self._settings.retire_grace
             for version in self._processes
         }
@@ -317,10 +340,10 @@ class Supervisor:
                 process.wait(5.0)
         self._checkpoints.save_newest(start + self._settings.checkpoint_grace - time.monotonic())
         # A process that exited by itself a moment before keeps its own code.
-        if active is not None and active.version in ended:
-            code = ended[active.version].code or 0
-        if code == TERMINATED and active is not None and active.version in self._processes:
-            self._say_farewell(self._processes[active.version])
+        if training in ended:
+            code = ended[training].code or 0
+        if code == TERMINATED and training in self._processes:
+            self._say_farewell(self._processes[training])
         return code
 
     def _say_farewell(self, process: TrainingProcess) -> None:

@@ -18,29 +18,23 @@ while the backward pass of the last mini-batch still computes those of the first
 ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Every member then applies the
 same mean gradient, so that the models stay equal.
 
-The group is one of Gloo over a store at rank 0. Both listen on the members' own addresses only. Behaviour of
-PyTorch 2.15 on which this rests, measured on one machine with processes on loopback:
-
-* A group's constructor waits until all members have called it. Successors form their group, build and warm up
-  while the previous version still trains.
-* If a member is killed during a step, a neighbour's operation fails within milliseconds ("Connection reset by
-  peer"); another member may wait until a neighbour's process ends. The agent ends the processes of a version
-  that the master has replaced, so no member waits longer than that takes.
-* Gloo does not take 16-bit integers, so states are sent as bytes.
+The group is one of Gloo over a store at rank 0 (`edl_workflows.agent.gloo_group`). Both listen on the
+members' own addresses only. When the members change, the processes keep model and optimizer in memory and
+form another group (`edl_workflows.agent.regrouping`). A step updates nothing before all sums are there. If it
+fails, the members that are left make it again.
 """
 
 import contextlib
-import datetime as dt
 import json
-import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
-from torch import distributed
 
 from edl_workflows.agent import world
+from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.sampler import Dataset
@@ -58,13 +52,10 @@ from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableE
 
 __all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
 
-_WAIT = dt.timedelta(hours=1)
-"""Limit of a wait for members. A slow member is waited for; for a dead one the agent ends this process."""
 _BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
 """As in ``DistributedDataParallel``: the first is small, so that the group begins early."""
 
 Inputs = Mapping[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -120,7 +111,7 @@ def training(
 
 
 class TorchTraining:
-    """A member's model and group: implements `edl_workflows.agent.world.Framework`.
+    """A member's model and group: implements `edl_workflows.agent.regrouping.RegroupingFramework`.
 
     Args:
         build: builds the model.
@@ -130,9 +121,17 @@ class TorchTraining:
     def __init__(self, build: Callable[[], TorchModel], threads: int = 0) -> None:
         self._build = build
         self._threads = threads
+        self._lock = threading.Lock()
+        self._over = 0
+        self._group: GlooGroup | None = None
 
     def join(self, place: Place) -> None:
-        """Build the model, form the group, and make a warm-up step that is undone."""
+        """Build the model, make a warm-up step that is undone, and form the group."""
+        self.prepare()
+        self.regroup(place)
+
+    def prepare(self) -> None:
+        """Build the model, and make a warm-up step that is undone."""
         if self._threads:
             torch.set_num_threads(self._threads)
         self._parts = self._build()
@@ -141,9 +140,33 @@ class TorchTraining:
             raise InvalidError("the model has no parameter that requires a gradient")
         self._device = trained[0].device
         split(self._state())  # says now what a checkpoint could not hold
-        self._group = GlooGroup(place)
-        self._gradients = GradientBuckets(trained, self._group)
+        self._gradients = GradientBuckets(trained)
         self._warm_up()
+
+    def regroup(self, place: Place) -> None:
+        """Form a group in place of the present one, if there is one."""
+        before, group = self._group, GlooGroup(place)
+        if before is not None:
+            before.close()
+        with self._lock:
+            self._group = group
+            over = place.version <= self._over
+        if over:
+            group.interrupt(f"version {place.version} is over")
+        group.form()
+        self._gradients.use(group, renew=before is not None and not before.quiet)
+
+    def interrupt(self, version: int) -> None:
+        """End the waits of the group if it is of this version or an earlier one."""
+        with self._lock:
+            self._over = max(self._over, version)
+            group = self._group
+        if group is not None and group.version <= version:
+            group.interrupt(f"version {group.version} is over")
+
+    def compare(self, step: int) -> list[int]:
+        """The numbers that the members give, by rank."""
+        return self._formed.gather(step)
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
         """All of model, optimizer and `more`."""
@@ -153,17 +176,17 @@ class TorchTraining:
         """Load all of them."""
         self._load(from_saved_state(tensors))
 
-    def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Broadcast rank 0's state and numbers."""
+    def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+        """Broadcast the state and numbers of rank `root`. A state is loaded when all of it has arrived."""
+        group = self._formed
         skeleton, tensors = split(self._state())
         described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
-        sent = self._group.broadcast_bytes(described)
+        sent = group.broadcast_bytes(described, root)
         first_numbers, skeleton, descriptions = json.loads(sent)
-        if self._group.rank:
+        if group.rank != root:
             tensors = empty_tensors(descriptions)
-        received = {name: self._group.broadcast(tensor) for name, tensor in tensors.items()}
-        self._gradients.expected_records = 1.0
-        if self._group.rank:
+        received = {name: group.broadcast(tensor, root) for name, tensor in tensors.items()}
+        if load and group.rank != root:
             self._load(join(skeleton, received))
         return [int(number) for number in first_numbers]
 
@@ -186,7 +209,12 @@ class TorchTraining:
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""
-        self._group.wait([self._group.all_reduce(torch.zeros(1))])
+        self._formed.wait([self._formed.all_reduce(torch.zeros(1))])
+
+    @property
+    def _formed(self) -> GlooGroup:
+        assert self._group is not None, "join first"
+        return self._group
 
     def _state(self) -> dict[str, Any]:
         parts = {"model": self._parts.model, "optimizer": self._parts.optimizer}
@@ -213,53 +241,7 @@ class TorchTraining:
         skeleton, tensors = split(self._state())
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         self.step([self._parts.example], Wishes())
-        self.meet()
         self._load(join(skeleton, before))
-
-
-class GlooGroup:
-    """The members of a version. The constructor waits for all of them.
-
-    Its methods raise UnavailableError when the group is broken.
-
-    Args:
-        place: of this member.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self.rank = place.rank
-        host, _, port = place.addresses[0].rpartition(":")
-        own = _own_address(place.addresses[place.rank].rpartition(":")[0])
-        options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
-        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
-        options._timeout = _WAIT  # noqa: SLF001
-        self._store = _collectively(lambda: _store(place, own, host, int(port)))
-        prefix = distributed.PrefixStore(f"version-{place.version}", self._store)
-        self._group = _collectively(
-            lambda: distributed.ProcessGroupGloo(prefix, place.rank, place.size, options)
-        )
-
-    def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """Begin to sum a tensor over the members, in place; returns what `wait` takes."""
-        return _collectively(lambda: self._group.allreduce([tensor]))
-
-    def wait(self, begun: Sequence[Any]) -> None:
-        """Wait until operations are done."""
-        for work in begun:
-            _collectively(work.wait)
-
-    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Rank 0's tensor; the others give one of the same type and shape."""
-        flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-        if flat.numel():
-            self.wait([_collectively(lambda: self._group.broadcast(flat, 0))])
-        return flat.view(tensor.dtype).reshape(tensor.shape)
-
-    def broadcast_bytes(self, content: bytes) -> bytes:
-        """Rank 0's bytes."""
-        (size,) = self.broadcast(torch.tensor([len(content)])).tolist()
-        buffer = bytearray(content) if self.rank == 0 else bytearray(size)
-        return bytes(self.broadcast(torch.frombuffer(buffer, dtype=torch.uint8)).numpy().data)
 
 
 class GradientBuckets:
@@ -273,11 +255,10 @@ class GradientBuckets:
 
     Args:
         trained: the parameters.
-        group: to reduce over.
     """
 
-    def __init__(self, trained: Sequence[torch.nn.Parameter], group: GlooGroup) -> None:
-        self._group = group
+    def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
+        self._group: GlooGroup | NoGroup = NoGroup()
         self._buckets = _cut_into_buckets(trained)
         self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parts}
         self._begun: list[Any] = []
@@ -286,6 +267,19 @@ class GradientBuckets:
         self.expected_records = 1.0
         for one in trained:
             one.register_post_accumulate_grad_hook(self._gradient_is_ready)
+
+    def use(self, group: GlooGroup, *, renew: bool) -> None:
+        """Reduce over another group from now on.
+
+        Args:
+            group: of the present members.
+            renew: whether to take other memory, because operations of the former group may still use it.
+        """
+        self._group = group
+        self.expected_records = 1.0  # a member that comes, or is a step behind, expects another number
+        if renew:
+            for bucket in self._buckets:
+                bucket.renew()
 
     def clear(self) -> None:
         """Forget all gradients, for a new step."""
@@ -342,12 +336,15 @@ class _Bucket:
     """Parameters of one type and device, and the memory of their gradients."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        first = parameters[0]
-        self.content = torch.zeros(
-            sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device
-        )
-        pieces = self.content.split([one.numel() for one in parameters])
-        self.parts = {one: piece.view(one.shape) for one, piece in zip(parameters, pieces, strict=True)}
+        self._parameters = parameters
+        self.renew()
+
+    def renew(self) -> None:
+        first = self._parameters[0]
+        sizes = [one.numel() for one in self._parameters]
+        self.content = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        pieces = zip(self._parameters, self.content.split(sizes), strict=True)
+        self.parts = {one: piece.view(one.shape) for one, piece in pieces}
         self.missing = set(self.parts)
 
     def clear(self) -> None:
@@ -392,39 +389,3 @@ def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
 
 def _refuse(reason: str, error: Exception | None = None) -> NoReturn:
     raise CheckpointError(f"can't be restored into this model: {' '.join(reason.split())}") from error
-
-
-def _store(place: Place, own: str, host: str, port: int) -> Any:
-    """The store over which the members exchange their addresses; rank 0 serves it, on its own address."""
-    if place.rank:
-        return distributed.TCPStore(host, port, is_master=False, timeout=_WAIT)
-    try:
-        listener = _listen(own, port)
-    except OSError as error:
-        raise UnavailableError(f"rank 0 can't listen on {own}:{port}: {error}") from error
-    return distributed.TCPStore(
-        own, port, is_master=True, timeout=_WAIT, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
-
-
-def _own_address(host: str) -> str:
-    """The address to listen on: what the host's name stands for if this machine has it, else the address of
-    the machine's own name. In a pod network a name may stand for a Service."""
-    for name in (host, socket.gethostname()):
-        with contextlib.suppress(OSError):
-            address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-            _listen(address, 0).close()
-            return address
-    raise UnavailableError(f"neither {host} nor {socket.gethostname()} is an address of this machine")
-
-
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return socket.create_server((address, port), family=family)
-
-
-def _collectively(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    except RuntimeError as error:  # all that PyTorch raises of a group: DistError and its subclasses, too
-        raise UnavailableError(" ".join(str(error).split())[:500]) from error

@@ -55,9 +55,9 @@ class FirstStage:
     """
 
     def __init__(self, options: TwoStages, folder: SnapshotFolder | None, version: int) -> None:
+        self.version = version
         self._options = options
         self._folder = folder
-        self._version = version
         if folder is not None and options.replicate:
             folder.share()
 
@@ -150,7 +150,7 @@ class FirstStage:
             snapshot = ModelSnapshot(
                 number=draft.number,
                 ticket=ticket.id,
-                version=self._version,
+                version=self.version,
                 step=state.step,
                 size=block.size,
                 place=self._options.store.place,

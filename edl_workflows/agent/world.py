@@ -10,6 +10,9 @@ sums and act alike after the same step, the *step boundary*:
 * If a member was asked to exit, the chief saves. Then those members exit; the others wait for the version
   without them.
 
+If a member is lost, the processes of a framework that can form another group go on with the model in memory
+(`edl_workflows.agent.regrouping`); those of another framework exit, and start again from a checkpoint.
+
 A framework implements `Framework`; the adapters are `edl_workflows.agent.tensorflow_collective` and
 `edl_workflows.agent.torch_collective`.
 """
@@ -19,12 +22,13 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.regrouping import GroupChanges, Progress, RegroupingFramework
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.two_stages import TwoStages
@@ -167,6 +171,8 @@ class World:
         framework: the adapter.
         global_step: steps made so far, over all versions.
         loss: of the newest step, over the global batch.
+        step_made: whether the newest call of `step` made its step; False if a member was lost meanwhile, and
+            the loop's next turn repeats the step.
     """
 
     def __init__(self, job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> None:
@@ -175,10 +181,15 @@ class World:
         self._place = _place(job)
         self.global_step = 0
         self.loss = float("nan")
+        self.step_made = False
+        self._calls = 0
         self._sampler = ElasticSampler(dataset, job.cluster.max_workers)
         self._saving = saving
         self._asked = Wishes()
         self._agreed = Wishes()
+        self._changes: GroupChanges | None = None
+        if isinstance(framework, RegroupingFramework):
+            self._changes = GroupChanges(job, framework, lambda: _place(job))
 
     @property
     def rank(self) -> int:
@@ -198,35 +209,44 @@ class World:
     def __iter__(self) -> Iterator[tuple[Sequence[int], ...]]:
         """Record indices of this member's mini-batches, step by step, until all epochs are done.
 
-        Answer each with one `step`. Between two steps the master's directive is followed.
+        Answer each with one `step`. Between two steps the master's directive is followed. If a member was
+        lost during a step, the step's records are dealt anew among those that are left.
 
         Raises:
             SystemExit: asked to exit, or another version takes over.
         """
         while not self._sampler.done:
-            made = self.global_step
+            self._calls = 0
             yield self._sampler.mini_batches(self.rank, self.size)
-            if self.global_step != made + 1:
-                raise InvalidError(
-                    f"{self.global_step - made} steps for the mini-batches of one step: call step once"
-                )
-            if not self._sampler.done:  # after the last step all members save and exit anyway
+            if self._calls != 1:
+                raise InvalidError(f"{self._calls} steps for the mini-batches of one step: call step once")
+            if self.step_made and not self._sampler.done:  # at the end all members save and exit anyway
                 self._boundary()
 
     def step(self, mini_batches: Sequence[Any]) -> tuple[int, float]:
         """Make one step together with the other members, and report it.
 
+        If a member is lost before the step is made, nobody updates, the loop's next turn repeats the step,
+        and `step_made` is False.
+
         Args:
             mini_batches: the framework's inputs for each of the mini-batches from the iteration.
 
         Returns:
-            The global step after it, and the mean loss of the global batch.
+            The global step after it, and the mean loss of the global batch; those of the step before if this
+            one is repeated.
 
         Raises:
             SystemExit: the group broke, and this process with it; the agent starts the next one.
         """
         self._asked = Wishes(drain=float(self.job.drain_requested), leave=float(self.job.terminated))
-        reduced = self._together(lambda: self.framework.step(mini_batches, self._asked))
+        self._calls += 1
+        try:
+            reduced = self.framework.step(mini_batches, self._asked)
+        except UnavailableError as error:
+            self._go_on(str(error))
+            return self.global_step, self.loss
+        self.step_made = True
         self._agreed = reduced.wishes
         self._sampler.advance()
         self.global_step += 1
@@ -236,17 +256,11 @@ class World:
 
     def enter(self) -> None:
         """Prepare, wait until this member's version is active, and get the state: rank 0 restores and
-        broadcasts it."""
-        self._together(lambda: self.framework.join(self._place))
-        self.job.wait_until_active()
-        if self.rank == 0:
-            checkpoint = self.job.start_from(self._saving.store)
-            if checkpoint is not None:
-                self._restore(checkpoint)
-        sampler = self._sampler
-        numbers = [self.global_step, sampler.epoch, sampler.completed]
-        self.global_step, epoch, completed = self._together(lambda: self.framework.broadcast(numbers))
-        sampler.go_to(epoch, completed)
+        broadcasts it. A member that joins others that go on gets it from one of them."""
+        if self._changes is not None and self.job.cluster.in_place:
+            self._resume(self._changes.join())
+        else:
+            self._begin_version()
         saving = self._saving
         self.job.save_in_two_stages(
             TwoStages(
@@ -254,31 +268,74 @@ class World:
             )
         )
 
+    def _begin_version(self) -> None:
+        self._together(lambda: self.framework.join(self._place))
+        self.job.wait_until_active(in_place=self._changes is not None)
+        if self.rank == 0:
+            checkpoint = self.job.start_from(self._saving.store)
+            if checkpoint is not None:
+                self._restore(checkpoint)
+        self._resume(Progress(*self._together(lambda: self.framework.broadcast(list(self._progress)))))
+
     def finish(self) -> None:
         """Save what was trained, and finish together: no member finishes before the last checkpoint is
         stored."""
-        self.job.save_last(always=True)
-        self._together(self.framework.meet)
+        met = False
+        while not met:
+            self.job.save_last(always=True)
+            met = self._meet()
         self.job.close()
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self.global_step, self._sampler.epoch, self._sampler.completed)
+
+    def _resume(self, progress: Progress) -> None:
+        """Continue from where all members are."""
+        self._place = _place(self.job)
+        self._agreed = Wishes()
+        self.global_step = progress.step
+        self._sampler.go_to(progress.epoch, progress.completed)
+
+    def _go_on(self, reason: str) -> None:
+        """Continue in the next group, or exit."""
+        self.step_made = False
+        if self._changes is None:
+            self.job.cluster_lost(reason)
+        self._resume(self._changes.go_on(reason, self._progress))
+
+    def _meet(self) -> bool:
+        """Wait for all members; False if this process goes on in another group instead."""
+        try:
+            self.framework.meet()
+        except UnavailableError as error:
+            self._go_on(str(error))
+            return False
+        return True
 
     def _boundary(self) -> None:
         if self._agreed.leave:
             self._let_go()
         elif self._agreed.drain:
             self.job.drain()
+            if self.job.successor is not None:
+                self._go_on("the members change")
         elif self.job.should_checkpoint():
             self.job.checkpoint()
 
-    def _let_go(self) -> NoReturn:
-        """Handle members that were asked to exit. They stay until the chief has saved, since saving needs all
-        members."""
-        if self.job.is_chief:
+    def _let_go(self) -> None:
+        """Handle members that were asked to exit. They stay until the chief has saved. If the others go on
+        with the model in memory, it saves only before its own exit."""
+        if self.job.is_chief and (self._changes is None or self._asked.leave):
             self.job.checkpoint(stored=True)
-        self._together(self.framework.meet)
-        if not self._asked.leave:
-            self.job.cluster_lost(f"{self._agreed.leave:.0f} of {self.size} members were asked to exit")
-        self.job.close()
-        raise SystemExit(TERMINATED)
+        asked = f"{self._agreed.leave:.0f} of {self.size} members were asked to exit"
+        if self._asked.leave:
+            with contextlib.suppress(UnavailableError):  # another member was lost
+                self.framework.meet()
+            self.job.close()
+            raise SystemExit(TERMINATED)
+        if self._meet():
+            self._go_on(asked)
 
     def _together(self, work: Callable[[], T]) -> T:
         try:

@@ -86,6 +86,7 @@ def create_app(master: Master, token: str) -> FastAPI:
     add_error_handlers(app, _error_body, {InvalidError: 400})
     answers = _DirectiveAnswers(master)
     _node_routes(app, master, answers)
+    _process_routes(app, master, answers)
     _check_routes(app, master, answers)
     _checkpoint_routes(app, master, answers)
     _dataset_routes(app, master)
@@ -117,16 +118,6 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
     ) -> Response:
         return answers.of(await master.next_directive(NodeRef(type=node_type, id=node_id), after, wait))
 
-    @app.post("/v1/processes", response_model=Directive)
-    async def process(message: ProcessReport) -> Response:
-        messages.take_process_report(state, message)
-        return await answers.once_stored(message.node)
-
-    @app.post("/v1/processes/crashes", response_model=Directive)
-    async def crashed(message: CrashReport) -> Response:
-        messages.take_crash_report(state, message)
-        return await answers.once_stored(message.node)
-
     @app.post("/v1/nodes/exit")
     async def exited(message: ExitReport) -> ExitVerdict:
         while (verdict := messages.take_exit_report(state, message, master.now())) is None:
@@ -143,6 +134,25 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
         else:
             master.touched(WriteUrgency.LAZY)
         return answers.of(master.directive(message.node), message.known)
+
+
+def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
+    state = master.state
+
+    @app.post("/v1/processes", response_model=Directive)
+    async def process(message: ProcessReport) -> Response:
+        messages.take_process_report(state, message)
+        return await answers.once_stored(message.node)
+
+    @app.post("/v1/processes/crashes", response_model=Directive)
+    async def crashed(message: CrashReport) -> Response:
+        messages.take_crash_report(state, message)
+        return await answers.once_stored(message.node)
+
+    @app.post("/v1/processes/deaths", response_model=Directive)
+    async def died(message: ExitReport) -> Response:
+        messages.take_death_report(state, message)
+        return await answers.once_stored(message.node)
 
 
 def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:

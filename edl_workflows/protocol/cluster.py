@@ -14,15 +14,22 @@ class CheckpointRef(Message):
 
 
 class Member(Message):
-    """One member of a cluster version: rank (its task index), node id and address."""
+    """One member of a cluster version: rank (its task index), node id and address.
+
+    Attributes:
+        process: the version for which the member's process was started, if that process has gone on from an
+            earlier version with the model in memory; 0: it is started for this version.
+    """
 
     rank: int = Field(ge=0)
     id: int = Field(ge=0)
     address: str = Field(max_length=512)
+    process: int = Field(default=0, ge=0)
 
 
 class TrainingCluster(Message):
-    """One version of the training cluster. A training process belongs to exactly one.
+    """One version of the training cluster. A training process belongs to one at a time: to that for which it
+    was started, or, if it can change its group in place, to a later one that names it (`Member.process`).
 
     A new version is formed when its members change or one of them is lost. With parameter servers, these are
     the members, and workers come and go within a version. In a collective job (`AllreduceStrategy`) the
@@ -36,7 +43,8 @@ class TrainingCluster(Message):
             collective.
         max_workers: the most workers of a training group of the job: the N by which the fixed global batch is
             split. 0 for a job that is not collective.
-        restore: the checkpoint to start from; None only before the first checkpoint.
+        restore: the checkpoint to start from; None before the first checkpoint, and if processes go on in
+            place.
         chief_type, chief_id: the node that initialises, saves and restores the model; rank 0 of a training
             group.
     """
@@ -53,6 +61,16 @@ class TrainingCluster(Message):
     def collective(self) -> bool:
         """Whether the workers are the members."""
         return bool(self.workers)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether processes of an earlier version go on in this one: the model is in their memory."""
+        return any(member.process for member in self.workers)
+
+    def process_of(self, node_type: str, node_id: int) -> int:
+        """The version for which the node's process of this version is started."""
+        found = [member.process for member in self.workers if member.id == node_id]
+        return (found[0] if found and node_type == names.WORKER_TYPE else 0) or self.version
 
     def rank_of(self, node_type: str, node_id: int) -> int | None:
         """Rank of a node among the version's members; None if it is not a member."""

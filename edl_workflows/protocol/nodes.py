@@ -109,12 +109,15 @@ class ProcessReport(Message):
 
     Attributes:
         servers: with READY and UNFIT, if the program states it.
+        in_place: with READY: the process can change its group while it runs. It keeps the model in memory
+            when a member is lost or joins, and goes on in the version that follows.
     """
 
     node: NodeRef
     version: int = Field(ge=1)
     state: ProcessState
     servers: ServerReport | None = None
+    in_place: bool = False
 
 
 class CrashReport(Message):
@@ -138,7 +141,11 @@ class CrashReport(Message):
 class ExitReport(Message):
     """`POST /v1/nodes/exit`: the training process of the active version ended, and the agent is about to end.
 
+    Also the body of `POST /v1/processes/deaths`, which an agent sends as soon as the process has ended,
+    before it saves what the process left in memory. If other members can go on in place, they do so at once.
+
     Attributes:
+        version: the one for which the process was started.
         code: exit code, 128+n for a signal.
         last_lines: the end of its output, for the job's status.
     """
@@ -203,6 +210,8 @@ class Directive(Message):
         next: the version to prepare.
         lost: `active` has lost its model and will not train again. No process of it is started any more;
             running ones wait until a later version trains.
+        broken: `active` has lost a member, and too few are left. Its processes leave the group, keep the
+            model in memory, and wait for the version in which they go on.
         drain: processes of `active` stop between two steps, settle their leases, report DRAINED, and wait.
             False again with `active` unchanged means: continue.
         save: request id of a checkpoint that the chief takes now (between two steps); else "". With `drain`,
@@ -220,6 +229,7 @@ class Directive(Message):
     active: TrainingCluster | None = None
     next: TrainingCluster | None = None
     lost: bool = False
+    broken: bool = False
     drain: bool = False
     save: str = ""
     trained: int = 0

@@ -19,7 +19,6 @@ from edl_workflows.protocol import addresses
 JOB = "demo"
 NAMESPACE = "default"
 IDS = 32
-"""Addresses are made for so many nodes of a type."""
 PORTS = 3
 """Of a node: two for training processes, by parity, and its agent's."""
 
@@ -43,15 +42,16 @@ class Pods:
         master: ``host:port`` of the job's master.
         token: of the job.
         command: the training program.
+        ids: addresses are made for so many nodes of a type.
     """
 
-    def __init__(self, folder: Path, master: str, token: str, command: Sequence[str]) -> None:
+    def __init__(self, folder: Path, master: str, token: str, command: Sequence[str], ids: int = IDS) -> None:
         self.folder = folder
         # Agents that are killed leave their copies behind.
         self._memory = tempfile.mkdtemp(prefix="edl-tests-", dir=SHARED_MEMORY)
         self._command = list(command)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._ports = self._assign()
+        self._ports = self._assign(ids)
         self._map = folder / "services.json"
         self._map.write_text(
             json.dumps(
@@ -129,11 +129,11 @@ class Pods:
         shutil.rmtree(self._memory, ignore_errors=True)
 
     @staticmethod
-    def _assign() -> dict[tuple[str, int, int], int]:
+    def _assign(ids: int) -> dict[tuple[str, int, int], int]:
         keys = [
             (kind, node_id, which)
             for kind in (names.PS_TYPE, names.WORKER_TYPE)
-            for node_id in range(IDS)
+            for node_id in range(ids)
             for which in range(PORTS)
         ]
         return dict(zip(keys, free_ports(len(keys)), strict=True))

@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx
 
 from edl_workflows.jobs import names
-from tests.e2e.pods import JOB, Pods, free_ports
+from tests.e2e.pods import IDS, JOB, Pods, free_ports
 
 TOKEN = "e2e-token"
 LOOK_SECONDS = 0.2
@@ -26,13 +26,14 @@ class Standalone:
         folder: for state and logs.
         nodes: what to begin with, as ``ps=2,worker=1``.
         command: the training program.
+        ids: the most nodes of a type during the job's life.
     """
 
-    def __init__(self, folder: Path, nodes: str, command: list[str]) -> None:
+    def __init__(self, folder: Path, nodes: str, command: list[str], ids: int = IDS) -> None:
         self.folder = folder
         self._nodes = nodes
         (self._port,) = free_ports(1)
-        self.pods = Pods(folder, f"127.0.0.1:{self._port}", TOKEN, command)
+        self.pods = Pods(folder, f"127.0.0.1:{self._port}", TOKEN, command, ids)
         self._http = httpx.Client(
             base_url=f"http://127.0.0.1:{self._port}",
             headers={"Authorization": f"Bearer {TOKEN}"},

@@ -17,8 +17,9 @@ BATCH_SIZE = 16
 
 
 def main() -> None:
-    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
-    ``hurry`` is there."""
+    """Train. One line ``epoch step index index …`` a step in a file of this process and its version, before
+    the step is tried; no more rest once ``hurry`` is there. A step that could not be made is tried again in a
+    later version."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, required=True)
@@ -29,17 +30,16 @@ def main() -> None:
     dataset = Dataset(len(images), BATCH_SIZE, options.epochs)
     settings = TrainingOptions(options.folder / "checkpoints", save_seconds=3.0, threads=1)
     hurry = options.folder / "hurry"
-    notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
-    with notes.open("w") as file, training(job, train_digits_torch.build, dataset, settings) as run:
+    with training(job, train_digits_torch.build, dataset, settings) as run:
         for mini_batches in run:
-            epoch = run.epoch
+            records = " ".join(str(record) for batch in mini_batches for record in batch)
+            notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
+            with notes.open("a") as file:
+                file.write(f"{run.epoch} {run.global_step + 1} {records}\n")
             step, loss = run.step(
                 [{"images": images[list(i)], "labels": labels[list(i)]} for i in mini_batches]
             )
-            records = " ".join(str(record) for batch in mini_batches for record in batch)
-            file.write(f"{epoch} {step} {records}\n")
-            file.flush()
-            if run.rank == 0:
+            if run.step_made:
                 print(f"step {step} of {run.size} loss {loss!r}", flush=True)
             if not hurry.exists():
                 time.sleep(options.step_delay)

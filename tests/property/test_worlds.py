@@ -33,16 +33,20 @@ class Worlds(RuleBasedStateMachine):
     job: SimulatedCollectiveJob
 
     @initialize(
-        workers=st.integers(1, MOST), least=st.integers(1, 2), unit=st.integers(1, 2), hangs=st.booleans()
+        workers=st.integers(1, MOST),
+        least=st.integers(1, 2),
+        unit=st.integers(1, 2),
+        hangs=st.booleans(),
+        in_place=st.booleans(),
     )
-    def begin(self, workers: int, least: int, unit: int, hangs: bool) -> None:
+    def begin(self, workers: int, least: int, unit: int, hangs: bool, in_place: bool) -> None:
         self.least, self.unit = least, unit
         workers = max(workers, least)
         rendezvous = RendezvousLimits(least, MOST, unit, waiting_timeout=5.0, join_timeout=2_000.0)
         settings = JobSettings(
             JOB, "default", parse_nodes(f"worker={workers}"), collective=True, rendezvous=rendezvous
         )
-        self.job = SimulatedCollectiveJob(settings, steps=150, hangs=hangs)
+        self.job = SimulatedCollectiveJob(settings, steps=150, hangs=hangs, in_place=in_place)
         self.count = workers
         self.wanted: list[tuple[str, int | None]] = []
         self.kills = 0
@@ -169,6 +173,19 @@ class Worlds(RuleBasedStateMachine):
             assert len(set(ids)) == len(ids)
             assert self.least <= len(ids) <= world.max_workers == MOST
             assert world.chief_id == ids[0]
+
+    @invariant()
+    def processes_go_on_only_from_a_version_that_started_them(self) -> None:
+        """A process that goes on was started for an earlier version with the same node in it, and no node has
+        two."""
+        for world in self.job.published.directive.clusters:
+            for member in world.workers:
+                assert member.process < world.version
+                assert not member.process or member.id in self.job.versions_seen[member.process]
+            if world.in_place:
+                assert world.workers[0].process, "the first member holds the model"
+        directive = self.job.published.directive
+        assert not (directive.lost and directive.broken)
 
     @invariant()
     def nobody_reports_into_a_world_that_does_not_name_it(self) -> None:

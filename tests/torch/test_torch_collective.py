@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.gloo_group import GlooGroup
 from edl_workflows.agent.tensors import load, save
-from edl_workflows.agent.torch_collective import GlooGroup, TorchModel, TorchTraining
+from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
 from edl_workflows.agent.world import Reduced, Wishes
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
 from tests.torch.members import SECONDS, joined, network, parameters, places, records, set_values, together
@@ -192,6 +193,7 @@ def test_buckets_are_reduced_while_gradients_are_computed(monkeypatch: pytest.Mo
     monkeypatch.setattr("edl_workflows.agent.torch_collective._FIRST_BUCKET_BYTES", 1)
     (member,) = joined(1)
     events: list[str] = []
+    assert member._group is not None
     begin = member._group.all_reduce
 
     def all_reduce(tensor: torch.Tensor) -> Any:
@@ -234,9 +236,10 @@ def test_rank_0_that_can_not_listen() -> None:
     """Its port is taken, by the former version perhaps: UnavailableError, and the agent starts it anew."""
     (place,) = places(1)
     holder = GlooGroup(place)
+    holder.form()
 
     with pytest.raises(UnavailableError, match="can't listen"):
-        GlooGroup(place)
+        GlooGroup(place).form()
     assert holder.broadcast_bytes(b"still here") == b"still here"
 
 

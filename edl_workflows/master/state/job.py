@@ -218,7 +218,27 @@ class JobState(StoredState):
         active, change, formed = self.versions.active, self.versions.change, self.self_formed
         if formed is not None:
             return not formed.number or bool(self.lost_members(formed.members))
-        return active is not None and change is not None and not change.cause.orderly
+        return active is not None and change is not None and not (change.cause.orderly or change.in_place)
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Members of the active version whose processes run, by rank, if they can go on in place."""
+        active = self.versions.active
+        if active is None or not self.in_place:
+            return ()
+        return tuple(node for node in active.members if node in self.joined and node not in active.ended)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """The `survivors` that hold the model."""
+        holders = self.versions.holders
+        return tuple(node for node in self.survivors if node in holders)
+
+    @property
+    def gone_members(self) -> list[int]:
+        """Members of the active version that no longer take part."""
+        active = self.versions.active
+        return [] if active is None else [*self.lost_members(active.members), *active.ended]
 
     def lost_members(self, members: tuple[int, ...]) -> list[int]:
         """The `members` that no longer take part. A worker that trained to the end is not lost."""

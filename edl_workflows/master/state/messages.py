@@ -140,6 +140,7 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
     if message.state is ProcessState.UNFIT:
         _refuse_change(state, message)
     elif message.state is ProcessState.READY:
+        state.in_place = state.in_place or message.in_place
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
@@ -191,6 +192,33 @@ def take_step_report(state: JobState, message: StepReport) -> None:
     state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
+def take_death_report(state: JobState, message: ExitReport) -> None:
+    """Records that a process has ended, of which the agent will send an `ExitReport` later, if the others can
+    go on in place.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find_node(state, message.node)
+    if node is None or not node.live or node.incarnation not in ("", message.incarnation):
+        return
+    if not _ends_in_place(state, node, message) or set(state.holders) <= {node.id}:
+        return
+    if message.code == CLUSTER_LOST_EXIT_CODE:  # the node is sound
+        state.versions = cluster_versions.note_ended(state.versions, node.id)
+    else:
+        reason = relaunch.exit_reason(message.code)
+        end_node(state, node, NodeStatus.FAILED, reason, message.code, message.last_lines)
+
+
+def _ends_in_place(state: JobState, node: JobNode, message: ExitReport) -> bool:
+    """Whether a process failed whose version can go on in place. Such a process does not fail because another
+    member was lost."""
+    active = state.versions.active
+    serves = active is not None and active.process_of(node.id) == message.version
+    return serves and state.settings.collective and bool(message.code) and bool(state.holders)
+
+
 def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
     """Decides about a training process that ended. None: undecided; ask again after a change, or a little
     later.
@@ -211,6 +239,10 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
     if reason is ExitReason.SUCCEEDED and _only_prepares(state, message.version):
         reason = ExitReason.UNKNOWN
     own = reason in (ExitReason.SUCCEEDED, ExitReason.KILLED, ExitReason.OOM) or node.type == names.PS_TYPE
+    if _ends_in_place(state, node, message):
+        state.versions = cluster_versions.note_ended(state.versions, node.id)
+        own = message.code != CLUSTER_LOST_EXIT_CODE
+    message = message.model_copy(update={"version": _present_version(state, node, message.version)})
     if not own and (_follows_from_loss(state, message.version) or _breaks_switch(state, node, message)):
         state.volatile.exits_since.pop(str(node), None)
         if state.self_formed is None and not _is_left_behind(state, message.version):
@@ -411,6 +443,13 @@ def _is_of_former_group(state: JobState, version: int) -> bool:
     """
     formed = state.self_formed
     return formed is not None and 0 < version != formed.number
+
+
+def _present_version(state: JobState, node: JobNode, process: int) -> int:
+    """The version in which a process is, by the one for which it was started."""
+    active = state.versions.active
+    goes_on = state.settings.collective and active is not None and active.process_of(node.id) == process
+    return active.number if goes_on and active is not None else process
 
 
 def _is_left_behind(state: JobState, version: int) -> bool:

@@ -130,6 +130,8 @@ class JobRecord:
     """The check of the nodes before training."""
     servers: ServerReport | None = None
     """Which changes of its parameter servers the program allows; None if it did not say."""
+    in_place: bool = False
+    """Whether the program's processes can change their group while they run."""
     connected: bool = False
     """Whether a training process has reported to the master, so that the program uses the library."""
 

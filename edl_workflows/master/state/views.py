@@ -27,8 +27,8 @@ from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_
 from edl_workflows.master.state.statistics import HistorySample
 from edl_workflows.master.state.stored_state import Announcement
 from edl_workflows.master.state.versions import rendezvous
-from edl_workflows.master.state.versions.cluster_versions import ChangeCause
-from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
+from edl_workflows.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
+from edl_workflows.protocol.cluster import Member, TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 
@@ -36,19 +36,20 @@ def next_announcement(state: JobState) -> Announcement:
     """What all nodes are to be told now; the revision grows with each change."""
     versions = state.versions
     change = versions.change
+    stopped = bool(
+        versions.active and change and change.cause in (ChangeCause.RECOVERY, ChangeCause.ROLLBACK)
+    )
+    in_place = change is not None and change.in_place
     fresh = Directive(
         revision=state.said.directive.revision,
-        active=_training_cluster(
-            state, versions.active.number, versions.active.members, versions.active.restore
+        active=_training_cluster(state, versions.active) if versions.active else None,
+        next=_training_cluster(
+            state, ClusterVersion(change.number, change.target, processes=versions.next_processes)
         )
-        if versions.active
-        else None,
-        next=_training_cluster(state, change.number, change.target, None)
         if change and change.number
         else None,
-        lost=bool(
-            versions.active and change and change.cause in (ChangeCause.RECOVERY, ChangeCause.ROLLBACK)
-        ),
+        lost=stopped and not in_place,
+        broken=stopped and in_place,
         drain=bool(change and change.draining),
         save=state.checkpoints.request,
         trained=versions.trained,
@@ -83,27 +84,31 @@ def may_lease(state: JobState, version: int) -> bool:
     return not pausing and active is not None and version in (0, active.number)
 
 
-def _training_cluster(
-    state: JobState, number: int, ids: tuple[int, ...], restore: CheckpointRef | None
-) -> TrainingCluster:
-    settings, chief = state.settings, state.chief
+def _training_cluster(state: JobState, version: ClusterVersion) -> TrainingCluster:
+    settings, chief, number = state.settings, state.chief, version.number
+    processes = version.processes or (0,) * len(version.members)
     members = [
-        Member(rank=rank, id=node_id, address=_address(state, settings.member_type, node_id, number))
-        for rank, node_id in enumerate(ids)
+        Member(
+            rank=rank,
+            id=node_id,
+            address=_address(state, settings.member_type, node_id, number),
+            process=process,
+        )
+        for rank, (node_id, process) in enumerate(zip(version.members, processes, strict=True))
     ]
     if settings.collective:
         return TrainingCluster(
             version=number,
             workers=members,
             max_workers=state.max_workers,
-            restore=restore,
+            restore=version.restore,
             chief_type=settings.member_type,
-            chief_id=ids[0],
+            chief_id=version.members[0],
         )
     return TrainingCluster(
         version=number,
         ps=members,
-        restore=restore,
+        restore=version.restore,
         chief_type=settings.chief_type,
         chief_id=chief.id if chief else 0,
     )

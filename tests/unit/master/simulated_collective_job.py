@@ -12,8 +12,8 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.protocol.cluster import TrainingCluster
-from edl_workflows.protocol.nodes import Directive, ProcessState
+from edl_workflows.protocol.cluster import Member, TrainingCluster
+from edl_workflows.protocol.nodes import Directive, ProcessReport, ProcessState
 from edl_workflows.protocol.training import StepReport
 from tests.unit.master.simulated_job import SimulatedJob, SimulatedPod
 
@@ -28,36 +28,69 @@ class SimulatedCollectiveJob(SimulatedJob):
         settings: of the job.
         steps: how many make the training.
         hangs: a process whose world lost a member waits for ever; else it fails.
+        in_place: a process whose world lost a member keeps the model, and goes on in the next world.
 
     Attributes:
+        memory: by pod, the process that holds a model, and the version whose model it is.
         pace: how many steps are made at a time, by the number of members.
     """
 
-    def __init__(self, settings: JobSettings, steps: int = 40, *, hangs: bool = False) -> None:
+    def __init__(
+        self, settings: JobSettings, steps: int = 40, *, hangs: bool = False, in_place: bool = False
+    ) -> None:
         self.total = steps
-        self.hangs = hangs
+        self.hangs = hangs or in_place
+        self.in_place = in_place
+        self.memory: dict[int, tuple[int, int]] = {}
         self.pace: Callable[[int], int] = lambda _: 1
         self.drained: dict[int, set[int]] = {}
         super().__init__(settings, shards=0)
 
     def _processes(self, pod: SimulatedPod, directive: Directive) -> None:
         for cluster in directive.clusters:
-            if self._takes_part(pod, cluster) and not (directive.lost and cluster == directive.active):
+            fresh = cluster.process_of(pod.type, pod.id) == cluster.version
+            stopped = (directive.lost or directive.broken) and cluster == directive.active
+            if self._takes_part(pod, cluster) and fresh and not stopped:
                 self._report(pod, cluster.version, ProcessState.READY)
         active = directive.active
-        in_it = active is not None and self._takes_part(pod, active) and not directive.lost
+        stopped = directive.lost or directive.broken
+        in_it = active is not None and self._takes_part(pod, active) and not stopped
         if active is None or not in_it or pod.waiting >= active.version:
             return
         if not self._serves(active):
             if not self.hangs:
                 self._exit(pod, active.version, BROKEN_CODE)
         elif self._loaded(pod, active):
+            self._remember(active)
             self._between_steps(pod, active, directive)
+
+    def _loaded(self, pod: SimulatedPod, active: TrainingCluster) -> bool:
+        """In place, a version gets its model from a member that holds it."""
+        if not active.in_place:
+            return super()._loaded(pod, active)
+        if active.version not in self.models:
+            held = [self._held(member) for member in active.workers]
+            newest = max(version for version in held)
+            if not newest:
+                return False  # the holders have died, and the master will hear of it
+            self.models[active.version] = set(self.models[newest])
+            self.steps[active.version] = self.steps[newest]
+        return True
+
+    def _held(self, member: Member) -> int:
+        """The version whose model a member's process holds; 0 if it holds none."""
+        process, version = self.memory.get(member.id, (0, 0))
+        pod = self.pods.get((names.WORKER_TYPE, member.id))
+        return version if pod is not None and pod.runs and process and process == member.process else 0
+
+    def _remember(self, active: TrainingCluster) -> None:
+        for member in active.workers:
+            self.memory[member.id] = (active.process_of(names.WORKER_TYPE, member.id), active.version)
 
     def _between_steps(self, pod: SimulatedPod, active: TrainingCluster, directive: Directive) -> None:
         drained = self.drained.setdefault(active.version, set())
         if self.steps[active.version] >= self.total:
-            self._exit(pod, active.version, 0)
+            self._exit(pod, active.process_of(pod.type, pod.id), 0)
             return
         if directive.drain:
             drained.add(pod.id)
@@ -79,7 +112,10 @@ class SimulatedCollectiveJob(SimulatedJob):
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
         with contextlib.suppress(ConflictError):  # it acts on an older word of the master
-            super()._report(pod, version, what)
+            messages.take_process_report(
+                self.state,
+                ProcessReport(node=pod.ref, version=version, state=what, in_place=self.in_place),
+            )
 
     def _step(self, pod: SimulatedPod, active: TrainingCluster) -> None:
         """Rank 0 makes it, for all; each reports it."""

@@ -163,10 +163,9 @@ def _why_broken(state: JobState, run: PlanRun) -> str:
     if run.activated:
         if state.starts_from_damaged:
             return state.checkpoints.damaged[-1].error
-        lost = state.lost_members(versions.active.members) if versions.active else []
+        lost = state.gone_members
     elif change is not None and change.cause is ChangeCause.PLAN:
-        training = versions.active.members if versions.active else ()
-        lost = state.lost_members((*training, *change.target))
+        lost = [*state.gone_members, *state.lost_members(change.target)]
     else:
         return ""
     known, role = state.members_by_id, state.settings.member_type
@@ -217,7 +216,10 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
         target = rendezvous.resized_group(state, resize, now)
     else:
         target = replicas.resize_servers(state.nodes, active.members, resize, now)
-    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.PLAN, target)
+    in_place = any(node in target for node in state.holders)
+    state.versions = cluster_versions.begin_change(
+        state.versions, ChangeCause.PLAN, target, in_place=in_place
+    )
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:

@@ -11,6 +11,8 @@ each function is one transition. The rules:
   some of them serve.
 * The members of the previous version are kept until the active one has made a step. `kept` lists every node
   that must live; any other member may be removed. So no member is removed before its successor trains.
+* Processes that can change their group while they run go on in the next version *in place*: nothing is
+  restored as long as one of them holds the model.
 * A job without members has versions too: its model lives in the chief, and a lost chief requires a new
   version.
 
@@ -53,12 +55,25 @@ class ClusterVersion:
     Attributes:
         members: node ids by rank.
         chief: id of the chief, in a job without members, where the chief holds the model; else -1.
+        processes: by rank, the version for which a member's process was started that has gone on in this one;
+            0 for a process of this version. Empty if all are.
+        holders: members whose processes already held the model when the version became active.
+        ended: members whose processes have ended since.
     """
 
     number: int
     members: tuple[int, ...]
     restore: CheckpointRef | None = None
     chief: int = -1
+    processes: tuple[int, ...] = ()
+    holders: tuple[int, ...] = ()
+    ended: tuple[int, ...] = ()
+
+    def process_of(self, node: int) -> int:
+        """The version for which a member's process was started; 0 for a node that is no member."""
+        if node not in self.members:
+            return 0
+        return (self.processes[self.members.index(node)] if self.processes else 0) or self.number
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,7 @@ class VersionChange:
         ready: nodes whose process for this version is prepared.
         draining: whether processes of the active version are asked to stop between two steps.
         drained: nodes whose process has stopped.
+        in_place: whether the processes of the active version go on in the next one, with the model in memory.
     """
 
     cause: ChangeCause
@@ -79,6 +95,7 @@ class VersionChange:
     ready: tuple[str, ...] = ()
     draining: bool = False
     drained: tuple[str, ...] = ()
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +121,22 @@ class ClusterVersions:
         return self.active is not None and self.trained == self.active.number and self.change is None
 
     @property
+    def holders(self) -> tuple[int, ...]:
+        """Members of the active version whose processes got the model; one that has ended is left out."""
+        if self.active is None:
+            return ()
+        got = self.active.members if self.trained == self.active.number else self.active.holders
+        return tuple(node for node in got if node not in self.active.ended)
+
+    @property
+    def next_processes(self) -> tuple[int, ...]:
+        """`ClusterVersion.processes` of the next version."""
+        if self.change is None or not self.change.in_place or self.active is None:
+            return ()
+        ended = self.active.ended
+        return tuple(0 if node in ended else self.active.process_of(node) for node in self.change.target)
+
+    @property
     def kept(self) -> frozenset[int]:
         """Ids of the members that must not be removed."""
         active = self.active.members if self.active else ()
@@ -117,9 +150,11 @@ class ClusterVersions:
         return self.kept.difference(self.change.target if self.change else active)
 
 
-def begin_change(versions: ClusterVersions, cause: ChangeCause, target: Sequence[int]) -> ClusterVersions:
+def begin_change(
+    versions: ClusterVersions, cause: ChangeCause, target: Sequence[int], *, in_place: bool = False
+) -> ClusterVersions:
     """Begins a change; a change under way is abandoned."""
-    return replace(versions, change=VersionChange(cause, tuple(target)))
+    return replace(versions, change=VersionChange(cause, tuple(target), in_place=in_place))
 
 
 def cancel_change(versions: ClusterVersions) -> ClusterVersions:
@@ -151,6 +186,25 @@ def report_ready(versions: ClusterVersions, node: str, version: int) -> ClusterV
     if change is None or change.number != version or node in change.ready:
         return versions
     return replace(versions, change=replace(change, ready=(*change.ready, node)))
+
+
+def note_survivors_ready(versions: ClusterVersions, node_type: str) -> ClusterVersions:
+    """Records that processes which go on in place are prepared for the next version."""
+    change = versions.change
+    if change is None or not change.number:
+        return versions
+    for node, process in zip(change.target, versions.next_processes, strict=False):
+        if process:
+            versions = report_ready(versions, f"{node_type}-{node}", change.number)
+    return versions
+
+
+def note_ended(versions: ClusterVersions, node: int) -> ClusterVersions:
+    """Records that a member's process of the active version has ended."""
+    active = versions.active
+    if active is None or node not in active.members or node in active.ended:
+        return versions
+    return replace(versions, active=replace(active, ended=(*active.ended, node)))
 
 
 def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
@@ -204,10 +258,14 @@ def activate_next(
     assert change.number
     before = versions.active
     trained = before is not None and versions.trained == before.number
+    holders = [node for node in versions.holders if change.in_place and node in change.target]
+    fresh = ClusterVersion(
+        change.number, change.target, restore, chief, versions.next_processes, tuple(holders)
+    )
     # If the active version never trained, a rollback still goes to the members before it.
     return replace(
         versions,
-        active=ClusterVersion(change.number, change.target, restore, chief),
+        active=fresh,
         previous=before.members if before and trained else versions.previous,
         change=None,
     )

@@ -116,9 +116,9 @@ REST_SECONDS = 60.0
 def advance_group(state: JobState, now: float) -> None:
     """Advances the change of the training group, or begins one after a join or a loss.
 
-    1. A broken group is succeeded by its survivors. 2. Admission of newcomers is abandoned if one of them is
-       lost. 3. The next group is formed from those who have joined. 4. A group that is prepared becomes
-       active. 5. The time with too few workers is recorded.
+    1. A broken group is succeeded by its survivors, in place if one of them holds the model. 2. Admission of
+       newcomers is abandoned if one of them is lost. 3. The next group is formed from those who have joined.
+       4. A group that is prepared becomes active. 5. The time with too few workers is recorded.
     """
     _replace_broken_group(state, now)
     if not chief_succeeded(state):
@@ -127,6 +127,7 @@ def advance_group(state: JobState, now: float) -> None:
     _form_group(state, now)
     if state.versions.change is not None and state.versions.change.cause is ChangeCause.PLAN:
         state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
+    state.versions = cluster_versions.note_survivors_ready(state.versions, names.WORKER_TYPE)
     _activate_prepared(state, now)
     _count_missing(state, now)
 
@@ -145,8 +146,14 @@ def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
         expected = max(
             (n.since for n in state.nodes.live(names.WORKER_TYPE) if not n.registered), default=0.0
         )
+    joined = state.joined
+    if change is not None and change.in_place and not change.cause.orderly:
+        # The survivors go on at once; others are admitted when their processes are prepared.
+        present = tuple(node for node in present if node in state.survivors)
+        if round_to_units(len(present), state.rendezvous):
+            joined = {node: joined[node] for node in present}
     wanted = state.counts.get(names.WORKER_TYPE, 0)
-    waiting = WaitingWorkers(present, intact, state.joined, wanted, expected)
+    waiting = WaitingWorkers(present, intact, joined, wanted, expected)
     return next_group(waiting, state.rendezvous, now)
 
 
@@ -187,13 +194,20 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
 
 def _replace_broken_group(state: JobState, now: float) -> None:
     active, change = state.versions.active, state.versions.change
-    if active is None or (change is not None and change.cause is not ChangeCause.MEMBERSHIP):
+    if active is None or chief_succeeded(state):
         return
-    if not (state.lost_members(active.members) or state.starts_from_damaged) or chief_succeeded(state):
-        return
+    in_place = bool(state.holders)
+    if change is None or change.cause is ChangeCause.MEMBERSHIP:
+        if not (state.gone_members or state.starts_from_damaged):
+            return
+    elif change.cause is not ChangeCause.RECOVERY or not change.in_place or in_place:
+        return  # else the last process that held the model has ended, too
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
-    state.versions = cluster_versions.begin_change(state.versions, ChangeCause.RECOVERY, active.members)
-    version_steps.return_to_checkpoint(state, now)
+    state.versions = cluster_versions.begin_change(
+        state.versions, ChangeCause.RECOVERY, active.members, in_place=in_place
+    )
+    if not in_place:
+        version_steps.return_to_checkpoint(state, now)
 
 
 def _abandon_admission(state: JobState) -> None:
@@ -213,12 +227,15 @@ def _form_group(state: JobState, now: float) -> None:
     if change is not None and change.number and not state.lost_members(change.target):
         return  # the next group is being prepared
     members = rendezvous_verdict(state, now).members
+    in_place = change.in_place if change is not None else bool(state.holders)
     if members is not None:
-        state.versions = cluster_versions.begin_change(state.versions, cause, members)
+        state.versions = cluster_versions.begin_change(state.versions, cause, members, in_place=in_place)
         state.versions = cluster_versions.assign_number(state.versions, frozenset(state.joined))
     elif change is not None and change.number:
         # Too few of its members are left.
-        state.versions = cluster_versions.begin_change(state.versions, cause, change.target)
+        state.versions = cluster_versions.begin_change(
+            state.versions, cause, change.target, in_place=in_place
+        )
 
 
 def _cause_of_next_group(state: JobState, now: float) -> ChangeCause | None:
@@ -247,6 +264,9 @@ def _activate_prepared(state: JobState, now: float) -> None:
     if not change.draining:
         state.versions = cluster_versions.begin_drain(state.versions)
     if not version_steps.is_drained(state):
+        return
+    if change.in_place:
+        version_steps.activate_version(state, None)
         return
     request = f"world-{change.number}"
     state.checkpoints = checkpoints.request_save(state.checkpoints, request)

@@ -4,6 +4,8 @@ members.
 For collective jobs, `rendezvous` decides about losses and joins.
 """
 
+from dataclasses import replace
+
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.shards.snapshot import JobPosition
@@ -150,7 +152,14 @@ def _chief_is_there(state: JobState) -> bool:
 
 
 def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
-    """Makes the next version active; model and data return to the checkpoint together."""
+    """Makes the next version active; model and data return to the checkpoint together. In place, neither
+    returns."""
+    if state.versions.change is not None and state.versions.change.in_place:
+        state.versions = cluster_versions.activate_next(state.versions, None)
+        state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
+        state.steps = replace(state.steps, first=0, first_time=0.0)
+        _begin_anew(state)
+        return
     first = state.versions.active is None
     chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
     state.versions = cluster_versions.activate_next(state.versions, saved.ref if saved else None, chief)
@@ -158,6 +167,10 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
         state.shards.rollback(saved.position if saved else JobPosition())
     state.checkpoints = checkpoints.abandon_saves(state.checkpoints)
     state.steps = StepProgress(step=saved.step if saved else 0, records=state.steps.records)
+    _begin_anew(state)
+
+
+def _begin_anew(state: JobState) -> None:
     state.volatile.statistics.restart()
     state.volatile.newcomers_wait_until = 0.0
     for node in state.nodes:

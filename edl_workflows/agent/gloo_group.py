@@ -1,0 +1,281 @@
+"""The group of a collective job's members over Gloo, whose waits end at once when the group is over.
+
+Behaviour of PyTorch 2.15 on which this rests, measured on one machine with processes on loopback:
+
+* `ProcessGroupGloo` can be made directly over a store, any number of times in one process. Its constructor
+  waits until all members have called it, and can't be interrupted.
+* If a member is killed during an operation, a neighbour's operation fails within milliseconds ("Connection
+  reset by peer"); another member may wait for the whole time-out. ``abort`` from another thread ends the
+  operations that have begun. One that begins afterwards may wait again, so ``abort`` is repeated until all
+  operations have ended.
+* The destructor waits for the operations that have begun.
+* Gloo does not take 16-bit integers, so states are sent as bytes.
+"""
+
+import contextlib
+import datetime as dt
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from edl_workflows.agent.world import Place
+from edl_workflows.exceptions import UnavailableError
+
+_WAIT = dt.timedelta(hours=1)
+"""Limit of an operation. A slow member is waited for; `GlooGroup.interrupt` ends the wait for a dead one."""
+_CONNECT = dt.timedelta(seconds=30)
+"""Limit for connecting the members once all of them have arrived, and of a call to the store."""
+_DIAL_SECONDS = 1.0
+"""Limit of one attempt to reach rank 0."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
+"""Seconds between two attempts."""
+_ABORT_SECONDS = 0.02
+"""Interval at which ``abort`` is repeated."""
+
+T = TypeVar("T")
+
+
+class GlooGroup:
+    """The members of a version. `form` connects them; `interrupt` ends all waits, whatever they wait for.
+
+    The methods raise UnavailableError when the group is broken or interrupted.
+
+    Args:
+        place: of this member.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.version = place.version
+        self.rank = place.rank
+        self.size = place.size
+        self._place = place
+        self._changed = threading.Condition()
+        self._reason = ""
+        self._failure: UnavailableError | None = None
+        self._server: Any = None
+        self._group: Any = None
+        self._running: set[_Operation] = set()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no operation has begun that has not ended, so that its tensor may be used again."""
+        with self._changed:
+            return not self._running
+
+    def form(self) -> None:
+        """Connect the members; waits for all of them. Rank 0 serves the store over which they exchange their
+        addresses."""
+        own = _own_address(self._place.addresses[self.rank].rpartition(":")[0])
+        host, _, port = self._place.addresses[0].rpartition(":")
+        if self.rank == 0:
+            host = own
+            self._server = _collectively(lambda: _serve_store(own, int(port)))
+        # In a thread of its own, since neither the store's calls nor the group's constructor can be
+        # interrupted. If this group is over before they return, the thread ends by itself: the store's server
+        # is closed or dead, and connecting has a limit.
+        connect = threading.Thread(
+            target=self._connect, args=(own, host, int(port)), name=f"form-v{self.version}", daemon=True
+        )
+        connect.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._group is not None or self._failure or self._reason)
+            self._check()
+
+    def interrupt(self, reason: str) -> None:
+        """End all waits, now and later: the group is over. Callable from any thread."""
+        with self._changed:
+            if self._reason:
+                return
+            self._reason = reason
+            self._changed.notify_all()
+        threading.Thread(target=self._abort, name=f"abort-v{self.version}", daemon=True).start()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.interrupt(f"the group of version {self.version} is closed")
+        self._server = None
+
+    def all_reduce(self, tensor: torch.Tensor) -> "_Operation":
+        """Begin to sum a tensor over the members, in place; returns what `wait` takes."""
+        options = distributed.AllreduceOptions()
+        options.timeout = _WAIT
+        return self._begin(lambda group: group.allreduce([tensor], options))
+
+    def wait(self, begun: "Sequence[_Operation]") -> None:
+        """Wait until operations are done."""
+        with self._changed:
+            for operation in begun:
+                self._changed.wait_for(lambda one=operation: one.ended or self._reason)  # type: ignore[misc]
+                self._check()
+        for operation in begun:
+            _collectively(operation.work.wait)
+
+    def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        """The tensor of rank `root`; the others give one of the same type and shape."""
+        flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        if flat.numel():
+            options = distributed.BroadcastOptions()
+            options.rootRank, options.timeout = root, _WAIT
+            self.wait([self._begin(lambda group: group.broadcast([flat], options))])
+        return flat.view(tensor.dtype).reshape(tensor.shape)
+
+    def broadcast_bytes(self, content: bytes, root: int = 0) -> bytes:
+        """The bytes of rank `root`."""
+        (size,) = self.broadcast(torch.tensor([len(content)]), root).tolist()
+        buffer = bytearray(content) if self.rank == root else bytearray(size)
+        return bytes(self.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), root).numpy().data)
+
+    def gather(self, number: int) -> list[int]:
+        """The numbers of all members, by rank."""
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.rank] = number
+        self.wait([self.all_reduce(numbers)])
+        return [int(one) for one in numbers.tolist()]
+
+    def _begin(self, begin: Callable[[Any], Any]) -> "_Operation":
+        operation = _Operation()
+        with self._changed:
+            self._check()
+            self._running.add(operation)
+        try:
+            operation.work = _collectively(lambda: begin(self._group))
+            operation.work.get_future().add_done_callback(lambda _: self._end(operation))
+        except BaseException:
+            self._end(operation)
+            raise
+        return operation
+
+    def _end(self, operation: "_Operation") -> None:
+        with self._changed:
+            operation.ended = True
+            self._running.discard(operation)
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._reason:
+            raise UnavailableError(self._reason)
+        if self._failure is not None:
+            raise self._failure
+
+    def _connect(self, own: str, host: str, port: int) -> None:
+        try:
+            group = _collectively(lambda: self._meet_and_connect(own, host, port))
+        except UnavailableError as error:
+            with self._changed:
+                self._failure = error
+                self._changed.notify_all()
+            return
+        with self._changed:
+            if not self._reason:
+                self._group = group
+                self._changed.notify_all()
+
+    def _meet_and_connect(self, own: str, host: str, port: int) -> Any:
+        store = self._open_store(host, port)
+        prefix = distributed.PrefixStore(f"version-{self.version}", store)
+        prefix.set(f"arrived-{self.rank}", "")
+        everybody = [f"arrived-{rank}" for rank in range(self.size)]
+        while not _all_there(prefix, everybody):
+            self._check()
+        return self._build(prefix, own)
+
+    def _build(self, store: Any, own: str) -> Any:
+        options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
+        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+        options._timeout = _CONNECT  # noqa: SLF001
+        return distributed.ProcessGroupGloo(store, self.rank, self.size, options)
+
+    def _open_store(self, host: str, port: int) -> Any:
+        """A connection to rank 0's store. Rank 0 may not listen yet."""
+        pause = _FIRST_PAUSE
+        while True:
+            self._check()
+            with contextlib.suppress(OSError):
+                socket.create_connection((host, port), _DIAL_SECONDS).close()
+                return distributed.TCPStore(host, port, is_master=False, timeout=_CONNECT)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _abort(self) -> None:
+        """Abort until all operations have ended, then free the group, which would wait for them."""
+        while not self.quiet:
+            if self._group is not None:
+                self._group.abort()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running, _ABORT_SECONDS)
+        if self._group is not None:
+            self._group.abort()
+        self._group = None
+
+
+class NoGroup:
+    """A member on its own, for the warm-up before its group forms."""
+
+    rank = 0
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over one member."""
+        return tensor
+
+    def wait(self, begun: Sequence[Any]) -> None:
+        """Nothing to wait for."""
+
+
+class _Operation:
+    """A collective operation that has begun."""
+
+    def __init__(self) -> None:
+        self.work: Any = None
+        self.ended = False
+
+
+def _all_there(store: Any, keys: list[str]) -> bool:
+    try:
+        store.wait(keys, _CONNECT)
+    except distributed.DistStoreError:  # the time is over
+        return False
+    return True
+
+
+def _serve_store(own: str, port: int) -> Any:
+    """The store, on this member's own address only."""
+    try:
+        listener = _listen(own, port)
+    except OSError as error:
+        raise UnavailableError(f"rank 0 can't listen on {own}:{port}: {error}") from error
+    return distributed.TCPStore(
+        own,
+        port,
+        is_master=True,
+        timeout=_CONNECT,
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def _own_address(host: str) -> str:
+    """The address to listen on: what the host's name stands for if this machine has it, else the address of
+    the machine's own name. In a pod network a name may stand for a Service."""
+    for name in (host, socket.gethostname()):
+        with contextlib.suppress(OSError):
+            address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+            _listen(address, 0).close()
+            return address
+    raise UnavailableError(f"neither {host} nor {socket.gethostname()} is an address of this machine")
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
+
+
+def _collectively(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except RuntimeError as error:  # all that PyTorch raises of a group: DistError and its subclasses, too
+        raise UnavailableError(" ".join(str(error).split())[:500]) from error

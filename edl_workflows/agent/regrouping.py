@@ -1,0 +1,132 @@
+"""How a member of a collective job goes on in the same process when the members change.
+
+The model stays in the processes' memory. When a member is lost, the master names the next version at once
+(`edl_workflows.protocol.cluster.Member.process`), and each survivor:
+
+1. leaves the group of the old version. A thread that follows the master's directive ends the waits of an
+   operation under way, so that no member waits for a dead one;
+2. forms the group of the new version;
+3. compares its newest step with the others'. A step is made when all sums have arrived, so a member may have
+   made one that another has not, but never two. Members that are behind, and new ones, get the state of a
+   member that is not.
+
+A member that joins gets there by the same way, from a state without steps.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from edl_workflows.agent.job import Job
+from edl_workflows.exceptions import UnavailableError
+
+if TYPE_CHECKING:
+    from edl_workflows.agent.world import Place
+
+
+class Progress(NamedTuple):
+    """How far a member's model is: its global step, and the data position after it.
+
+    Attributes:
+        step: global step; `NO_STATE` for a member that has no model yet.
+        epoch: as of `edl_workflows.agent.sampler.ElasticSampler`.
+        completed: as of the same.
+    """
+
+    step: int
+    epoch: int
+    completed: int
+
+
+NO_STATE = -1
+NOTHING_YET = Progress(NO_STATE, 1, 0)
+
+
+@runtime_checkable
+class RegroupingFramework(Protocol):
+    """What an adapter implements, beside `edl_workflows.agent.world.Framework`, so that its processes go on
+    when the members change. All but `prepare` and `interrupt` are collective."""
+
+    def prepare(self) -> None:
+        """Build the model and warm up, alone."""
+        ...
+
+    def regroup(self, place: "Place") -> None:
+        """Form the group of a version, in place of the present one if there is one.
+
+        Raises:
+            UnavailableError: a member can't be reached, or `interrupt` was called.
+        """
+        ...
+
+    def interrupt(self, version: int) -> None:
+        """End the waits in the group of this version, or of an earlier one, now and later: they raise
+        UnavailableError. Called in any thread."""
+        ...
+
+    def compare(self, number: int) -> list[int]:
+        """The numbers that the members give, by rank."""
+        ...
+
+    def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+        """Broadcast the model and optimizer of rank `root`; returns its `numbers`. A member loads the state
+        only when all of it has arrived, and only if `load` says so."""
+        ...
+
+
+class GroupChanges:
+    """Moves a member's process from one group to the next.
+
+    Args:
+        job: the member's job.
+        framework: the adapter.
+        find_place: returns the member's place in its present version.
+    """
+
+    def __init__(self, job: Job, framework: RegroupingFramework, find_place: Callable[[], "Place"]) -> None:
+        self._job = job
+        self._framework = framework
+        self._find_place = find_place
+        job.follow_directive(lambda: framework.interrupt(job.newest_group_over))
+
+    def join(self) -> Progress:
+        """As a new member: build the model, wait until the version is active, and get the state."""
+        self._framework.prepare()
+        self._job.wait_until_active(in_place=True)
+        try:
+            return self._form(NOTHING_YET)
+        except UnavailableError as error:
+            return self.go_on(str(error), NOTHING_YET)
+
+    def go_on(self, reason: str, progress: Progress) -> Progress:
+        """Wait for the version in which this process goes on, and form its group.
+
+        Args:
+            reason: why the present group is over, for the log.
+            progress: of this member.
+
+        Returns:
+            The progress of all members now.
+
+        Raises:
+            SystemExit: this process does not go on.
+        """
+        while True:
+            successor = self._job.wait_for_successor(reason)
+            if successor is None:
+                self._job.cluster_lost(reason)
+            self._job.go_on_in(successor)
+            try:
+                return self._form(progress)
+            except UnavailableError as error:
+                reason = str(error)
+
+    def _form(self, mine: Progress) -> Progress:
+        self._framework.regroup(self._find_place())
+        steps = self._framework.compare(mine.step)
+        newest = max(steps)
+        if newest == NO_STATE:
+            raise UnavailableError(f"no member of version {self._job.version} holds the model")
+        if min(steps) == newest:
+            return mine
+        numbers = self._framework.broadcast(list(mine), steps.index(newest), load=mine.step < newest)
+        return Progress(*numbers)

@@ -1,0 +1,73 @@
+"""Collective jobs of PyTorch whose members die: agents and master are real processes, kills are SIGKILLs."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.collective_standalone import CollectiveStandalone
+from tests.e2e.turns import Turns, command, undisturbed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+EPOCHS, WORKERS = 40, 3
+SECONDS = 240.0
+PHASES = ("forward", "backward", "reduction", "formation", "state")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[CollectiveStandalone]:
+    """A job with three members that train slowly."""
+    program = command(tmp_path, EPOCHS, "--step-delay", "0.05")
+    with CollectiveStandalone(tmp_path, WORKERS, program) as running:
+        yield running
+
+
+def finished(job: CollectiveStandalone) -> None:
+    """Train to the end: each record was trained exactly once an epoch, with the losses of an undisturbed
+    training."""
+    (job.folder / "hurry").touch()
+    job.wait(lambda: job.master.poll() is not None, SECONDS, "the job ends")
+    assert job.master.returncode == 0
+    turns = Turns(job.folder)
+    assert turns.seen()
+    assert all(count == [EPOCHS, EPOCHS] for count in turns.seen())
+    losses, expected = turns.losses(), undisturbed(job.folder, EPOCHS)
+    assert losses.keys() == expected.keys()
+    assert max(abs(losses[step] - expected[step]) for step in expected) < 1e-5
+
+
+def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None:
+    """In the forward pass, in the backward pass, with operations under way, while a group forms after another
+    loss, and while a newcomer gets the state: the process that is never killed goes on each time, and none
+    but the killed ones end."""
+    turns = Turns(job.folder)
+    job.wait(job.trains, SECONDS, "three members train")
+    first = set(turns.processes())
+    for phase in PHASES:
+        before = job.version
+        (job.folder / f"die-{phase}").touch()
+        if phase in ("formation", "state"):  # needs a change of the members first
+            (job.folder / "die-forward").touch()
+        died = partial(job.folder.glob, f"died-{phase}-*")
+        job.wait(lambda died=died: list(died()), SECONDS, f"a death in {phase}")  # type: ignore[misc]
+        again = partial(job.trains, before)
+        job.wait(again, SECONDS, f"three members train after a death in {phase}")
+    killed = {int(file.name.rpartition("-")[2]) for file in job.folder.glob("died-*")}
+    ended = {process for process in turns.processes() if not alive(process)}
+    finished(job)
+
+    assert len(first) == WORKERS
+    assert ended == killed
+    assert [turns.of(process)[0][4] for process in turns.processes()].count(1) == WORKERS, "nobody began anew"
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{process}/status").read_text()

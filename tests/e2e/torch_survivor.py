@@ -1,0 +1,187 @@
+"""A member of a collective job that notes each turn, and may kill itself at a chosen moment:
+``python -m tests.e2e.torch_survivor FOLDER …``, run by an agent. With ``--alone`` it trains without a job.
+
+The model counts how often it has seen each record, in a parameter whose gradient for a record is 1: so what
+is counted is what was reduced and applied, whichever processes did it.
+"""
+
+import argparse
+import json
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edl_workflows.agent import connect
+from edl_workflows.agent.gloo_group import GlooGroup
+from edl_workflows.agent.sampler import ElasticSampler
+from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
+from edl_workflows.agent.world import Place, Wishes
+
+INPUTS, HIDDEN, CLASSES, RECORDS = 64, 256, 10, 1024
+BATCH_SIZE, MOST = 16, 4
+STEPS_PER_EPOCH = RECORDS // (BATCH_SIZE * MOST)
+SENT = 6
+"""Broadcasts after which a part of the state has been sent, and a part has not."""
+
+
+class Counted(torch.nn.Module):  # type: ignore[misc]  # no types in the environment of the checks
+    """A network, and how often it was trained with each record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = torch.nn.Parameter(torch.zeros(RECORDS))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(INPUTS, HIDDEN),
+            torch.nn.ReLU(),
+            torch.nn.Linear(HIDDEN, HIDDEN),
+            torch.nn.ReLU(),
+            torch.nn.Linear(HIDDEN, CLASSES),
+        )
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    """Random inputs, and labels that depend on them."""
+    source = torch.Generator().manual_seed(3)
+    x = torch.randn(RECORDS, INPUTS, generator=source)
+    return x, (x @ torch.randn(INPUTS, CLASSES, generator=source)).argmax(1)
+
+
+def build() -> TorchModel:
+    """The network with Adam."""
+    torch.manual_seed(0)
+    model = Counted()
+    optimizer = torch.optim.Adam(model.layers.parameters(), 1e-4)
+
+    def losses(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        seen = model.seen[index]
+        return torch.nn.functional.cross_entropy(model.layers(x), y, reduction="none") + seen - seen.detach()
+
+    def update() -> None:
+        with torch.no_grad():
+            assert model.seen.grad is not None
+            model.seen += model.seen.grad * (BATCH_SIZE * MOST)
+        optimizer.step()
+
+    x, y = data()
+    example = {"x": x[:2], "y": y[:2], "index": torch.arange(2)}
+    return TorchModel(model, optimizer, losses, example, update)
+
+
+class Dying:
+    """Kills this process at a moment for which the folder has an order that no other process has taken.
+
+    Args:
+        folder: with the orders, files ``die-<phase>``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sent = 0
+
+    def at(self, phase: str) -> None:
+        """This is the moment."""
+        try:
+            (self._folder / f"die-{phase}").rename(self._folder / f"died-{phase}-{os.getpid()}")
+        except FileNotFoundError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def install(self, parts: TorchModel) -> None:
+        """Look for orders in each phase."""
+        parts.model.layers[0].register_forward_hook(lambda *_: self.at("forward"))
+        parts.model.layers[2].register_full_backward_hook(lambda *_: self.at("backward"))
+        self._before(GlooGroup, "wait", lambda _: self.at("reduction"))
+        # One that dies when the others have its address, and one that dies with a part of the state sent.
+        self._before(GlooGroup, "_build", self._forming)
+        self._before(GlooGroup, "broadcast", self._sending)
+
+    def _forming(self, group: GlooGroup) -> None:
+        """A member that forms the group after a change."""
+        if group.version > 1:
+            self.at("formation")
+
+    def _sending(self, group: GlooGroup) -> None:
+        """A member that sends a newcomer its state has sent a part of it when it comes here often."""
+        if group.version > 1 and group.rank == 0:
+            self._sent += 1
+            if self._sent > SENT:
+                self.at("state")
+
+    def _before(self, owner: type, name: str, look: Callable[[Any], None]) -> None:
+        inner = getattr(owner, name)
+
+        def outer(this: Any, *args: Any, **more: Any) -> Any:
+            look(this)
+            return inner(this, *args, **more)
+
+        setattr(owner, name, outer)
+
+
+def inputs(of: tuple[torch.Tensor, torch.Tensor], records: Sequence[int]) -> dict[str, torch.Tensor]:
+    """What the losses take."""
+    index = torch.tensor(list(records), dtype=torch.int64)
+    return {"x": of[0][index], "y": of[1][index], "index": index}
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument("--step-delay", type=float, default=0.0)
+    parser.add_argument("--alone", action="store_true")
+    options = parser.parse_args()
+    if options.alone:
+        (options.folder / "alone").write_text(json.dumps(train_alone(options.epochs)))
+    else:
+        train(options)
+
+
+def train_alone(epochs: int) -> dict[int, float]:
+    """The loss of each step of a training with one member, which nobody disturbs."""
+    torch.set_num_threads(1)
+    member, of = TorchTraining(build), data()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    member.join(Place(1, 0, (address,)))
+    sampler = ElasticSampler(Dataset(RECORDS, BATCH_SIZE, epochs), MOST)
+    losses: dict[int, float] = {}
+    while not sampler.done:
+        batches = [inputs(of, records) for records in sampler.mini_batches(0, 1)]
+        losses[len(losses) + 1] = member.step(batches, Wishes()).loss
+        sampler.advance()
+    return losses
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train as a member of a job; each turn is a line of JSON in a file named after node and process."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    job = connect()
+    of, parts, hurry = data(), build(), options.folder / "hurry"
+    Dying(options.folder).install(parts)
+    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=None, threads=1)
+    notes = options.folder / f"turns-{job.node}-{os.getpid()}"
+    dataset = Dataset(RECORDS, BATCH_SIZE, options.epochs)
+    with notes.open("w") as file, training(job, lambda: parts, dataset, settings) as run:
+        for mini_batches in run:
+            version, size = job.version, run.size
+            step, loss = run.step([inputs(of, records) for records in mini_batches])
+            turn = [time.time(), version, size, run.step_made, step, loss]
+            file.write(json.dumps(turn) + "\n")
+            file.flush()
+            if not hurry.exists():
+                time.sleep(options.step_delay)
+        seen = parts.model.seen.detach()
+        file.write(json.dumps({"seen": [float(seen.min()), float(seen.max())]}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
