@@ -206,7 +206,10 @@ class StageTask(ClusterTask):
         return result
 
     def failure(self, error: EdlError) -> Exception:
-        """The exception to raise for an error of the stage."""
+        """The exception to raise for an error of the stage. Its lines are written to the log one by one:
+        there they can be read, while pages show only the beginning of an exception."""
+        for line in str(error).splitlines():
+            self.log.error("%s", line)
         return fail_for_good(error) if isinstance(error, self.final_errors) else error
 
     def identity(self, context: "Context") -> "StageIdentity":

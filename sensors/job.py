@@ -46,9 +46,8 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     def failure(self, error: EdlError) -> Exception:
         """A passed deadline becomes Airflow's own exception, which ``soft_fail`` recognizes."""
-        if isinstance(error, StageTimeoutError):
-            return AirflowSensorTimeout(str(error))
-        return super().failure(error)
+        raised = super().failure(error)
+        return AirflowSensorTimeout(str(error)) if isinstance(error, StageTimeoutError) else raised
 
 
 class JobSensor(StageSensor):

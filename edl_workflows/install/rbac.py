@@ -35,6 +35,9 @@ def policy_rule(group: str, resource: str, *verbs: str, name: str = "") -> Manif
     return found | {"resourceNames": [name]} if name else found
 
 
+_LOGS = (policy_rule("", "pods", "list"), policy_rule("", "pods/log", "get"))
+
+
 def _jobs(*verbs: str) -> list[Manifest]:
     """The same verbs for the jobs of every kind."""
     found = (kind.source.api for kind in kinds.KINDS if kind.view is not None)
@@ -59,11 +62,12 @@ def controller_rules(
 
 
 def stage_rules() -> list[Manifest]:
-    """Permissions for stages. Pods are listed to find the parameter server with a rank."""
+    """Permissions for stages. Pods are listed to find the parameter server with a rank and the pod whose log
+    is read."""
     return [
         *_jobs(*_READ, "create", "patch", "delete"),
         policy_rule(names.GROUP, SCALE_PLANS, *_READ, "create", "patch", "delete"),
-        policy_rule("", "pods", "list"),
+        *_LOGS,
     ]
 
 
@@ -78,10 +82,12 @@ def viewer_rules() -> list[Manifest]:
 
 
 def triggerer_rules() -> list[Manifest]:
-    """Permissions to wait for jobs and plans, and to end or suspend them when their task is killed."""
+    """Permissions to wait for jobs and plans, to read the logs of their pods, and to end or suspend them when
+    their task is killed."""
     return [
         *_jobs(*_READ, "patch", "delete"),
         policy_rule(names.GROUP, SCALE_PLANS, *_READ, "delete"),
+        *_LOGS,
     ]
 
 

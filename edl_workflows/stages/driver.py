@@ -10,11 +10,12 @@ import math
 import time
 from collections.abc import Callable
 
-from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
+from edl_workflows.exceptions import EdlError, JobFailedError, StageTimeoutError, UnavailableError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
+from edl_workflows.stages import failed_pod
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import (
     Failed,
@@ -128,13 +129,19 @@ def scope_of(handle: Handle, *, shared: bool) -> Scope:
 def check_now(cluster: Cluster, handle: Handle) -> StageResult:
     """Evaluate the goal now, with one request."""
     found = client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
-    return evaluate_goal(handle, read_object(handle.kind, found))
+    result = evaluate_goal(handle, read_object(handle.kind, found))
+    return (
+        failed_pod.explain(ClusterSource.of(cluster), handle, result)
+        if isinstance(result, Failed)
+        else result
+    )
 
 
 def wait_for_goal(
     source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _ignore
 ) -> StageEnd:
-    """Block until the goal is reached or can no longer be reached.
+    """Block until the goal is reached or can no longer be reached. The error of a job that failed contains
+    the last lines of the pod that failed.
 
     Args:
         source: the API server.
@@ -142,6 +149,13 @@ def wait_for_goal(
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
         notify: called on changes and at least once a minute.
     """
+    result = _wait_blocking(source, handle, deadline, notify)
+    if not isinstance(result, Failed) or not isinstance(result.error, JobFailedError):
+        return result
+    return failed_pod.explain(source, handle, result)
+
+
+def _wait_blocking(source: ClusterSource, handle: Handle, deadline: float | None, notify: Notify) -> StageEnd:
     pursuit = GoalWait(handle, notify)
     with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
         while True:
@@ -219,6 +233,15 @@ async def await_goal(
         everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
             namespaces.
     """
+    result = await _wait_in_loop(source, handle, deadline, notify, everywhere=everywhere)
+    if not isinstance(result, Failed) or not isinstance(result.error, JobFailedError):
+        return result
+    return await asyncio.to_thread(failed_pod.explain, source, handle, result)
+
+
+async def _wait_in_loop(
+    source: ClusterSource, handle: Handle, deadline: float | None, notify: Notify, *, everywhere: bool
+) -> StageEnd:
     pursuit = GoalWait(handle, notify)
     scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:

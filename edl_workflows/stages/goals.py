@@ -360,8 +360,8 @@ def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult
         told = f"{handle} has already succeeded, at step {job.progress.step}; {missed}"
         return _finished(handle, told, job)
     why = _describe_reason(job.reason, job.message)
-    after = f"{missed}, " if missed else ""
-    return Failed(JobFailedError(f"{handle} failed: {why}; {after}its pods' logs tell more"))
+    after = f"; {missed}" if missed else ""
+    return Failed(JobFailedError(f"{handle} failed: {why}{after}"))
 
 
 def _finished(handle: Handle, reason: str, seen: JobView | ScalePlan) -> StageEnd:

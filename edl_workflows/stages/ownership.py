@@ -27,6 +27,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.stages import failed_pod
 from edl_workflows.stages.goals import ExistsGoal, Handle, has_ended, has_failed, read_object
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
@@ -116,6 +117,7 @@ def create_or_adopt(
             identity.notify(
                 f"{target} has ended: {_describe_predecessor(found)}; it is replaced by a new one"
             )
+            _tell_failure(cluster, target, found, identity)
             # Foreground: the pods of the successor have the same names.
             options = DeletionOptions(uid=found["metadata"]["uid"], propagation="Foreground")
             client.delete(cluster, target.resource, target.name, target.namespace, options)
@@ -146,6 +148,16 @@ def _must_replace(found: Object, target: ObjectRef, identity: StageIdentity) -> 
         return False
     seen = read_object(target.kind, found)
     return seen is not None and has_ended(seen) and (identity.rerun or has_failed(seen))
+
+
+def _tell_failure(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> None:
+    """Save the last lines of a failed job before its pods are deleted: its attempt may have died silently."""
+    try:
+        lines = failed_pod.describe_failed_pod(cluster, target.kind, found)
+    except EdlError as error:
+        lines = [f"the output of its pods could not be read: {error}"]
+    for line in lines:
+        identity.notify(line)
 
 
 def _describe_predecessor(found: Object) -> str:

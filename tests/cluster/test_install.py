@@ -16,7 +16,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube import client, events, resources
+from edl_workflows.kube import client, events, logs, resources
 from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
@@ -154,6 +154,7 @@ def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline
     with pytest.raises(InvalidError, match="no parameter server of this rank"):
         lives.run(MIGRATE_PS, MigratePsRequest(job=lives.name, migrate={7: NodeResource(cpu="1")}))
     lives.wait_step(1, PATIENCE)
+    _reads_logs(pipeline, lives.name)
     _edit_replicas(pipeline, lives.name, "worker", 2)
     lives.until(
         lambda: len(lives.pods("worker")) == 2 or None, PATIENCE, "an edit of the spec is carried out"
@@ -207,8 +208,19 @@ def _wrong_plan(name: str, job_name: str) -> Object:
     }
 
 
+def _reads_logs(account: Cluster, job_name: str) -> None:
+    """An account finds the job's pods and reads the log of one."""
+    scope = resources.Scope(
+        resources.PODS, account.namespace, label_selector=kind_of("ElasticJob").pods_of(job_name)
+    )
+    pods = client.list_objects(account, scope).items
+    pod = next(pod for pod in pods if pod["status"]["phase"] == "Running")
+    options = logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=1)
+    assert logs.read(account, pod["metadata"]["name"], options=options)
+
+
 def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-triggerer` alone a job and a plan are waited for, suspended or deleted."""
+    """With `edl-triggerer` alone a job and a plan are waited for, suspended or deleted, and logs are read."""
     triggerer = here.account("triggerer", rbac.TRIGGERER)
     begun = SUBMIT.begin(
         pipeline,
@@ -218,6 +230,7 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
     SubmittedJob(pipeline, begun.name).wait_step(1, PATIENCE)
 
     wait_in_vain(triggerer, begun)
+    _reads_logs(triggerer, begun.name)
     assert ownership.cancel_object(triggerer, begun, "suspend")
     SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUSPENDED, seconds=PATIENCE)
     request = ScaleRequest(job=begun.name, replicas={"worker": ReplicaResourceSpec(replicas=2)})

@@ -182,14 +182,15 @@ def test_one_namespace_gets_no_rights_in_others() -> None:
 
 @pytest.mark.parametrize("name", [rbac.VIEWER, rbac.PIPELINE, rbac.TRIGGERER])
 def test_roles_of_people_touch_no_pods_secrets_or_roles(name: str) -> None:
-    """Users who run pipelines may change jobs and plans, and create the ConfigMaps of their programs, and
-    nothing else."""
+    """Users who run pipelines may change jobs and plans, read logs, and create the ConfigMaps of their
+    programs, and nothing else."""
     role = next(r for r in of_kind(OPTIONS[0], "ClusterRole") if r["metadata"]["name"] == name)
     ours = {(kind.source.api.group, kind.source.api.plural) for kind in KINDS}
     others = {one for one in rights(role["rules"]) if one[:2] not in ours}
 
-    assert others <= {("", "pods", "list"), ("", "configmaps", "get"), ("", "configmaps", "create")}
-    assert not {one for one in rights(role["rules"]) if "/" in one[1]}
+    logs = {("", "pods", "list"), ("", "pods/log", "get")}
+    assert others <= {*logs, ("", "configmaps", "get"), ("", "configmaps", "create")}
+    assert {one[1] for one in rights(role["rules"]) if "/" in one[1]} <= {"pods/log"}
 
 
 def test_a_changed_master_template_makes_new_pods() -> None:

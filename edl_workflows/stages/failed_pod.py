@@ -1,0 +1,102 @@
+"""The end of the output of the pod with which a job failed, for the error of the stage.
+
+It is read when the failure is seen and before a new attempt deletes the job. An ElasticJob's status has it;
+the pods of other kinds are read.
+"""
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from edl_workflows.exceptions import EdlError, JobFailedError
+from edl_workflows.jobs import kinds, manifests
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.reported_text import inert_text
+from edl_workflows.jobs.view import FailedPod, JobPhase, JobView
+from edl_workflows.kube import client, logs
+from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
+from edl_workflows.kube.logs import LogOptions
+from edl_workflows.kube.resources import PODS, Object, Scope
+from edl_workflows.stages.goals import Failed, Handle, read_object
+
+MAX_LINES = 30
+MAX_CHARACTERS = 4096
+"""Of the output in an error: engines store the error in their database."""
+WIDTH = 200
+"""Characters; a longer line is wrapped."""
+READ_POLICY = CallPolicy(attempts=2, read_seconds=10.0)
+"""The failure is known: its report must not wait long for a node that does not answer."""
+
+
+def explain(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
+    """Add the end of the failed pod's output to the error of a job that failed.
+
+    Args:
+        source: the API server.
+        handle: handle of the stage.
+        failed: the result of its wait. It is returned unchanged if the job did not fail, or is gone.
+    """
+    row = kinds.kind_of(handle.kind)
+    if row.view is None or not isinstance(failed.error, JobFailedError):
+        return failed
+    try:
+        cluster = source.connect().with_policy(READ_POLICY)
+        found = client.find(cluster, row.source.api, handle.name, handle.namespace)
+        lines = describe_failed_pod(cluster, handle.kind, found) if found is not None else []
+    except EdlError as error:
+        lines = [f"the output of its pods could not be read: {error}"]
+    return Failed(JobFailedError("\n".join([str(failed.error), *lines]))) if lines else failed
+
+
+def describe_failed_pod(cluster: Cluster, kind: str, job: Object) -> list[str]:
+    """The end of the output of the pod with which a job failed, wrapped; none if the job has not failed.
+
+    Args:
+        cluster: the API server.
+        kind: kind of the job.
+        job: the job.
+
+    Raises:
+        EdlError: the pods can't be read.
+    """
+    seen = read_object(kind, job)
+    if not isinstance(seen, JobView) or seen.phase is not JobPhase.FAILED:
+        return []
+    pod = seen.failed_pod
+    if pod is None or not pod.last_lines:
+        pod = _read_failed_pod(cluster.with_policy(READ_POLICY), kinds.kind_of(kind), seen) or pod
+    return list(_describe(pod)) if pod is not None else []
+
+
+def _describe(pod: FailedPod) -> Iterator[str]:
+    lines = [piece for line in pod.last_lines[-MAX_CHARACTERS:].splitlines() for piece in _wrapped(line)]
+    yield f"last lines of pod {pod.name}:" if lines else f"pod {pod.name} wrote nothing"
+    yield from (f"  {line}" for line in lines[-MAX_LINES:])
+
+
+def _wrapped(line: str) -> list[str]:
+    wrapper = textwrap.TextWrapper(WIDTH, replace_whitespace=False, drop_whitespace=False)
+    return wrapper.wrap(line.rstrip())
+
+
+def _read_failed_pod(cluster: Cluster, row: Kind, job: JobView) -> FailedPod | None:
+    """The pod that failed first, with its output."""
+    scope = Scope(PODS, job.namespace, label_selector=row.pods_of(job.name))
+    failures = sorted(_failures(client.list_objects(cluster, scope).items), key=lambda failure: failure[0])
+    if not failures:
+        return None
+    _time, pod, container, previous = failures[0]
+    options = LogOptions(container, tail_lines=MAX_LINES, previous=previous)
+    text = logs.read(cluster, manifests.name_of(pod), job.namespace, options)
+    return FailedPod(f"{manifests.name_of(pod)} ({row.node_of(pod)})", inert_text(text))
+
+
+def _failures(pods: Iterable[Object]) -> Iterator[tuple[str, Object, str, bool]]:
+    """When a container of a pod ended with an error, the pod, the container, and whether it was started
+    again."""
+    for pod in pods:
+        for status in manifests.container_statuses(pod):
+            for state, previous in (("state", False), ("lastState", True)):
+                ended: Mapping[str, Any] = (status.get(state) or {}).get("terminated") or {}
+                if ended.get("exitCode"):
+                    yield str(ended.get("finishedAt") or ""), pod, str(status["name"]), previous

@@ -1,0 +1,186 @@
+"""The last lines of the pod with which a job failed, in the stage's error."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, JobFailedError
+from edl_workflows.jobs.tf_job.kind import TF_JOB
+from edl_workflows.kube import client, logs
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.logs import LogOptions
+from edl_workflows.kube.resources import ELASTIC_JOBS, PODS
+from edl_workflows.stages import driver, failed_pod
+from edl_workflows.stages.goals import Failed, Handle
+from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.submit import SubmitRequest, begin_submit
+from tests.airflow.support import elastic_job
+from tests.unit.jobs.examples import make_example
+
+ME = StageIdentity("airflow/dag/run/task/-1")
+
+
+def _failed_elastic_job(cluster: Cluster, last_lines: str) -> Handle:
+    handle = begin_submit(cluster, SubmitRequest(manifest=elastic_job("mnist")), ME)
+    failure = {
+        "reason": "TrainingFailed",
+        "message": "worker-1: 4 failures",
+        "pod": "mnist-edljob-worker-1",
+        "lastLines": last_lines,
+    }
+    status = {
+        "phase": "Failed",
+        "reason": failure["reason"],
+        "message": failure["message"],
+        "failure": failure,
+        "observedGeneration": 1,
+    }
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", status)
+    return handle
+
+
+def _wait(cluster: Cluster, handle: Handle, way: str) -> str:
+    source, deadline = ClusterSource.of(cluster), time.time() + 240
+    result: Any
+    if way == "now":
+        result = driver.check_now(cluster, handle)
+    elif way == "in the loop":
+        result = asyncio.run(driver.await_goal(source, handle, deadline))
+    else:
+        result = driver.wait_for_goal(source, handle, deadline)
+    assert isinstance(result, Failed)
+    assert isinstance(result.error, JobFailedError)
+    return str(result.error)
+
+
+@pytest.mark.parametrize("way", ["now", "blocking", "in the loop"])
+def test_the_error_has_the_lines_of_the_status(cluster: Cluster, way: str) -> None:
+    """First the cause in the controller's words, then the output; no pod is read."""
+    handle = _failed_elastic_job(cluster, "loading\nValueError: no data\n")
+
+    assert _wait(cluster, handle, way).splitlines() == [
+        f"ElasticJob {cluster.namespace}/mnist failed: TrainingFailed: worker-1: 4 failures",
+        "last lines of pod mnist-edljob-worker-1:",
+        "  loading",
+        "  ValueError: no data",
+    ]
+
+
+def test_long_output_is_wrapped_and_bounded(cluster: Cluster) -> None:
+    """The newest lines stay."""
+    handle = _failed_elastic_job(cluster, "x\n" * 2000 + "y" * 500)
+
+    lines = _wait(cluster, handle, "now").splitlines()[2:]
+
+    assert len(lines) == failed_pod.MAX_LINES
+    assert [len(line) - 2 for line in lines[-3:]] == [200, 200, 100]
+
+
+def _failed_tf_job(cluster: Cluster, **ends: dict[str, Any]) -> Handle:
+    """A TFJob with a pod for each name, whose container has this status."""
+    manifest = make_example("TFJob", {})
+    manifest["metadata"] = {"name": "mnist"}
+    manifest.pop("status", None)
+    handle = begin_submit(cluster, SubmitRequest(manifest=manifest), ME)
+    labels = dict(part.split("=", 1) for part in TF_JOB.pods_of("mnist").split(","))
+    _job, role, index = TF_JOB.labels
+    for number, (name, status) in enumerate(ends.items()):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels | {role: "worker", index: str(number)}},
+            "spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]},
+        }
+        client.create(cluster, pod)
+        client.patch_status(cluster, PODS, name, {"containerStatuses": [{"name": "tensorflow", **status}]})
+    client.patch_status(
+        cluster,
+        TF_JOB.source.api,
+        "mnist",
+        {"phase": "Failed", "reason": "PodFailed", "message": "a worker failed", "observedGeneration": 1},
+    )
+    return handle
+
+
+def _terminated(at: str, code: int = 1) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "finishedAt": f"2026-01-01T00:00:{at}Z"}}
+
+
+def test_of_several_pods_the_first_that_failed_is_read(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others failed because of it. A container that was started again is read as it was before."""
+    handle = _failed_tf_job(
+        cluster,
+        later={"state": _terminated("09")},
+        first={"state": {"running": {}}, "lastState": _terminated("05")},
+        whole={"state": _terminated("01", 0)},
+    )
+    asked: list[tuple[str, LogOptions | None]] = []
+
+    def read(_cluster: Cluster, pod: str, _namespace: str, options: LogOptions | None = None) -> str:
+        asked.append((pod, options))
+        return "Traceback\nKeyError: {{x}}\n"
+
+    monkeypatch.setattr(logs, "read", read)
+
+    lines = _wait(cluster, handle, "now").splitlines()
+
+    assert asked == [("first", LogOptions("tensorflow", tail_lines=failed_pod.MAX_LINES, previous=True))]
+    assert lines[1:] == ["last lines of pod first (worker-1):", "  Traceback", "  KeyError: { {x}}"]
+
+
+def test_without_the_right_to_read_logs_the_error_says_so(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's failure stays the error."""
+    handle = _failed_tf_job(cluster, first={"state": _terminated("05")})
+
+    def read(*_arguments: Any) -> str:
+        raise ForbiddenError("read the log of Pod ns/first: no right")
+
+    monkeypatch.setattr(logs, "read", read)
+
+    lines = _wait(cluster, handle, "now").splitlines()
+
+    assert lines[0].endswith("failed: PodFailed: a worker failed")
+    assert lines[1:] == ["the output of its pods could not be read: read the log of Pod ns/first: no right"]
+
+
+def test_no_pod_failed(cluster: Cluster) -> None:
+    """A job can fail without a pod: an invalid spec, a time limit."""
+    handle = _failed_tf_job(cluster)
+
+    assert _wait(cluster, handle, "now").endswith("failed: PodFailed: a worker failed")
+
+
+def test_a_retry_tells_the_lines_before_it_deletes_the_job(cluster: Cluster) -> None:
+    """The attempt before it may have died without a word."""
+    _failed_elastic_job(cluster, "ValueError: no data\n")
+    told: list[str] = []
+
+    retry = StageIdentity(ME.owner, attempt="2", notify=told.append)
+    second = begin_submit(cluster, SubmitRequest(manifest=elastic_job("mnist")), retry)
+
+    assert "it is replaced by a new one" in told[0]
+    assert told[1:3] == ["last lines of pod mnist-edljob-worker-1:", "  ValueError: no data"]
+    assert told[3] == f"{second} created (uid {second.uid})"
+
+
+def test_an_unavailable_cluster_changes_no_error() -> None:
+    """What was known of the failure is told all the same."""
+
+    def connect() -> Cluster:
+        raise EdlError("no route")
+
+    handle = Handle.model_validate(
+        {"kind": "TFJob", "namespace": "ns", "name": "mnist", "goal": {"type": "job"}}
+    )
+    failed = failed_pod.explain(ClusterSource("key", connect), handle, Failed(JobFailedError("it failed")))
+
+    assert str(failed.error).splitlines() == [
+        "it failed",
+        "the output of its pods could not be read: no route",
+    ]
