@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.local_group import group_command
 from edl_workflows.agent.logs import json_lines
 from edl_workflows.agent.signals import call_on_signals
 from edl_workflows.agent.supervisor import AgentSettings, Supervisor
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
         _parser().error("no command given: write the training program after --")
     try:
         environment = NodeEnvironment.read()
+        if arguments.nproc_per_node:
+            command = group_command(arguments.nproc_per_node, command)
         settings = AgentSettings(command=command, checkpoint_grace=arguments.checkpoint_grace)
         return _supervise(environment, settings, as_json=_as_json(arguments.log_format))
     except EdlError as error:
@@ -78,6 +81,12 @@ def _parser() -> argparse.ArgumentParser:
         default=AgentSettings.checkpoint_grace,
         metavar="SECONDS",
         help="time between SIGTERM and SIGKILL, in which the chief saves a checkpoint (default %(default)s)",
+    )
+    run.add_argument(
+        "--nproc-per-node",
+        default="",
+        metavar="N",
+        help="run a script for torchrun, in N processes with torchrun's variables; N may be auto, gpu or cpu",
     )
     run.add_argument(
         "--log-format",

@@ -194,6 +194,16 @@ class ClusterMember(ABC):
             self._watch.wait_for(lambda _: self.active or self._terminated)
         return self.cluster
 
+    def wait_until(self, true: Callable[[], bool]) -> None:
+        """Wait until `true` returns True or this process disconnects. It is called after each change of the
+        directive, and after each `wake`."""
+        self._watch.wait_for(lambda _: true())
+
+    def wake(self) -> None:
+        """Have `wait_until` call its function again. Callable from any thread, but not from a signal
+        handler."""
+        self._watch.nudge()
+
     def allow_server_changes(self, changes: ServerChanges, reason: str = "") -> None:
         """State which changes of parameter servers the model survives. The master rejects others, and the
         job's status gives the reason. Call it before `wait_until_active`."""

@@ -15,6 +15,7 @@ from tests.e2e.submitted import Container, SubmittedJob
 RING = Path(__file__).parent / "ring_digits.py"
 MIRRORED = Path(__file__).parent / "mirrored_digits.py"
 TORCH = Path(__file__).parent / "torch_digits.py"
+TORCHRUN = Path(__file__).parent / "torchrun_script.py"
 _LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
 
 
@@ -23,13 +24,14 @@ class CollectiveTraining:
     """What a collective job trains.
 
     Attributes:
-        program: `RING`, `MIRRORED` or `TORCH`.
+        program: `RING`, `MIRRORED`, `TORCH` or `TORCHRUN`.
         folder: for checkpoints and notes, at the same path in all pods.
         epochs: how often all data is seen.
         delay: seconds of rest after each step, until `hurry`.
         workers: to begin with.
         rendezvous: of the job's spec.
         python: the interpreter that runs the program.
+        agent_options: of ``edl agent run``.
     """
 
     program: Path
@@ -39,6 +41,7 @@ class CollectiveTraining:
     workers: int = 1
     rendezvous: dict[str, Any] = field(default_factory=lambda: {"maxNodes": 3, "waitingTimeoutSeconds": 5})
     python: str = sys.executable
+    agent_options: tuple[str, ...] = ()
 
     def hurry(self) -> None:
         """No more rest after a step."""
@@ -47,7 +50,8 @@ class CollectiveTraining:
     def manifest(self, name: str) -> dict[str, Any]:
         """The job."""
         container = Container("local", sys.executable)
-        agent = ("-m", "edl_workflows.cli", "agent", "run", "--", self.python, str(self.program))
+        run = ("-m", "edl_workflows.cli", "agent", "run", *self.agent_options)
+        agent = (*run, "--", self.python, str(self.program))
         options = ("--epochs", str(self.epochs), "--step-delay", str(self.delay))
         main = container.runs(*agent, str(self.folder), *options)
         main["volumeMounts"] = [{"name": "work", "mountPath": str(self.folder)}]
