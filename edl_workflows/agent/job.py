@@ -31,6 +31,7 @@ from edl_workflows.agent.saving import CheckpointSaver
 from edl_workflows.agent.shards import Batch, ShardReader, consumed_by_dataset, dataset_params
 from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
 from edl_workflows.exceptions import CheckpointError, EdlError
+from edl_workflows.jobs.metrics import check_metrics
 from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
 from edl_workflows.protocol.datasets import LeaseRequest, Shard
 from edl_workflows.protocol.nodes import (
@@ -169,6 +170,17 @@ class Job(ClusterMember):
         """
         self._saving.trained = True
         self._reporter.step(step, loss, records)
+
+    def report(self, step: int, metrics: Mapping[str, object]) -> None:
+        """Report metrics of a step, such as ``{"accuracy": 0.98}``: their newest values reach the job's
+        status, and pipelines. As cheap as `report_step`, whose call for the same step may come before or
+        after. Values that are not finite are left out.
+
+        Raises:
+            InvalidError: a name is malformed, a value is no number, or there are more than 20.
+        """
+        self._saving.trained = True
+        self._reporter.step(step, None, 0, check_metrics(metrics))
 
     def save_with(self, save: Callable[[], CheckpointRef], every_seconds: float | None = None) -> None:
         """Set how a checkpoint is saved. Called between two steps, on the chief only.

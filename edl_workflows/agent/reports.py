@@ -1,11 +1,12 @@
 """Reports of a training process to its master, sent in the background: a call in the training loop takes
 microseconds."""
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.directives import DirectiveWatch
@@ -39,6 +40,8 @@ class Reporter:
         self._letters: deque[Callable[[], object]] = deque()
         # The newest step, taken and replaced without a lock.
         self._step: deque[tuple[int, float | None, int, float]] = deque(maxlen=1)
+        self._metrics: dict[str, float] = {}
+        self._metrics_lock = threading.Lock()
         self._first_step_time: float | None = None
         self._step_due = 0.0
         self._busy = False
@@ -82,11 +85,20 @@ class Reporter:
         """Report the end of a checkpoint."""
         self._put(lambda: self._client.end_checkpoint(ticket, end))
 
-    def step(self, step: int, loss: float | None, records: int = 0) -> None:
+    def step(
+        self, step: int, loss: float | None, records: int = 0, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Report the newest step, and the records that a collective job has processed. The first step is sent
-        at once, the others at most every half second."""
+        at once, the others at most every half second. Of metrics the newest value of each name is sent."""
         now = time.time()
         first = self._first_step_time is None
+        if metrics is not None:
+            with self._metrics_lock:
+                self._metrics.update(metrics)
+            with contextlib.suppress(IndexError):  # sent just now
+                before = self._step[-1]
+                if before[0] >= step:
+                    return  # its report takes the metrics along
         self._step.append((step, loss, records, now))
         if first:
             self._first_step_time = now
@@ -123,6 +135,8 @@ class Reporter:
             return None
         step, loss, records, at = self._step.pop()
         self._step_due = time.monotonic() + STEP_SECONDS
+        with self._metrics_lock:
+            metrics, self._metrics = self._metrics, {}
         report = StepReport(
             node=self._node,
             version=self._version,
@@ -132,6 +146,7 @@ class Reporter:
             loss=loss,
             records=records,
             known=self._watch.latest.revision,
+            metrics=metrics,
         )
         return lambda: self._take(self._client.step(report))
 

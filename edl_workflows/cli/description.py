@@ -99,6 +99,7 @@ def _facts(job: JobView, age: str) -> Iterator[str]:
         "Ready": replicas(job),
         "Step": f"{job.progress.step} ({job.progress.speed:.1f} steps/s)",
         "Records": str(job.progress.records),
+        "Metrics": ", ".join(f"{name} {value:g}" for name, value in job.progress.metrics.items()),
         "Checkpoint": f"step {job.checkpoint.step} in {job.checkpoint.uri}" if job.checkpoint else "",
         "Age": age,
         **_run_time(job),

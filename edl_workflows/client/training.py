@@ -249,6 +249,7 @@ def describe(job: JobView) -> dict[str, str]:
         "nodes": nodes,
         "step": f"{progress.step:,}" if progress.step else "",
         "speed": f"{progress.speed:.1f} steps/s" if progress.speed else "",
+        "metrics": ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items()),
         "checkpoint": f"{checkpoint.uri} (step {checkpoint.step:,})" if checkpoint else "",
         "warnings": "; ".join(job.warnings),
     }

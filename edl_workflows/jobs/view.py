@@ -46,6 +46,7 @@ class Progress:
         speed: steps per second.
         records_per_second: records consumed per second.
         records_total: records of all epochs; 0 if unknown or endless.
+        metrics: the newest values that the program reported, by name.
     """
 
     step: int = 0
@@ -53,6 +54,7 @@ class Progress:
     speed: float = 0.0
     records_per_second: float = 0.0
     records_total: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, field_validator
 
+from edl_workflows.jobs.metrics import Metrics
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import MAX_SHARDS_PER_MESSAGE, DatasetName, ReleasedShard, ShardKey
 from edl_workflows.protocol.message import Message
@@ -32,6 +33,7 @@ class StepReport(Message):
         loss: of the step; None also if it is not a finite number.
         records: records done in all epochs of a collective job, whose members share the data themselves.
         known: as of `edl_workflows.protocol.nodes.Heartbeat`.
+        metrics: values of the program's choice, by name.
     """
 
     node: NodeRef
@@ -42,6 +44,7 @@ class StepReport(Message):
     first_step_time: UnixSeconds
     known: int = -1
     loss: float | None = None
+    metrics: Metrics = Field(default_factory=dict)
 
     @field_validator("loss", mode="before")
     @classmethod

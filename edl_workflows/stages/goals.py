@@ -198,6 +198,7 @@ class Outputs(Model):
         job: name of the job; it differs from `name` if the object is a plan.
         phase: phase of the object, a `JobPhase` or a phase of plans; "" if the object no longer exists.
         step, records: progress of training.
+        metrics: the newest values that the program reported, by name; None if it reported none.
         checkpoint: the newest checkpoint of the job, or the plan's.
         resumed_step: first training step after a migration.
         stall_seconds: how long training paused for a migration.
@@ -213,6 +214,7 @@ class Outputs(Model):
     phase: str = ""
     step: int | None = None
     records: int | None = None
+    metrics: dict[str, float] | None = None
     checkpoint: OutputCheckpoint | None = None
     resumed_step: int | None = None
     stall_seconds: float | None = None
@@ -438,6 +440,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 "phase": str(seen.phase),
                 "step": seen.progress.step,
                 "records": seen.progress.records,
+                "metrics": seen.progress.metrics or None,
                 "checkpoint": OutputCheckpoint(uri=checkpoint.uri, step=checkpoint.step)
                 if checkpoint
                 else None,

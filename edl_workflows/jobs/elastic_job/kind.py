@@ -54,7 +54,9 @@ def _progress(status: ElasticJobStatus) -> Progress:
     if status.progress is None:
         return Progress()
     said = status.progress
-    return Progress(said.step, said.records, said.speed, said.records_per_second, said.records_total)
+    return Progress(
+        said.step, said.records, said.speed, said.records_per_second, said.records_total, dict(said.metrics)
+    )
 
 
 def _failed_pod(status: ElasticJobStatus) -> FailedPod | None:

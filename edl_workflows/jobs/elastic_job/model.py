@@ -279,6 +279,7 @@ class ProgressStatus(Status):
         records_per_second: records acknowledged per second.
         cluster_version: the version of the training cluster that trains.
         data_finished: every data set is consumed.
+        metrics: the newest values that the program reported (``job.report``), by name.
     """
 
     step: int = 0
@@ -288,6 +289,7 @@ class ProgressStatus(Status):
     records_per_second: float = 0.0
     cluster_version: int = 0
     data_finished: bool = False
+    metrics: dict[str, float] = Field(default_factory=dict)
     time: datetime | None = None
 
 

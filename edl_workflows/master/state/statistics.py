@@ -5,6 +5,7 @@ stored.
 from collections import deque
 from dataclasses import dataclass, field
 
+from edl_workflows.jobs.metrics import MAX_METRICS
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
 from edl_workflows.scaling.dlrover.allreduce import NEWEST
@@ -31,6 +32,7 @@ class Statistics:
         records: (Unix seconds here, acknowledged records).
         usage: by node.
         losses: newest loss by node.
+        metric_steps: newest value of each metric that the program reports, with its step.
         shards: (Unix seconds here, acknowledged shards) by node.
         samples: of the whole job, for the optimizer; oldest first.
         world_speeds: newest speeds (steps per second) of a collective job by number of members.
@@ -42,6 +44,7 @@ class Statistics:
     records: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
     usage: dict[str, Usage] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    metric_steps: dict[str, tuple[int, float]] = field(default_factory=dict)
     shards: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     samples: deque[JobSample] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
     world_speeds: dict[int, deque[float]] = field(default_factory=dict)
@@ -58,12 +61,20 @@ class Statistics:
         """
         if report.loss is not None:
             self.losses[str(report.node)] = report.loss
+        self._take_metrics(report)
         worker = str(report.node)
         if self.steps and worker == self._stepper and report.time < self.steps[-1][0]:
             self.restart()
         if not self.steps or (report.time > self.steps[-1][0] and report.step > self.steps[-1][1]):
             _append(self.steps, (report.time, report.step))
             self._stepper = worker
+
+    def _take_metrics(self, report: StepReport) -> None:
+        """Their number is bounded for all workers together: they run one program, with the same names."""
+        for name, value in report.metrics.items():
+            step, _ = self.metric_steps.get(name, (-1, 0.0))
+            if report.step >= step and (step >= 0 or len(self.metric_steps) < MAX_METRICS):
+                self.metric_steps[name] = (report.step, value)
 
     def take_records(self, records: int, now: float) -> None:
         _append(self.records, (now, records))
@@ -103,6 +114,7 @@ class Statistics:
     def restart(self) -> None:
         """Restarts the measurement of speed for another version, whose steps may go back."""
         self.steps.clear()
+        self.metric_steps = {name: (0, value) for name, (_, value) in self.metric_steps.items()}
         self._sampled_step = None
 
     def forget(self, node: str) -> None:
@@ -110,6 +122,11 @@ class Statistics:
         self.usage.pop(node, None)
         self.losses.pop(node, None)
         self.shards.pop(node, None)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest value of each metric, by name."""
+        return {name: value for name, (_, value) in sorted(self.metric_steps.items())}
 
     @property
     def speed(self) -> float:

@@ -185,6 +185,7 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
         records_per_second=round(state.volatile.statistics.records_per_second, 3),
         cluster_version=state.versions.active.number if state.versions.active else 0,
         data_finished=state.shards.finished,
+        metrics=state.volatile.statistics.metrics,
         time=_time(round(now, 3)),
     )
     patch: dict[str, Any] = {

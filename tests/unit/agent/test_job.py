@@ -409,6 +409,28 @@ def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Con
     assert master.got(ProcessReport, state=ProcessState.TRAINING)
 
 
+def test_metrics_are_reported_with_steps(master: FakeMaster, connected: Connect) -> None:
+    """Before or after the step itself; none is lost between two reports, and the step keeps its loss."""
+    master.say(active=cluster(1))
+    job = connected()
+    eventually(lambda: job.active)
+    job.report_step(1, 2.5)
+    eventually(lambda: master.got(StepReport, step=1))
+    job.report(2, {"accuracy": 0.5, "diverged": float("nan")})
+    job.report_step(3, 1.5, records=96)
+    job.report(3, {"auc": 0.7})
+    eventually(lambda: master.got(StepReport, step=3))
+    found: dict[str, float] = {}
+    for one in master.got(StepReport):
+        found |= one.metrics
+    newest = master.got(StepReport, step=3)[-1]
+
+    assert found == {"accuracy": 0.5, "auc": 0.7}
+    assert (newest.loss, newest.records) == (1.5, 96)
+    with pytest.raises(InvalidError, match="letters, digits"):
+        job.report(4, {"{{x}}": 1.0})
+
+
 def test_training_survives_an_absent_master(master: FakeMaster, connected: Connect) -> None:
     """While the master is away what is leased is trained; when it is back all is acknowledged."""
     master.say(active=cluster(1))

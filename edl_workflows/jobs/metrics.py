@@ -1,0 +1,59 @@
+"""Metrics that a training program reports: names and values that reach the job's status and pipelines.
+
+Bounded, because they are part of an object in the API server. Pipelines copy them, so a name has no character
+with a meaning to a template or a shell.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from edl_workflows.exceptions import InvalidError
+
+MAX_METRICS = 20
+MAX_NAME = 63
+_NAME = r"^[A-Za-z][A-Za-z0-9_./-]*$"
+
+MetricName = Annotated[str, Field(max_length=MAX_NAME, pattern=_NAME)]
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _check_count(metrics: dict[str, float]) -> dict[str, float]:
+    if len(metrics) > MAX_METRICS:
+        raise ValueError(f"{len(metrics)} metrics are more than {MAX_METRICS}")
+    return metrics
+
+
+Metrics = Annotated[dict[MetricName, FiniteNumber], AfterValidator(_check_count)]
+"""Name → value."""
+
+
+def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
+    """The metrics that a program reports, as numbers. Values that are not finite are left out: they say that
+    training diverged, and must not end it.
+
+    Args:
+        metrics: name → anything that `float` accepts, as a tensor with one element.
+
+    Raises:
+        InvalidError: a name is malformed, a value is no number, or there are too many.
+    """
+    if len(metrics) > MAX_METRICS:
+        raise InvalidError(f"{len(metrics)} metrics: a job reports at most {MAX_METRICS}; choose those")
+    found: dict[str, float] = {}
+    for name, value in metrics.items():
+        if len(str(name)) > MAX_NAME or not re.fullmatch(_NAME[1:-1], str(name)):
+            raise InvalidError(
+                f"the metric's name {str(name)[:80]!r}: a letter, then letters, digits and _ . / - are "
+                f"allowed, at most {MAX_NAME} characters"
+            )
+        try:
+            number = float(value)  # type: ignore[arg-type]  # refused if it is no number
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidError(f"the metric {name!r} is no number: {error}") from error
+        if math.isfinite(number):
+            found[name] = number
+    return found

@@ -1,0 +1,102 @@
+"""Metrics that a program reports: bounded and harmless, whatever they are."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.metrics import MAX_METRICS, MAX_NAME, check_metrics
+from edl_workflows.master.state.statistics import Statistics
+from edl_workflows.protocol.nodes import NodeRef
+from edl_workflows.protocol.training import StepReport
+
+NODE = NodeRef(type="worker", id=0)
+HOSTILE_NAMES = [
+    "", "9x", "a b", "{{workflow.name}}", "{{=1}}", "$(id)", "a\nb", "a\n",
+    "a\x1b[2J", "größe", "a" * (MAX_NAME + 1), "x" * 10_000,
+]  # fmt: skip
+_METRICS = st.dictionaries(st.from_regex(r"[a-z]{1,2}", fullmatch=True), st.floats(-1, 1), max_size=20)
+
+
+def report(step: int, metrics: dict[str, Any]) -> StepReport:
+    return StepReport(node=NODE, version=1, step=step, time=1.0, first_step_time=1.0, metrics=metrics)
+
+
+class Scalar:
+    """A tensor with one element."""
+
+    def __float__(self) -> float:
+        return 0.5
+
+
+def test_numbers_of_any_type_are_taken() -> None:
+    """Those that are not finite are left out: a diverged training goes on."""
+    given_metrics = {"a": 1, "b/c.d-e_f": Scalar(), "n": math.nan, "i": math.inf, "j": -math.inf}
+    assert check_metrics(given_metrics) == {"a": 1.0, "b/c.d-e_f": 0.5}
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
+def test_names_with_a_meaning_elsewhere_are_refused(name: str) -> None:
+    """In the program, and by the master, which does not trust the program: no template of Argo or Airflow, no
+    shell and no terminal finds anything to expand in a metric's name."""
+    with pytest.raises(InvalidError, match="letters, digits"):
+        check_metrics({name: 1.0})
+    with pytest.raises(ValidationError):
+        report(1, {name: 1.0})
+
+
+@pytest.mark.parametrize("value", ["high", None, [1], 10**400])
+def test_what_is_no_number_is_refused(value: object) -> None:
+    """With its name."""
+    with pytest.raises(InvalidError, match="'loss' is no number"):
+        check_metrics({"loss": value})
+
+
+def test_too_many_are_refused() -> None:
+    """In one report."""
+    many = {f"m{index}": 1.0 for index in range(10_000)}
+    with pytest.raises(InvalidError, match=f"at most {MAX_METRICS}"):
+        check_metrics(many)
+    with pytest.raises(ValidationError, match=f"more than {MAX_METRICS}"):
+        report(1, many)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "1e999", "x", None])
+def test_the_master_takes_finite_numbers_only(value: object) -> None:
+    """The status must be JSON that the API server admits."""
+    with pytest.raises(ValidationError):
+        report(1, {"loss": value})
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), _METRICS), max_size=30))
+def test_the_newest_values_stay_and_their_number_is_bounded(
+    reports: list[tuple[int, dict[str, float]]],
+) -> None:
+    """However many names the reports have together, and in whatever order they arrive."""
+    statistics = Statistics()
+    expected: dict[str, tuple[int, float]] = {}
+    for step, metrics in reports:
+        statistics.take_step(report(step, metrics))
+        for name, value in metrics.items():
+            if (name in expected and step >= expected[name][0]) or (
+                name not in expected and len(expected) < MAX_METRICS
+            ):
+                expected[name] = (step, value)
+
+    assert statistics.metrics == {name: value for name, (_, value) in expected.items()}
+    assert len(json.dumps(statistics.metrics)) < MAX_METRICS * (MAX_NAME + 30)
+
+
+def test_steps_that_go_back_count_again() -> None:
+    """After a restart from a checkpoint the values of the new version are the newest."""
+    statistics = Statistics()
+    statistics.take_step(report(100, {"accuracy": 0.9}))
+    statistics.restart()
+    assert statistics.metrics == {"accuracy": 0.9}
+    statistics.take_step(report(50, {"accuracy": 0.8}))
+    assert statistics.metrics == {"accuracy": 0.8}
