@@ -9,14 +9,11 @@ It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``
 
 import json
 from datetime import timedelta
-from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Param, TaskGroup
+from airflow.sdk import DAG, Param
 
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
-from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.task_groups import elastic_job
 
 with DAG(
     "example_collective_training",
@@ -35,29 +32,20 @@ with DAG(
         "warm_up_steps": Param(50, type="integer", description="steps before workers join"),
     },
 ):
-    with TaskGroup("training", prefix_group_id=False) as training:
-        # [START howto_collective]
-        submit = SubmitElasticJobOperator(
-            task_id="submit", manifest="manifests/digits-allreduce.yaml", wait_for_completion=False
+    # [START howto_collective]
+    with elastic_job(
+        manifest="manifests/digits-allreduce.yaml",
+        completion_timeout=timedelta(hours=1),
+        prefix_group_id=False,
+    ) as training:
+        running = training.wait(
+            step="{{ params.warm_up_steps }}", phases=["Running"], timeout=600, task_id="running"
         )
-        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-
-        running = ElasticJobSensor(
-            task_id="running",
-            name=job,
-            phases=["Running"],
-            step="{{ params.warm_up_steps }}",
-            timeout=600,
-            poke_interval=2,
+        scale = training.scale(
+            {"worker": 3}, task_id="more_workers", completion_timeout=timedelta(minutes=10)
         )
-        scale = ScaleElasticJobOperator(
-            task_id="more_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=10)
-        )
-        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
-        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
-
-        submit >> running >> scale >> trained >> cancel
-        # [END howto_collective]
+        running >> scale
+    # [END howto_collective]
 
     evaluate = BashOperator(
         task_id="evaluate",

@@ -4,14 +4,10 @@ It needs a Kubernetes connection ``kubernetes_default`` and the image of ``manif
 """
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG
 
-from edl_workflows.operators.di_job import SubmitDIJobOperator
-from edl_workflows.operators.elastic_job import CancelJobOperator
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
-from edl_workflows.sensors.job import JobSensor
+from edl_workflows.task_groups import elastic_job
 
 with DAG(
     "example_di_job",
@@ -22,14 +18,12 @@ with DAG(
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
 ):
     # [START howto_di_job]
-    submit = SubmitDIJobOperator(
-        task_id="submit", manifest="manifests/dijob-cliff.yaml", wait_for_completion=False
-    )
-    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-    running = JobSensor(task_id="running", name=job, kind="DIJob", phases=["Running"], timeout=600)
-    scale = ScaleElasticJobOperator(task_id="scale", job=job, kind="DIJob", replicas={"collector": 4})
-    trained = JobSensor(task_id="trained", name=job, kind="DIJob", timeout=3600)
-    cancel = CancelJobOperator(task_id="cancel", name=job, kind="DIJob").as_teardown(setups=submit)
-
-    submit >> running >> scale >> trained >> cancel
+    with elastic_job(
+        manifest="manifests/dijob-cliff.yaml",
+        kind="DIJob",
+        completion_timeout=timedelta(hours=1),
+        prefix_group_id=False,
+    ) as job:
+        running = job.wait(phases=["Running"], timeout=600, task_id="running")
+        running >> job.scale({"collector": 4})
     # [END howto_di_job]

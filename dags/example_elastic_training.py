@@ -16,13 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Asset, Param, TaskGroup, task
+from airflow.sdk import DAG, Asset, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
-from edl_workflows.sensors.elastic_job import ElasticJobSensor
-from edl_workflows.task_groups import checkpoint_migrate_restart
+from edl_workflows.task_groups import elastic_job
 
 MODEL = Asset("digits_model", uri="edl://models/digits")
 
@@ -44,43 +41,17 @@ with DAG(
         "min_accuracy": Param(0.93, type="number", description="gate of the model, on held-out data"),
     },
 ):
-    with TaskGroup("training", prefix_group_id=False) as training:
-        # [START howto_submit]
-        submit = SubmitElasticJobOperator(
-            task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
+    # [START howto_elastic_job]
+    with elastic_job(
+        manifest="manifests/digits.yaml", completion_timeout=timedelta(hours=1), prefix_group_id=False
+    ) as job:
+        running = job.wait(
+            step="{{ params.warm_up_steps }}", phases=["Running"], timeout=600, task_id="running"
         )
-        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-        # [END howto_submit]
-
-        # [START howto_wait]
-        running = ElasticJobSensor(
-            task_id="running",
-            name=job,
-            phases=["Running"],
-            step="{{ params.warm_up_steps }}",
-            timeout=600,
-            poke_interval=2,
-        )
-        # [END howto_wait]
-
-        # [START howto_scale]
-        scale = ScaleElasticJobOperator(
-            task_id="scale_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=5)
-        )
-        # [END howto_scale]
-
-        # [START howto_migrate]
-        migrate = checkpoint_migrate_restart(
-            "more_parameter_servers", job=job, replicas=3, migrate={0: {"cpu": "100m"}}
-        )
-        # [END howto_migrate]
-
-        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
-
-        # [START howto_cancel]
-        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
-        submit >> running >> scale >> migrate >> trained >> cancel
-        # [END howto_cancel]
+        scale = job.scale({"worker": 3}, task_id="scale_workers", completion_timeout=timedelta(minutes=5))
+        migrate = job.migrate_in_steps("more_parameter_servers", replicas=3, migrate={0: {"cpu": "100m"}})
+        running >> scale >> migrate
+    # [END howto_elastic_job]
 
     evaluate = BashOperator(
         task_id="evaluate",
@@ -108,4 +79,4 @@ with DAG(
 
     # [END howto_publish]
 
-    training >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]
+    job >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]

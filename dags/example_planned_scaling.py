@@ -13,9 +13,7 @@ from typing import Any
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, task
 
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import ApplyPlanOperator, PlanScaleOperator
-from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.task_groups import elastic_job
 
 BODY = """\
 {% set plan = ti.xcom_pull('plan')['plan'] -%}
@@ -40,37 +38,24 @@ with DAG(
         "step_delay": Param(0.1, type="number", minimum=0, description="seconds of rest a step"),
     },
 ):
-    submit = SubmitElasticJobOperator(
-        task_id="submit", manifest="manifests/digits.yaml", wait_for_completion=False
-    )
-    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
+    with elastic_job(
+        manifest="manifests/digits.yaml", completion_timeout=timedelta(hours=1), prefix_group_id=False
+    ) as job:
+        # [START howto_plan_approve_apply]
+        plan = job.plan(completion_timeout=timedelta(minutes=15))
+        planned: Any = plan.output["plan"]  # type: ignore[index]
 
-    # [START howto_plan_approve_apply]
-    plan = PlanScaleOperator(task_id="plan", job=job, completion_timeout=timedelta(minutes=15))
-    planned: Any = plan.output["plan"]  # type: ignore[index]
+        @task.short_circuit(ignore_downstream_trigger_rules=False)
+        def worthwhile(plan: dict[str, Any]) -> bool:
+            """Ask nobody about nothing."""
+            return not plan["empty"]
 
-    @task.short_circuit(ignore_downstream_trigger_rules=False)
-    def worthwhile(plan: dict[str, Any]) -> bool:
-        """Ask nobody about nothing."""
-        return not plan["empty"]
-
-    approve = ApprovalOperator(
-        task_id="approve",
-        subject="Change the training job {{ ti.xcom_pull('plan')['name'] }}?",
-        body=BODY,
-        response_timeout=timedelta(hours=1),
-        defaults="Reject",
-    )
-    apply = ApplyPlanOperator(task_id="apply", job=job, plan=planned)
-    # [END howto_plan_approve_apply]
-
-    # Whatever became of the plan. The name is not taken from `submit`: Airflow lets only all_success follow a
-    # setup directly.
-    followed: Any = plan.output["job"]  # type: ignore[index]
-    trained = ElasticJobSensor(
-        task_id="trained", name=followed, timeout=3600, poke_interval=5, trigger_rule="none_failed"
-    )
-
-    cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
-
-    submit >> plan >> worthwhile(planned) >> approve >> apply >> trained >> cancel
+        approve = ApprovalOperator(
+            task_id="approve",
+            subject="Change the training job {{ ti.xcom_pull('plan')['name'] }}?",
+            body=BODY,
+            response_timeout=timedelta(hours=1),
+            defaults="Reject",
+        )
+        plan >> worthwhile(planned) >> approve >> job.apply(planned)
+        # [END howto_plan_approve_apply]

@@ -6,14 +6,10 @@ It needs a Kubernetes connection ``kubernetes_default`` and the image of
 """
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG
 
-from edl_workflows.operators.elastic_job import CancelJobOperator
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
-from edl_workflows.operators.training_job import SubmitTrainingJobOperator
-from edl_workflows.sensors.job import JobSensor
+from edl_workflows.task_groups import elastic_job
 
 with DAG(
     "example_training_job",
@@ -24,14 +20,12 @@ with DAG(
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
 ):
     # [START howto_training_job]
-    submit = SubmitTrainingJobOperator(
-        task_id="submit", manifest="manifests/trainingjob-digits.yaml", wait_for_completion=False
-    )
-    job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-    running = JobSensor(task_id="running", name=job, kind="TrainingJob", phases=["Running"], timeout=600)
-    scale = ScaleElasticJobOperator(task_id="scale", job=job, kind="TrainingJob", replicas={"trainer": 4})
-    trained = JobSensor(task_id="trained", name=job, kind="TrainingJob", timeout=3600)
-    cancel = CancelJobOperator(task_id="cancel", name=job, kind="TrainingJob").as_teardown(setups=submit)
-
-    submit >> running >> scale >> trained >> cancel
+    with elastic_job(
+        manifest="manifests/trainingjob-digits.yaml",
+        kind="TrainingJob",
+        completion_timeout=timedelta(hours=1),
+        prefix_group_id=False,
+    ) as job:
+        running = job.wait(phases=["Running"], timeout=600, task_id="running")
+        running >> job.scale({"trainer": 4})
     # [END howto_training_job]

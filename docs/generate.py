@@ -270,13 +270,14 @@ def airflow_page() -> str:
         )
     ]
     own = [f"{head(member)}\n\n{arguments(member, own_classes(member))}" for member in classes]
-    group = task_groups.checkpoint_migrate_restart
+    job, group = task_groups.elastic_job, task_groups.checkpoint_migrate_restart
     return page(
         "Airflow operators and sensors",
         "This page lists every operator, sensor and task group with its arguments. "
         "[Write a DAG](../how-to/write-a-dag.md) shows how to use them.",
         *common,
         *own,
+        f"{head(job)}\n\n{arguments(job, (job,))}",
         f"{head(group)}\n\n{arguments(group)}",
     )
 
