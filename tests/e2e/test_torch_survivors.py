@@ -10,9 +10,9 @@ import pytest
 from tests.e2e.collective_standalone import CollectiveStandalone
 from tests.e2e.turns import Turns, command, undisturbed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-EPOCHS, WORKERS = 40, 3
+EPOCHS, WORKERS = 80, 3
 SECONDS = 240.0
 PHASES = ("forward", "backward", "reduction", "formation", "state")
 
@@ -20,7 +20,7 @@ PHASES = ("forward", "backward", "reduction", "formation", "state")
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[CollectiveStandalone]:
     """A job with three members that train slowly."""
-    program = command(tmp_path, EPOCHS, "--step-delay", "0.05")
+    program = command(tmp_path, EPOCHS, "--step-delay", "0.5")
     with CollectiveStandalone(tmp_path, WORKERS, program) as running:
         yield running
 

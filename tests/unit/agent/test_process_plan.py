@@ -14,6 +14,14 @@ WORKER = NodeRef(type="worker", id=0)
 PS0, PS2 = NodeRef(type="ps", id=0), NodeRef(type="ps", id=2)
 V1, V2, V3 = cluster(1, ps=2), cluster(2, ps=3), cluster(3, ps=2)
 W1, W2 = world(1, (0, 1)), world(2, (1, 2))
+IN_PLACE = world(3, (0, 2)).model_copy(
+    update={
+        "workers": [
+            member.model_copy(update={"process": process})
+            for member, process in zip(world(3, (0, 2)).workers, (1, 0), strict=True)
+        ]
+    }
+)
 NEWCOMER, EVALUATOR = NodeRef(type="worker", id=2), NodeRef(type="evaluator", id=0)
 
 
@@ -56,6 +64,22 @@ ROWS = {
         NEWCOMER,
         set(),
         ProcessPlan(start=(W2,)),
+    ),
+    "a process goes on in the next world": (said(active=W1, next=IN_PLACE), WORKER, {1}, ProcessPlan()),
+    "and in the active one": (said(active=IN_PLACE, trained=3), WORKER, {1}, ProcessPlan()),
+    "one that has ended can't go on": (said(active=IN_PLACE, trained=1), WORKER, set(), ProcessPlan()),
+    "a newcomer starts its process": (
+        said(active=W1, next=IN_PLACE),
+        NEWCOMER,
+        set(),
+        ProcessPlan(start=(IN_PLACE,)),
+    ),
+    "it waits for more members": (said(active=W1, broken=True, trained=1), WORKER, {1}, ProcessPlan()),
+    "nobody holds the model": (
+        said(active=IN_PLACE, lost=True, trained=1),
+        WORKER,
+        {1},
+        ProcessPlan(end=(1,)),
     ),
     "one that leaves prepares nothing": (said(active=W1, next=W2, trained=1), WORKER, {1}, ProcessPlan()),
     "one that left ends": (said(active=W2, trained=2), WORKER, {1}, ProcessPlan(end=(1,))),

@@ -1,0 +1,164 @@
+"""A process whose group is over: it goes on in the version that names it, or ends."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.regrouping import GroupChanges, Progress
+from edl_workflows.agent.world import Place
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.protocol.cluster import TrainingCluster
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ProcessReport, ProcessState
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
+
+
+class Group:
+    """A framework whose other members the test plays.
+
+    Args:
+        others: the steps of the other members.
+    """
+
+    def __init__(self, *others: int) -> None:
+        self.others = list(others)
+        self.formed: list[int] = []
+        self.over: list[int] = []
+        self.failures = 0
+        self.loaded: list[int] = []
+
+    def prepare(self) -> None:
+        """Nothing to build."""
+
+    def regroup(self, place: Place) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise UnavailableError("a member died meanwhile")
+        self.formed.append(place.version)
+
+    def interrupt(self, version: int) -> None:
+        self.over.append(version)
+
+    def compare(self, number: int) -> list[int]:
+        return [number, *self.others]
+
+    def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+        if load:
+            self.loaded.append(root)
+        return [self.others[root - 1], 3, 40] if root else list(numbers)
+
+
+@pytest.fixture
+def job(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Job]:
+    """The process of worker 0, started for version 1 of three members."""
+    master.say(active=world(1, (0, 1, 2)))
+    made = Job(environment, 1, MasterClient(master.url, TOKEN))
+    eventually(lambda: made.active)
+    yield made
+    made.close()
+
+
+def changes(job: Job, group: Group) -> GroupChanges:
+    """How the process changes its group."""
+    return GroupChanges(job, group, lambda: Place(job.version, 0, ("a:1",) * (1 + len(group.others))))
+
+
+def in_place(version: int, workers: tuple[int, ...], process: int = 1) -> TrainingCluster:
+    """A version in which these processes go on."""
+    made = world(version, workers)
+    members = [member.model_copy(update={"process": process}) for member in made.workers]
+    return made.model_copy(update={"workers": members})
+
+
+MINE, AHEAD = Progress(7, 1, 280), Progress(8, 3, 40)
+
+
+def test_it_goes_on_with_those_who_made_as_many_steps(job: Job, master: FakeMaster) -> None:
+    """Nothing is sent; later reports name the new version."""
+    group = Group(7)
+    master.say(active=in_place(2, (0, 2)))
+
+    assert changes(job, group).go_on("lost", MINE) == MINE
+    assert group.formed == [2]
+    assert group.loaded == []
+    assert job.version == 2
+    job.report_step(8)
+    assert eventually(lambda: master.got(ProcessReport, version=2, state=ProcessState.TRAINING))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected", "loaded"),
+    [
+        ((8,), Progress(8, 3, 40), [1]),
+        ((6, 7), MINE, []),
+        ((-1, 7), MINE, []),
+        ((7, 8), Progress(8, 3, 40), [2]),
+    ],
+    ids=["it is behind", "another is", "one is new", "the last is ahead"],
+)
+def test_the_newest_step_wins(
+    job: Job, master: FakeMaster, others: tuple[int, ...], expected: Progress, loaded: list[int]
+) -> None:
+    """Who is behind takes the state of a member that is not; the others keep theirs."""
+    group = Group(*others)
+    master.say(active=in_place(2, (0, 1, 2)))
+
+    assert changes(job, group).go_on("lost", MINE) == expected
+    assert group.loaded == loaded
+
+
+def test_a_group_that_breaks_while_it_forms(job: Job, master: FakeMaster) -> None:
+    """The process waits for the version after that, and goes on there."""
+    group = Group(7)
+    group.failures = 1
+    changed = changes(job, group)
+    master.say(active=in_place(2, (0, 1)))
+    stages = iter([in_place(4, (0, 2))])
+    inner = group.regroup
+
+    def regroup(place: Place) -> None:
+        if (later := next(stages, None)) is not None:
+            master.say(active=later)
+        inner(place)
+
+    group.regroup = regroup  # type: ignore[method-assign]
+    assert changed.go_on("lost", MINE) == MINE
+    assert group.formed == [4]
+
+
+def test_waits_are_ended_when_the_group_is_over(job: Job, master: FakeMaster) -> None:
+    """As soon as the directive says that a member is lost, or names a later version."""
+    group = Group(7)
+    changes(job, group)
+    assert group.over == [0]
+    master.say(broken=True)
+    eventually(lambda: 1 in group.over)
+    master.say(broken=False, active=in_place(4, (0, 2)))
+    eventually(lambda: 3 in group.over)
+
+
+def test_a_version_that_names_another_process(
+    job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody holds the model any more: this process ends, and does not join the new ones."""
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
+    monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", 0.1)
+    group = Group(7)
+
+    with pytest.raises(SystemExit) as ended:
+        changes(job, group).go_on("lost", MINE)
+    assert ended.value.code == CLUSTER_LOST_EXIT_CODE
+    assert group.formed == []
+
+
+def test_a_newcomer_gets_the_state(master: FakeMaster, environment: NodeEnvironment) -> None:
+    """It says that it is ready before it meets the others, and that it can change its group."""
+    master.say(active=world(3, (1, 0)))
+    group = Group(9)
+    with contextlib.closing(Job(environment, 3, MasterClient(master.url, TOKEN))) as job:
+        assert changes(job, group).join() == Progress(9, 3, 40)
+        eventually(lambda: master.got(ProcessReport, state=ProcessState.READY, in_place=True))
+    assert group.loaded == [1]
