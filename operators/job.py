@@ -1,11 +1,18 @@
 """The operator that submits a job of any kind."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_workflows.exceptions import EdlError, InvalidError
+from edl_workflows.hooks.task_state import task_states
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageOperator
 from edl_workflows.operators.rendered import rendered_map
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from edl_workflows.stages.identity import StageIdentity
 
 
 class SubmitJobOperator(StageOperator):
@@ -38,6 +45,31 @@ class SubmitJobOperator(StageOperator):
     def __init__(self, *, manifest: dict[str, Any] | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.manifest = manifest
+
+    def identity(self, context: "Context") -> "StageIdentity":
+        """The owner annotations. A setup that was cleared only because a task after it was reuses the
+        finished job."""
+        identity = super().identity(context)
+        if not identity.rerun or not self._serves_finished_tasks(context):
+            return identity
+        self.log.info(
+            "Only some of the tasks on the job were cleared: a job that has succeeded is used again"
+        )
+        return replace(identity, rerun=False)
+
+    def _serves_finished_tasks(self, context: "Context") -> bool:
+        """Whether this is a setup, and tasks that follow it directly keep their results of this run.
+
+        Airflow clears a setup together with any task of its group, so the setup's own state does not tell
+        whether the job is to be trained anew.
+        """
+        ti = context["ti"]
+        if not self.is_setup:
+            return False
+        followers = [task for task in self.downstream_list if not task.is_teardown]
+        found = [task_states(ti.dag_id, task.task_id, [ti.run_id]) for task in followers]
+        states = {state for one in found for state in one.get(ti.run_id, {}).values()}
+        return not states.isdisjoint({"success", "skipped"})
 
     def request_values(self) -> dict[str, Any]:
         """The fields of the stage's request: the manifest, parsed after templating.

@@ -3,7 +3,7 @@ ElasticJob."""
 
 import contextlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -80,6 +80,8 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
     ended = Handle.of_ended(ELASTIC_JOB, found, request.if_finished)
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.ObjectRef(KIND, namespace, name)
+    if ended is not None:  # there will be no other plan: the one that succeeded stays the result
+        identity = replace(identity, rerun=False)
 
     def make() -> dict[str, Any]:
         if ended is not None:

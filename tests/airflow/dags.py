@@ -9,6 +9,12 @@ if TYPE_CHECKING:
 
 def run(dag: "DAG", **arguments: Any) -> Any:
     """``dag.test()``; the run that it made."""
+    write(dag)
+    return dag.test(**arguments)
+
+
+def write(dag: "DAG") -> None:
+    """Write the serialised form into the database."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.models.serialized_dag import SerializedDagModel
     from airflow.serialization.definitions.dag import SerializedDAG
@@ -19,7 +25,107 @@ def run(dag: "DAG", **arguments: Any) -> Any:
     lazy = LazyDeserializedDAG.from_dag(dag)
     SerializedDAG.bulk_write_to_db("dags-folder", None, [lazy])
     SerializedDagModel.write_dag(lazy, bundle_name="dags-folder")
-    return dag.test(**arguments)
+
+
+def begin(dag: "DAG", last: str) -> str:
+    """Start a run and leave it when a task has ended; the run's id."""
+    from airflow.sdk.timezone import utcnow
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    write(dag)
+    run_id = f"manual__{dag.dag_id}"
+    with create_session() as session:
+        stored(dag, session).create_dagrun(
+            run_id=run_id,
+            run_after=utcnow(),
+            run_type=DagRunType.MANUAL,
+            triggered_by=DagRunTriggeredByType.TEST,
+            state="running",
+            session=session,
+        )
+    go_on(dag, run_id, last)
+    return run_id
+
+
+def stored(dag: "DAG", session: Any) -> Any:
+    """The DAG as the scheduler and the API server read it."""
+    from airflow.models.dagbag import DBDagBag
+
+    return DBDagBag().get_latest_version_of_dag(dag.dag_id, session=session)
+
+
+def go_on(dag: "DAG", run_id: str, last: str = "") -> dict[str, str]:
+    """Run the tasks of a run that are due, as ``dag.test()`` does, until the run or the task `last` has
+    ended; the states of the run (as ``run``) and its tasks."""
+    from airflow.models.dagrun import DagRun
+    from airflow.sdk.definitions.dag import _run_task
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        found = session.scalars(
+            select(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run_id)
+        ).one()
+        found.dag = stored(dag, session)
+        while True:
+            session.expire_all()
+            due, _ = found.update_state(session=session)
+            ended = {ti.task_id: str(ti.state) for ti in found.get_task_instances(session=session)}
+            if found.state not in ("running", "queued") or ended.get(last) in ("success", "failed"):
+                return {**ended, "run": str(found.state)}
+            for ti in due:
+                ti.try_number += 1
+                ti.state = "scheduled"
+            session.commit()
+            for ti in due:
+                _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+
+
+def clear(dag: "DAG", run_id: str, task_id: str, *, downstream: bool = True) -> None:
+    """Clear a task as its page does, with the setups and teardowns that Airflow adds; "" for the whole
+    run."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        whole = stored(dag, session)
+        chosen = [task_id] if task_id else list(whole.task_dict)
+        part = whole.partial_subset(task_ids=chosen, include_downstream=downstream, include_upstream=False)
+        whole.clear(task_ids=list(part.task_dict), run_id=run_id, dag_run_state="running", session=session)
+
+
+def mark_run(dag: "DAG", run_id: str, state: str) -> None:
+    """Mark a run failed or succeeded, as its page does."""
+    from airflow.api.common import mark_tasks
+    from airflow.utils.session import create_session
+
+    mark = {
+        "failed": mark_tasks.set_dag_run_state_to_failed,
+        "success": mark_tasks.set_dag_run_state_to_success,
+    }
+    with create_session() as session:
+        mark[state](dag=stored(dag, session), run_id=run_id, commit=True, session=session)
+
+
+def mark_task(dag: "DAG", run_id: str, task_id: str, state: str) -> None:
+    """Mark a task failed or succeeded, as its page does."""
+    from airflow.utils.session import create_session
+    from airflow.utils.state import TaskInstanceState
+
+    with create_session() as session:
+        stored(dag, session).set_task_instance_state(
+            task_id=task_id, run_id=run_id, state=TaskInstanceState(state), session=session
+        )
+
+
+def delete_run(dag: "DAG", run_id: str) -> None:
+    """Delete a run, as its page does."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from sqlalchemy import delete
+
+    with create_session() as session:
+        session.execute(delete(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run_id))
 
 
 def result(run_: Any, task_id: str) -> Any:
