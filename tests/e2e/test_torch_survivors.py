@@ -36,7 +36,7 @@ def finished(job: CollectiveStandalone) -> None:
     assert all(count == [EPOCHS, EPOCHS] for count in turns.seen())
     losses, expected = turns.losses(), undisturbed(job.folder, EPOCHS)
     assert losses.keys() == expected.keys()
-    assert max(abs(losses[step] - expected[step]) for step in expected) < 1e-5
+    assert max(abs(losses[step] - expected[step]) for step in expected) < 1e-9
 
 
 def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None:
