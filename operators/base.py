@@ -4,6 +4,7 @@ Stages, the trigger and the hook are imported when a task runs: Airflow parses D
 the import of an operator must be cheap.
 """
 
+import asyncio
 import threading
 import time
 from dataclasses import replace
@@ -125,6 +126,8 @@ class StageTask(ClusterTask):
     """Name of the stage in `edl_workflows.stages.catalog`."""
     operator_extra_links = (ElasticJobLink(),)
     on_kill_action: OnKillAction = "keep"
+    log_request: dict[str, Any] | None = None
+    """Which training logs to write while the task waits: a `stages.training_logs.LogRequest` as a dict."""
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
     """Errors that a retry of this task can't change: another task made the object."""
 
@@ -181,6 +184,7 @@ class StageTask(ClusterTask):
             deadline=deadline,
             on_kill_action=self.on_kill_action,
             link=self.link,
+            logs=self.log_request,
         )
         left = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + BACKSTOP
         self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
@@ -386,7 +390,18 @@ class StageOperator(StageTask):
         deadline = self._deadline(context)
         if self.deferrable:
             self.defer_until(handle, deadline)
-        return driver.wait_for_goal(self.hook.source(), handle, deadline, self.log.info)
+        source = self.hook.source()
+        if self.log_request is None:
+            return driver.wait_for_goal(source, handle, deadline, self.log.info)
+        from edl_workflows.hooks import written_logs
+        from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
+
+        async def wait() -> "StageEnd":
+            request = LogRequest.model_validate(self.log_request)
+            logs = TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning)
+            return await driver.await_goal(source, handle, deadline, self.log.info, logs=logs)
+
+        return asyncio.run(wait())
 
     def _deadline(self, context: "Context") -> float | None:
         limits = [limit for limit in (self.completion_timeout, self.execution_timeout) if limit is not None]

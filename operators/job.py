@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.hooks.task_state import task_states
@@ -30,6 +30,10 @@ class SubmitJobOperator(StageOperator):
             ``.yml`` or ``.json`` file relative to the DAG file. All of it is templated.
         on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or
             "keep" it.
+        logs: training logs in the task's log while it waits: "chief" for those of the pod that tells of
+            training (the chief, else the first worker), "all" for those of the pods of all roles. Each line
+            names its pod. By default none.
+        log_tail_lines: of a pod that ran before the wait began, only so many of its last lines.
         kwargs: arguments of `StageOperator`.
     """
 
@@ -42,9 +46,20 @@ class SubmitJobOperator(StageOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"manifest": "yaml"}
     ui_color = "#d7ecd9"
 
-    def __init__(self, *, manifest: dict[str, Any] | str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        manifest: dict[str, Any] | str,
+        logs: Literal["chief", "all"] | None = None,
+        log_tail_lines: int = 1000,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.manifest = manifest
+        self.logs = logs
+        self.log_tail_lines = log_tail_lines
+        if logs is not None:
+            self.log_request = {"pods": logs, "tailLines": log_tail_lines}
 
     def identity(self, context: "Context") -> "StageIdentity":
         """The owner annotations. A setup that was cleared only because a task after it was reuses the

@@ -53,7 +53,9 @@ def read(cluster: Cluster, pod: str, namespace: str | None = None, options: LogO
         NotFoundError: no such pod.
         InvalidError: the container has not started, or the pod has several and none was named.
     """
-    return transport.send_for_text(cluster, _request(cluster, pod, namespace, options, follow=False))
+    return transport.send_for_text(
+        cluster, request_of(pod, namespace or cluster.namespace, options, follow=False)
+    )
 
 
 def follow(
@@ -65,7 +67,7 @@ def follow(
         NotFoundError: no such pod.
         UnavailableError: the connection broke; lines before may be read again with ``since_seconds``.
     """
-    request = _request(cluster, pod, namespace, options, follow=True)
+    request = request_of(pod, namespace or cluster.namespace, options, follow=True)
     response = transport.open_stream(cluster, request)
     try:
         with errors.mapping_errors(request.what, cluster.server):
@@ -75,16 +77,21 @@ def follow(
         response.close()
 
 
-def _request(
-    cluster: Cluster, pod: str, namespace: str | None, options: LogOptions | None, *, follow: bool
-) -> ApiRequest:
-    where = namespace or cluster.namespace
+def request_of(pod: str, namespace: str, options: LogOptions | None, *, follow: bool) -> ApiRequest:
+    """The request for a log.
+
+    Args:
+        pod: name of the pod.
+        namespace: of the pod.
+        options: which lines.
+        follow: continue until the container ends.
+    """
     query = (options or LogOptions()).to_query() + ([("follow", "true")] if follow else [])
     return ApiRequest(
         "get",
         "pods/log",
-        PODS.path(where, pod, "log"),
-        f"read the log of Pod {where}/{pod}",
+        PODS.path(namespace, pod, "log"),
+        f"read the log of Pod {namespace}/{pod}",
         tuple(query),
         read_seconds=FOLLOW_SECONDS if follow else None,
     )

@@ -9,6 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from edl_workflows.exceptions import EdlError, JobFailedError, StageTimeoutError, UnavailableError
 from edl_workflows.kube import client
@@ -31,6 +32,7 @@ from edl_workflows.stages.goals import (
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.job_log import StateReporter
 from edl_workflows.stages.ownership import resource_of
+from edl_workflows.stages.training_logs import TrainingLogs
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
 """For the last check after a deadline: one short attempt."""
@@ -51,13 +53,15 @@ class GoalWait:
     Args:
         handle: what to wait for.
         notify: called with the lines of `job_log`.
+        logs: writes the training logs.
     """
 
-    def __init__(self, handle: Handle, notify: Notify = _ignore) -> None:
+    def __init__(self, handle: Handle, notify: Notify = _ignore, logs: TrainingLogs | None = None) -> None:
         self._handle = handle
         self._notify = notify
         self._state = ""
         self._reporter = StateReporter()
+        self._logs = logs
 
     def must_confirm(self, state: Object | None) -> bool:
         """Whether an absence must be confirmed: the shared watch may lag behind the creation of the
@@ -77,6 +81,8 @@ class GoalWait:
             result = evaluate_goal(self._handle, seen)
         except EdlError as error:
             return Failed(error)
+        if self._logs is not None:
+            self._logs.observe(seen)
         if not isinstance(result, InProgress):
             return result
         if state is not None and not self._handle.uid:
@@ -222,6 +228,7 @@ async def await_goal(
     notify: Notify = _ignore,
     *,
     everywhere: bool = False,
+    logs: TrainingLogs | None = None,
 ) -> StageEnd:
     """As `wait_for_goal`, in an event loop, on the watch that all waiters of the process share.
 
@@ -232,17 +239,19 @@ async def await_goal(
         notify: called on changes and at least once a minute.
         everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
             namespaces.
+        logs: writes the training logs meanwhile.
     """
-    result = await _wait_in_loop(source, handle, deadline, notify, everywhere=everywhere)
+    pursuit = GoalWait(handle, notify, logs)
+    async with logs.streaming() if logs is not None else nullcontext():
+        result = await _wait_in_loop(source, handle, deadline, pursuit, everywhere=everywhere)
     if not isinstance(result, Failed) or not isinstance(result.error, JobFailedError):
         return result
     return await asyncio.to_thread(failed_pod.explain, source, handle, result)
 
 
 async def _wait_in_loop(
-    source: ClusterSource, handle: Handle, deadline: float | None, notify: Notify, *, everywhere: bool
+    source: ClusterSource, handle: Handle, deadline: float | None, pursuit: GoalWait, *, everywhere: bool
 ) -> StageEnd:
-    pursuit = GoalWait(handle, notify)
     scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
         try:

@@ -12,12 +12,14 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
+from edl_workflows.hooks import written_logs
 from edl_workflows.hooks.errors import branch_name
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.jobs.objects import Model
 from edl_workflows.kube.connect import ClusterSource
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.goals import Failed, Handle, Outputs, Skipped
+from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
 
 SETTLE_SECONDS = 5.0
 """No event before: an executor that hears of the deferral only after the resumed task was queued kills that
@@ -58,6 +60,7 @@ class ElasticJobTrigger(BaseTrigger):
         deadline: Unix time; None: no limit.
         on_kill_action: what to do with the object of the stage when a user kills the deferred task.
         link: for the event.
+        logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class ElasticJobTrigger(BaseTrigger):
         deadline: float | None = None,
         on_kill_action: ownership.CancelAction = "keep",
         link: str = "",
+        logs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.handle = handle
@@ -75,6 +79,7 @@ class ElasticJobTrigger(BaseTrigger):
         self.deadline = deadline
         self.on_kill_action = on_kill_action
         self.link = link
+        self.logs = logs
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -87,6 +92,7 @@ class ElasticJobTrigger(BaseTrigger):
                 "deadline": self.deadline,
                 "on_kill_action": self.on_kill_action,
                 "link": self.link,
+                "logs": self.logs,
             },
         )
 
@@ -105,7 +111,8 @@ class ElasticJobTrigger(BaseTrigger):
         handle = Handle.model_validate(self.handle)
         try:
             source = await asyncio.to_thread(_source, self.connection)
-            result = await driver.await_goal(source, handle, self.deadline, self.log.info)
+            logs = await self._training_logs(source, handle)
+            result = await driver.await_goal(source, handle, self.deadline, self.log.info, logs=logs)
         except EdlError as error:
             result = Failed(error)
         if isinstance(result, Skipped):
@@ -119,6 +126,14 @@ class ElasticJobTrigger(BaseTrigger):
             message=str(result.error),
             link=self.link,
         )
+
+    async def _training_logs(self, source: ClusterSource, handle: Handle) -> TrainingLogs | None:
+        """What writes the training logs, from where an earlier triggerer stopped."""
+        if self.logs is None:
+            return None
+        request = LogRequest.model_validate(self.logs)
+        known = await asyncio.to_thread(written_logs.read_positions, self.task_instance)
+        return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, known)
 
     async def on_kill(self) -> None:
         """Cancel what the stage made, if the task really was killed.

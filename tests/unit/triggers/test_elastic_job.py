@@ -85,7 +85,7 @@ def test_stored_arguments_are_a_fixed_point_without_secrets(
     made = trigger(server, begun(cluster))
 
     assert stored(made).serialize() == made.serialize()
-    assert set(made.serialize()[1]) == {"handle", "connection", "deadline", "on_kill_action", "link"}
+    assert set(made.serialize()[1]) == {"handle", "connection", "deadline", "on_kill_action", "link", "logs"}
     assert "containers" not in json.dumps(made.serialize()[1])
 
 

@@ -1,0 +1,131 @@
+"""The log of one container, followed from a position: after a broken connection or in another process it
+continues with the next line.
+
+A position is the time of the newest line, as Kubernetes writes it (in nanoseconds), and how many lines of
+that time were read: several lines may have the same time.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from edl_workflows.exceptions import EdlError
+from edl_workflows.kube import errors, logs, transport
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.logs import LogOptions
+
+MAX_LINE = 4096
+"""Characters of a line; the rest is cut off."""
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """The newest line that was read.
+
+    Attributes:
+        time: when it was written, as Kubernetes writes it; "" if no line was read.
+        count: how many lines of that time were read.
+    """
+
+    time: str = ""
+    count: int = 0
+
+    def after(self, time: str) -> "LogPosition":
+        """The position after one more line of this time."""
+        return LogPosition(time, self.count + 1 if time == self.time else 1)
+
+    @property
+    def since(self) -> datetime | None:
+        """The time to read from: servers know whole seconds only."""
+        if not self.time:
+            return None
+        return datetime.fromisoformat(self.time).replace(microsecond=0)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line and the position after it."""
+
+    text: str
+    position: LogPosition
+
+
+def read_line(raw: str, before: LogPosition) -> LogLine:
+    """Parse a line that begins with its time."""
+    time, _, text = raw.partition(" ")
+    cut = text[:MAX_LINE] + ("…" if len(text) > MAX_LINE else "")
+    return LogLine(cut, before.after(time))
+
+
+def skip_known(lines: Iterator[str], known: LogPosition) -> Iterator[LogLine]:
+    """The lines after a position, of lines that begin at its second or later.
+
+    Args:
+        lines: as the server sent them, each with its time.
+        known: the newest line that was read before.
+    """
+    position = LogPosition()
+    for raw in lines:
+        line = read_line(raw, position)
+        position = line.position
+        if position.time > known.time or (position.time == known.time and position.count > known.count):
+            yield line
+
+
+class LogStream:
+    """Iterate to follow a container's log; `close` ends it from any thread.
+
+    Args:
+        cluster: the API server.
+        pod: name of the pod.
+        namespace: of the pod.
+        container: name of the container.
+        known: the newest line that was read before.
+        tail_lines: if no line was read before, begin with so many of the last lines.
+    """
+
+    def __init__(
+        self, cluster: Cluster, pod: str, namespace: str, container: str, known: LogPosition, tail_lines: int
+    ) -> None:
+        options = LogOptions(container, since_time=known.since, timestamps=True)
+        self._options = options if known.time else replace(options, tail_lines=tail_lines)
+        self._cluster = cluster
+        self._pod = pod
+        self._namespace = namespace
+        self._known = known
+        self._response: Any = None
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[LogLine]:
+        """The lines after the known position, until the container or the connection ends.
+
+        Raises:
+            NotFoundError: there is no such pod.
+            InvalidError: the container has not started.
+            ForbiddenError: the account may not read logs.
+            UnavailableError: the connection broke.
+        """
+        request = logs.request_of(self._pod, self._namespace, self._options, follow=True)
+        self._response = response = transport.open_stream(self._cluster, request)
+        try:
+            if self._closed.is_set():
+                return
+            with errors.mapping_errors(request.what, self._cluster.server):
+                raw = (line.decode("utf-8", "replace") for line in transport.lines(response) if line)
+                yield from skip_known(raw, self._known)
+        except EdlError:
+            if not self._closed.is_set():  # reads of a closed stream fail; that is what closing means
+                raise
+        finally:
+            response.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread, at once."""
+        self._closed.set()
+        if self._response is not None:
+            # Shutting the socket down wakes a reader that is blocked in it; closing would wait for it.
+            with suppress(ValueError, RuntimeError, OSError):
+                self._response.shutdown()
