@@ -1,0 +1,108 @@
+"""Training logs in the log of deferred tasks: real Airflow, real triggerers that are killed, the embedded
+cluster."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edl_workflows.demo.airflow import Airflow
+from edl_workflows.local import testing
+from tests.e2e.kill_matrix import Matrix
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.airflow, pytest.mark.timeout(2400)]
+
+JOBS, KILLS = 4, 3
+MORE_LINES = 20
+"""Lines of each job in the log of its task before the triggerer is killed, and again before the next time."""
+
+DAGS = """
+from pathlib import Path
+from airflow.sdk import DAG
+from edl_workflows.operators.job import SubmitJobOperator
+
+FOLDER = Path(__file__).parents[1]
+PROGRAM = '''
+import pathlib, sys, time
+count = 0
+while not pathlib.Path(sys.argv[1]).exists():
+    print("line", count)
+    count += 1
+    time.sleep(0.05)
+print("last", count)
+'''
+
+def manifest():
+    container = {
+        "name": "tensorflow",
+        "image": "local",
+        "command": ["python3", "-u", "-c", PROGRAM, str(FOLDER / "end")],
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+    }
+    role = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": {"containers": [container]}}}
+    return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "spec": {"tfReplicaSpecs": {"Worker": role}}}
+
+for number in range(JOBS):
+    with DAG(f"training-{number}", schedule=None) as dag:
+        SubmitJobOperator(task_id="train", manifest=manifest(), deferrable=True, logs="chief")
+    globals()[f"training_{number}"] = dag
+""".replace("JOBS", str(JOBS))
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Iterator[Matrix]:
+    """Airflow with one DAG for each job."""
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "training.py").write_text(DAGS)
+    with testing.cluster(tmp_path / "cluster", testing.Settings(controller=True)) as local:
+        extra = {"kube_config_path": str(local.kubeconfig), "namespace": "default"}
+        connection = json.dumps({"conn_type": "kubernetes", "extra": extra})
+        env = {"AIRFLOW_CONN_KUBERNETES_DEFAULT": connection}
+        with Airflow(tmp_path / "home", tmp_path / "dags", env) as airflow:
+            yield Matrix(airflow, local.client(), (), tmp_path)
+
+
+def lines_of(matrix: Matrix, dag: str) -> list[str]:
+    """The lines of training in the logs of a DAG's task, in the order of the triggerers that wrote them."""
+    files = matrix.folder.glob(f"home/logs/dag_id={dag}/**/task_id=train/attempt=1.log*")
+    written = (
+        (json.loads(raw)["timestamp"], found[1].decode())
+        for file in files
+        for raw in file.read_bytes().splitlines()
+        if (found := re.search(rb'"\[worker-0\] ((?:line|last) \d+)"', raw))
+    )
+    return [line for _, line in sorted(written, key=lambda one: one[0])]
+
+
+def test_every_line_once_and_in_order(matrix: Matrix) -> None:
+    """The triggerer is killed again and again while jobs train: each line of each job is in the log of its
+    own task once, in order, to the last."""
+    airflow, dags = matrix.airflow, [f"training-{number}" for number in range(JOBS)]
+    for dag in dags:
+        airflow.await_dag(dag)
+        matrix.runs[dag] = airflow.trigger(dag, {})
+    counts = dict.fromkeys(dags, 0)
+
+    def grown() -> bool:
+        return all(len(lines_of(matrix, dag)) >= counts[dag] + MORE_LINES for dag in dags)
+
+    def more() -> str:
+        return f"more lines than {counts}"
+
+    for _ in range(KILLS):
+        matrix.await_that(grown, more)
+        with matrix.no_triggerer():
+            counts.update({dag: len(lines_of(matrix, dag)) for dag in dags})
+    matrix.await_that(grown, more)
+    (matrix.folder / "end").touch()
+
+    for dag in dags:
+        matrix.await_that(
+            lambda dag=dag: airflow.tasks(dag, matrix.runs[dag])[0]["state"] == "success",  # type: ignore[misc]
+            lambda dag=dag: f"the success of {dag}",  # type: ignore[misc]
+        )
+        lines = lines_of(matrix, dag)
+        last = len(lines) - 1
+        assert lines == [*(f"line {number}" for number in range(last)), f"last {last}"]
