@@ -5,7 +5,7 @@ import time
 from edl_workflows.exceptions import AlreadyExistsError, ConflictError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.program import TrainingProgram
-from edl_workflows.jobs.manifests import belongs_to_earlier, describe_conflict, is_terminating, owned_by
+from edl_workflows.jobs.manifests import describe_conflict, is_terminating
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, Object
@@ -42,12 +42,18 @@ def ensure_program(cluster: Cluster, program: TrainingProgram, job: Object) -> N
                 continue
             return
         if not is_terminating(found):
-            if owned_by(found, owner):
+            if _is_owned(found, uid=owner.metadata.uid):
                 return
-            if not belongs_to_earlier(found, owner):
+            if not _is_owned(found, kind=owner.kind, name=owner.metadata.name):
                 raise ConflictError(describe_conflict(found, owner))
         time.sleep(POLL_SECONDS)  # the garbage collector deletes it
     raise UnavailableError(
         f"ConfigMap {namespace}/{name} of a former job of this name was not deleted within "
         f"{GONE_SECONDS:.0f} s; delete it, then try again"
     )
+
+
+def _is_owned(found: Object, **wanted: str | None) -> bool:
+    """Whether one of the object's owners has these values."""
+    owners = found["metadata"].get("ownerReferences") or []
+    return any(all(one.get(key) == value for key, value in wanted.items()) for one in owners)

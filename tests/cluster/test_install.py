@@ -13,6 +13,8 @@ from edl_workflows.install import rbac
 from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.from_program import ProgramOptions, render_job
+from edl_workflows.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpec, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase
@@ -38,6 +40,7 @@ from tests.cluster.installed import (
     job,
     keeps_strangers_out,
     make_namespace,
+    restricted_pod,
     wait_in_vain,
 )
 from tests.e2e.submitted import SubmittedJob
@@ -96,6 +99,30 @@ def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> 
     submitted = SubmittedJob.submit(pipeline, job(here.bed, "ends", "pass"))
 
     submitted.wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
+
+
+def test_a_program_travels_with_its_job(here: Installed, pipeline: Cluster) -> None:
+    """A script that is in no image runs in the job's pods, and its ConfigMap goes with the job."""
+    bed = here.bed
+    program = TrainingProgram.of_script("greet.py", "import sys\nprint('trained', *sys.argv[1:])\n")
+    spec = restricted_pod(bed, []) | {"volumes": [{"name": "tmp", "emptyDir": {}}]}
+    spec["containers"][0]["volumeMounts"] = [{"name": "tmp", "mountPath": "/tmp"}]
+    template = {"spec": spec}
+    options = ProgramOptions(image=bed.image, python=bed.python, arguments=["twice"], template=template)
+    manifest = render_job(program, options)
+    manifest["metadata"] = {**manifest.get("metadata", {}), "name": "travels"}
+    begun = SUBMIT.begin(
+        pipeline, SubmitRequest(manifest=manifest, program=program), StageIdentity("tests/cluster/travels")
+    )
+    SubmittedJob(pipeline, begun.name).wait_phase(JobPhase.SUCCEEDED, seconds=PATIENCE)
+
+    client.delete(pipeline, resources.ELASTIC_JOBS, begun.name)
+    name = program.config_map_name(begun.name)
+    until(
+        lambda: client.find(pipeline, resources.CONFIG_MAPS, name) is None,
+        "the program's ConfigMap goes with the job",
+        PATIENCE,
+    )
 
 
 def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
-from edl_workflows.jobs.manifests import elastic_job_child, merge_env
+from edl_workflows.jobs.manifests import elastic_job_child, merge_env, owner_reference
 from edl_workflows.jobs.objects import Model, Resource
 
 MAX_BYTES = 96 * 1024
@@ -139,6 +139,9 @@ class TrainingProgram(Model):
         """
         name = self.config_map_name(owner.metadata.name)
         head = elastic_job_child("v1", "ConfigMap", name, owner, {})
+        # Not as its controller: only the controller of an installation may create what a job controls, and
+        # this is created by whoever submits the job.
+        head["metadata"]["ownerReferences"] = [owner_reference(owner, controller=False)]
         return head | {"immutable": True, "data": {PROGRAM_KEY: self.text}}
 
     def attach(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
