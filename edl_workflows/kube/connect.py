@@ -7,6 +7,7 @@ The `kubernetes` package is imported when a cluster is connected and not before:
 import hashlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from edl_workflows.kube import errors
 DEFAULT_NAMESPACE = "default"
 _HOME_CONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_READING_KUBECONFIG = threading.Lock()
+"""The client writes certificates into files that all threads share, and names a file before it is written."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ class Cluster:
 
         file = str(path or os.environ.get("KUBECONFIG") or _HOME_CONFIG.expanduser())
         configuration = _new_configuration()
-        with errors.mapping_errors(f"read the kubeconfig {file}"), _well_formed(file):
+        reading = f"read the kubeconfig {file}"
+        with _READING_KUBECONFIG, errors.mapping_errors(reading), _well_formed(file):
             config.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
             contexts, current = config.list_kube_config_contexts(file)
         chosen = next((c for c in contexts if c["name"] == context), current)

@@ -1,11 +1,17 @@
 """How a cluster is found, and what is said when it is not."""
 
+import base64
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 
 from edl_workflows.exceptions import ForbiddenError, InvalidError, UnavailableError
 from edl_workflows.kube import client
@@ -27,6 +33,31 @@ def test_default_kubeconfig(server: ApiServerProcess, monkeypatch: pytest.Monkey
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
 
     assert server.cluster().server == Cluster.connect().server
+
+
+def test_threads_connect_at_once(server: ApiServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread's handle trusts the server's certificate, also while another one still writes it down."""
+
+    def write_slowly(file: str, mode: str = "r") -> Any:
+        if mode == "wb":
+            time.sleep(0.1)
+        return Path(file).open(mode)
+
+    settings = yaml.safe_load(server.kubeconfig.read_text())
+    trusted = base64.b64decode(settings["clusters"][0]["cluster"]["certificate-authority-data"])
+    monkeypatch.setattr(kube_config, "_temp_files", {})
+    monkeypatch.setattr(kube_config, "open", write_slowly, raising=False)
+    together = threading.Barrier(4)
+
+    def certificate() -> bytes:
+        together.wait(timeout=60)
+        configuration = server.cluster().api_client.configuration
+        return Path(configuration.ssl_ca_cert).read_bytes()
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = [pool.submit(certificate) for _ in range(4)]
+
+    assert [one.result() for one in seen] == [trusted] * 4
 
 
 @pytest.mark.parametrize(
