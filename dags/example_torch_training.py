@@ -13,12 +13,10 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Asset, Param, TaskGroup, task
+from airflow.sdk import DAG, Asset, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
-from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
-from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.task_groups import elastic_job
 
 MODEL = Asset("digits_torch_model", uri="edl://models/digits-torch")
 
@@ -59,38 +57,19 @@ with DAG(
         job = hook.get_custom_object(group, version, "elasticjobs", name, namespace)
         return int(job["status"]["progress"]["step"]) + int(params["warm_up_steps"])
 
-    with TaskGroup("training", prefix_group_id=False) as training:
-        submit = SubmitElasticJobOperator(
-            task_id="submit", manifest="manifests/digits-allreduce.yaml", wait_for_completion=False
+    with elastic_job(
+        manifest="manifests/digits-allreduce.yaml",
+        completion_timeout=timedelta(hours=1),
+        prefix_group_id=False,
+    ) as job:
+        running = job.wait(
+            step="{{ params.warm_up_steps }}", phases=["Running"], timeout=600, task_id="running"
         )
-        job: Any = submit.output["name"]  # type: ignore[index]  # an XComArg of a dict
-
-        running = ElasticJobSensor(
-            task_id="running",
-            name=job,
-            phases=["Running"],
-            step="{{ params.warm_up_steps }}",
-            timeout=600,
-            poke_interval=2,
-        )
-        more = ScaleElasticJobOperator(
-            task_id="more_workers", job=job, replicas={"worker": 3}, completion_timeout=timedelta(minutes=10)
-        )
-        killed = kill_worker(job)
-        goes_on = ElasticJobSensor(
-            task_id="goes_on",
-            name=job,
-            step="{{ ti.xcom_pull('kill_worker') }}",
-            timeout=600,
-            poke_interval=2,
-        )
-        fewer = ScaleElasticJobOperator(
-            task_id="fewer_workers", job=job, replicas={"worker": 2}, completion_timeout=timedelta(minutes=10)
-        )
-        trained = ElasticJobSensor(task_id="trained", name=job, timeout=3600, poke_interval=5)
-        cancel = CancelJobOperator(task_id="cancel", name=job).as_teardown(setups=submit)
-
-        submit >> running >> more >> killed >> goes_on >> fewer >> trained >> cancel
+        more = job.scale({"worker": 3}, task_id="more_workers", completion_timeout=timedelta(minutes=10))
+        killed = kill_worker(job.name)
+        goes_on = job.wait(step="{{ ti.xcom_pull('kill_worker') }}", timeout=600, task_id="goes_on")
+        fewer = job.scale({"worker": 2}, task_id="fewer_workers", completion_timeout=timedelta(minutes=10))
+        running >> more >> killed >> goes_on >> fewer
 
     evaluate = BashOperator(
         task_id="evaluate",
@@ -116,4 +95,4 @@ with DAG(
             )
         outlet_events[MODEL].extra = metrics
 
-    training >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]
+    job >> evaluate >> publish(evaluate.output)  # type: ignore[arg-type]

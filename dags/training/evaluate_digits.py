@@ -4,10 +4,7 @@
 "step": 1350}``
 """
 
-import argparse
-import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +13,20 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import tensorflow as tf
 from digits import load, predict  # type: ignore[import-not-found]  # beside this script
+from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import CheckpointStore, tensors
+from edl_workflows.agent import tensors
 from edl_workflows.agent.checkpoints import STATE_FILE
 from edl_workflows.agent.tensorflow import MODEL_FILE
 from edl_workflows.protocol.cluster import CheckpointRef
 
 
-def evaluate(folder: Path) -> dict[str, float | int | str]:
-    """Accuracy of the newest complete checkpoint in a folder.
-
-    Raises:
-        SystemExit: there is none.
-    """
-    checkpoint = CheckpointStore(folder).newest()
-    if checkpoint is None:
-        sys.exit(f"{folder}: no complete checkpoint; the job saves one at its end")
+def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:
+    """Accuracy of a checkpoint."""
     variables = saved_in_two_stages(checkpoint) or saved_by_tensorflow(checkpoint)
     _, held_out = load()
     accuracy = float((predict(variables, held_out.images) == held_out.labels).mean())
-    return {
-        "accuracy": round(accuracy, 4),
-        "records": len(held_out),
-        "step": checkpoint.step,
-        "checkpoint": checkpoint.uri,
-    }
+    return {"accuracy": round(accuracy, 4), "records": len(held_out)}
 
 
 def saved_in_two_stages(checkpoint: CheckpointRef) -> dict[str, Any]:
@@ -60,12 +46,5 @@ def saved_by_tensorflow(checkpoint: CheckpointRef) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
-    print(json.dumps(evaluate(parser.parse_args().checkpoint_dir), sort_keys=True))  # noqa: T201 - its output
-
-
 if __name__ == "__main__":
-    main()
+    evaluate_newest(evaluate, __doc__)

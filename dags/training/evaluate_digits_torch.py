@@ -4,47 +4,27 @@
 360, "step": 1350}``
 """
 
-import argparse
-import json
-import sys
 from pathlib import Path
 
 import torch
+from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 from train_digits_torch import build, load  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import CheckpointStore, tensors
+from edl_workflows.agent import tensors
 from edl_workflows.agent.checkpoints import STATE_FILE
 from edl_workflows.agent.torch_state import from_saved_state
+from edl_workflows.protocol.cluster import CheckpointRef
 
 
-def evaluate(folder: Path) -> dict[str, float | int | str]:
-    """Accuracy of the newest complete checkpoint in a folder.
-
-    Raises:
-        SystemExit: there is none.
-    """
-    checkpoint = CheckpointStore(folder).newest()
-    if checkpoint is None:
-        sys.exit(f"{folder}: no complete checkpoint; the job saves one at its end")
+def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:
+    """Accuracy of a checkpoint."""
     model = build().model
     model.load_state_dict(from_saved_state(tensors.load(Path(checkpoint.uri) / STATE_FILE).tensors)["model"])
     *_, images, labels = load()
     with torch.no_grad():
         accuracy = float((model(images).argmax(1) == labels).float().mean())
-    return {
-        "accuracy": round(accuracy, 4),
-        "records": len(labels),
-        "step": checkpoint.step,
-        "checkpoint": checkpoint.uri,
-    }
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
-    print(json.dumps(evaluate(parser.parse_args().checkpoint_dir), sort_keys=True))  # noqa: T201 - its output
+    return {"accuracy": round(accuracy, 4), "records": len(labels)}
 
 
 if __name__ == "__main__":
-    main()
+    evaluate_newest(evaluate, __doc__)

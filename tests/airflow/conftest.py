@@ -26,7 +26,20 @@ def connection(
     airflow_db: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``kubernetes_default`` leads to the test's namespace; triggers fire at once."""
-    extra = {"kube_config_path": str(server.kubeconfig), "namespace": cluster.namespace}
+    connect(server, cluster, monkeypatch)
+    monkeypatch.setattr("edl_workflows.triggers.elastic_job.SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def named(
+    airflow_db: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that gives this Airflow the name ``prod``, which the reaper needs."""
+    connect(server, cluster, monkeypatch, edl_installation="prod")
+
+
+def connect(server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+    """Make ``kubernetes_default`` lead to the test's namespace."""
+    extra = {"kube_config_path": str(server.kubeconfig), "namespace": cluster.namespace, **more}
     text = json.dumps({"conn_type": "kubernetes", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
-    monkeypatch.setattr("edl_workflows.triggers.elastic_job.SETTLE_SECONDS", 0.0)

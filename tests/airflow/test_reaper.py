@@ -1,7 +1,6 @@
 """The reaper, run by Airflow itself: what it asks Airflow is what Airflow really says, and it ends orphans
 and nothing else."""
 
-import json
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,6 @@ from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.stages import submit
 from edl_workflows.stages.identity import GONE_ANNOTATION, StageIdentity
-from edl_workflows.testing import ApiServerProcess
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
@@ -50,20 +48,6 @@ def run_id(airflow_db: None) -> str:
             mine = (TaskInstance.run_id == run.run_id, TaskInstance.task_id == task_id)
             session.execute(update(TaskInstance).where(*mine).values(state=state))
     return str(run.run_id)
-
-
-@pytest.fixture
-def named(
-    airflow_db: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection that gives this Airflow the name ``prod``."""
-    extra = {
-        "kube_config_path": str(server.kubeconfig),
-        "namespace": cluster.namespace,
-        "edl_installation": "prod",
-    }
-    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
 
 
 def begin(cluster: Cluster, name: str, run_id: str, installation: str = "prod", **marks: Any) -> None:

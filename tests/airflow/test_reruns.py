@@ -1,7 +1,6 @@
 """What becomes of a job when its run is cleared, marked or deleted: nothing is left behind, and no green run
 turns red. The table in ``docs/how-to/write-a-dag.md`` has the same rows."""
 
-import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,11 +12,15 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.task_groups import elastic_job as job_group
-from edl_workflows.testing import ApiServerProcess
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, eventually, jobs
 
-pytestmark = [*IN_AIRFLOW, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    *IN_AIRFLOW,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("connection", "named"),
+]
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "write-a-dag.md"
 REUSED, ANEW, ENDED = "used again", "trained anew", "ended"
@@ -57,20 +60,6 @@ def uid(cluster: Cluster) -> str:
     """The uid of the job; "" if there is none."""
     found = jobs(cluster).get("mnist")
     return str(found["metadata"]["uid"]) if found else ""
-
-
-@pytest.fixture(autouse=True)
-def named(
-    connection: None, server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A connection that gives this Airflow a name, which the reaper needs."""
-    extra = {
-        "kube_config_path": str(server.kubeconfig),
-        "namespace": cluster.namespace,
-        "edl_installation": "prod",
-    }
-    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
 
 
 @pytest.mark.parametrize("row", CLEARED)
