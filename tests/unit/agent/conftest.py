@@ -1,10 +1,12 @@
 """A fake master, and the environment of a pod whose agent talks to it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.job import Job
 from edl_workflows.jobs import names
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, running_master
 
@@ -37,3 +39,17 @@ def pod_env(master: FakeMaster, tmp_path_factory: pytest.TempPathFactory) -> dic
 def environment(pod_env: dict[str, str]) -> NodeEnvironment:
     """The same, read."""
     return NodeEnvironment.read(pod_env)
+
+
+@pytest.fixture
+def connected(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Callable[[int], Job]]:
+    """Makes jobs of a version for worker 0; closed at the end."""
+    jobs: list[Job] = []
+
+    def connect(version: int = 1) -> Job:
+        jobs.append(Job(environment, version, MasterClient(master.url, TOKEN)))
+        return jobs[-1]
+
+    yield connect
+    for job in jobs:
+        job.close()

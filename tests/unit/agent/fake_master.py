@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 
+from edl_workflows.agent.job import Job
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.master.shards import ShardManager
@@ -305,3 +306,22 @@ def running_master() -> Iterator[FakeMaster]:
             master.away = True  # ends the long polls
             server.should_exit = True
             thread.join(10)
+
+
+Connect = Callable[..., Job]
+"""The fixture `connected`: makes a job of a version for worker 0."""
+
+
+def in_background(target: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:
+    """Run something in a thread; what it raises lands in the list."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            target()
+        except BaseException as error:  # noqa: BLE001 - SystemExit is what we look for
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, raised

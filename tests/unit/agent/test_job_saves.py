@@ -1,0 +1,174 @@
+"""When the chief saves, and what the master is told, against a master that speaks real HTTP."""
+
+import threading
+import time
+
+import pytest
+
+from edl_workflows.protocol.cluster import CheckpointRef
+from edl_workflows.protocol.datasets import AckRequest
+from edl_workflows.protocol.nodes import (
+    ProcessReport,
+    ProcessState,
+)
+from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
+from tests.unit.agent.fake_master import Connect, FakeMaster, cluster, eventually, in_background
+
+pytestmark = pytest.mark.slow
+
+
+def test_what_the_chief_has_trained_goes_with_its_checkpoint(master: FakeMaster, connected: Connect) -> None:
+    """Also what it has not acknowledged yet: the shards that are through, and how far it is in the one it is
+    at."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
+    batches = job.batches("train", size=100, shard_size=20, batch_size=5)
+    for _ in range(8):  # the eighth is being trained
+        next(batches)
+    job.checkpoint()
+    (begin,) = master.got(CheckpointBegin)
+    known = master.shards.position_for(job.node, begin.consumed, 0.0)
+    assert known.datasets["train"].records_done == 35
+    assert begin.consumed["train"].begun.records_done == 15
+
+
+def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Connect) -> None:
+    """While drained, the chief takes the switch checkpoint when the master asks for it, once."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
+    master.say(drain=True)
+    eventually(lambda: job.drain_requested)
+    thread, _ = in_background(job.between_steps)
+    eventually(lambda: master.got(ProcessReport, state=ProcessState.DRAINED))
+    assert not master.got(CheckpointBegin)
+
+    master.say(save="switch-1")
+    eventually(lambda: master.got(CheckpointEnd, uri="/ckpt/7", step=7))
+    master.say(save="", drain=False)
+    thread.join(10)
+    assert len(master.got(CheckpointBegin, request="switch-1")) == len(master.got(CheckpointBegin)) == 1
+
+
+def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Connect) -> None:
+    """When drain and save come together everything done is acknowledged first; a periodic save waits."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-6)
+    master.say(drain=True, save="switch")
+    eventually(lambda: job.drain_requested)
+    batches = job.batches("train", size=8, shard_size=4, batch_size=4)
+    master.say(drain=False, save="")
+    eventually(lambda: not job.drain_requested)
+    next(batches)
+    master.say(drain=True, save="switch")
+    eventually(lambda: job.drain_requested)
+    master.received.clear()
+    waiting, _ = in_background(lambda: next(batches))
+    eventually(lambda: master.got(CheckpointEnd))
+    time.sleep(0.2)
+
+    order = [m for m in master.received if isinstance(m, AckRequest | ProcessReport | CheckpointBegin)]
+    assert [type(m) for m in order][:1] == [AckRequest]
+    begins = master.got(CheckpointBegin)
+    assert [begin.request for begin in begins] == ["switch"]
+    assert master.received.index(master.got(AckRequest)[-1]) < master.received.index(begins[0])
+    master.say(drain=False, save="")
+    waiting.join(60)
+
+
+def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect) -> None:
+    """Where saving takes longer than its period, every boundary saves once and training still goes on."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-9)
+    assert len(list(job.batches("train", size=40, shard_size=8, batch_size=4))) == 10
+    assert len(master.got(CheckpointBegin)) >= 10
+
+
+def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
+    """A request for a checkpoint leaves other workers alone, until one of them becomes the chief."""
+    master.say(active=cluster(1, chief=5), save="a")
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    eventually(lambda: job.active)
+    job.between_steps()
+    assert not job.is_chief
+    assert not master.got(CheckpointBegin)
+
+    master.say(active=cluster(1, chief=0))
+    eventually(lambda: job.is_chief)
+    assert job.should_checkpoint()
+    job.between_steps()
+    eventually(lambda: master.got(CheckpointEnd, step=1))
+
+
+def test_failed_save_is_reported_and_training_goes_on(master: FakeMaster, connected: Connect) -> None:
+    """A disk that is full fails the checkpoint with its reason, and nothing else."""
+    master.say(active=cluster(1), save="a")
+    job = connected()
+
+    def save() -> CheckpointRef:
+        raise OSError("disk full")
+
+    job.save_with(save)
+    eventually(lambda: job.active)
+    job.between_steps()
+
+    (end,) = eventually(lambda: master.got(CheckpointEnd))
+    assert "disk full" in end.error
+
+
+def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect) -> None:
+    """A requested checkpoint that can't be announced is not taken, and training is not held up; it is taken
+    later."""
+    master.say(active=cluster(1), save="a")
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    eventually(lambda: job.active)
+    master.away = True
+    start = time.monotonic()
+    job.between_steps()
+    job.between_steps()
+    assert time.monotonic() - start < 0.5
+    master.away = False
+
+    def saved_at_a_later_boundary() -> bool:
+        job.between_steps()
+        return bool(master.got(CheckpointEnd))
+
+    eventually(saved_at_a_later_boundary)
+
+
+def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, connected: Connect) -> None:
+    """A master that goes away meanwhile hears of it when it is back, however long that takes: the process
+    waits."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.wait_until_active()
+
+    def save() -> CheckpointRef:
+        master.away = True
+        threading.Timer(1.5, lambda: setattr(master, "away", False)).start()
+        return CheckpointRef(uri="/checkpoints/7", step=7)
+
+    job.save_with(save)
+    assert job.checkpoint(stored=True) is not None
+    assert master.got(CheckpointEnd, step=7)
+
+
+def test_terminated_chief_saves_gives_back_and_leaves(master: FakeMaster, connected: Connect) -> None:
+    """SIGTERM means: at the next boundary save, give leases back, exit 143."""
+    master.say(active=cluster(1))
+    job = connected()
+    job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
+    batches = job.batches("train", size=100, shard_size=10, batch_size=5)
+    next(batches)
+    job.terminate()
+
+    with pytest.raises(SystemExit) as left:
+        next(batches)
+    assert left.value.code == 143
+    assert master.got(CheckpointEnd, step=1)
+    assert master.shards.progress("train").shards_leased == 0
