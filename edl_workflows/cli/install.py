@@ -101,7 +101,8 @@ def install(
     They contain the definitions, a namespace, permissions, and the controller with its metrics Service,
     NetworkPolicy and PodDisruptionBudget. To upgrade, apply the manifests of the newer version.
     """
-    from edl_workflows.install.manifests import installation_manifests, render_manifests
+    from edl_workflows.install.manifests import installation_manifests
+    from edl_workflows.jobs.crd import render_yaml
 
     options = InstallOptions(
         image=image,
@@ -123,4 +124,4 @@ def install(
             "edl install does not change a cluster itself: add --print, and apply the manifests with "
             "`kubectl apply -f -` or add them to your repository"
         )
-    print_document(render_manifests(installation_manifests(options)))
+    print_document(render_yaml(installation_manifests(options)))

@@ -1,10 +1,10 @@
-"""Writes or checks the generated ``crds/*.yaml``: ``python -m edl_workflows.jobs.crd --write|--check``.
-
-A command, not a library: nothing imports it. `schema` makes the definitions, ``edl crds`` prints the files.
+"""The kinds' CustomResourceDefinitions, and the command that writes or checks the generated ``crds/*.yaml``:
+``python -m edl_workflows.jobs.crd --write|--check``.
 """
 
 import argparse
 import sys
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ HEADER = "# Generated from the models by `python -m edl_workflows.jobs.crd --wri
 
 
 class _Plain(yaml.SafeDumper):
-    """No anchors: equal parts are written out, as people and diffs want them."""
+    """Writes YAML without anchors: equal parts are repeated, which is easier to read and to compare."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
         return True
@@ -31,11 +31,14 @@ def crd_of_kind(kind: Kind) -> dict[str, Any]:
     return schema.make_crd(api.group, api.version, api.plural, kind.model, kind.crd)
 
 
+def render_yaml(documents: Iterable[Mapping[str, Any]]) -> str:
+    """Manifests as YAML documents. The text depends only on the manifests."""
+    return yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
+
+
 def render_crd(kind: Kind) -> str:
-    """Its file."""
-    return HEADER + yaml.dump(
-        crd_of_kind(kind), Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120
-    )
+    """The text of a kind's file in ``crds/``."""
+    return HEADER + render_yaml([crd_of_kind(kind)])
 
 
 def main(arguments: list[str] | None = None) -> int:

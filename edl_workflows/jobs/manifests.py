@@ -2,6 +2,7 @@
 Pure.
 """
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -64,6 +65,44 @@ def elastic_job_child(
     """As `owned_manifest`, of an ElasticJob: labelled with its name, and as upstream's."""
     own = {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name}
     return owned_manifest(api_version, kind, name, owner, own | dict(labels))
+
+
+def pod_from_template(
+    name: str, owner: Resource, template: Mapping[str, Any], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    """A copy of a user's pod template as a pod of `owner`. These labels win over the template's."""
+    template = copy.deepcopy(dict(template))
+    metadata = template.get("metadata") or {}
+    made = owned_manifest("v1", "Pod", name, owner, template_labels(metadata) | dict(labels))
+    if annotations := metadata.get("annotations"):
+        made["metadata"]["annotations"] = annotations
+    return made | {"spec": template["spec"]}
+
+
+def headless_service(
+    name: str,
+    owner: Resource,
+    labels: Mapping[str, str],
+    ports: Iterable[tuple[str, int]],
+    selector: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The service that gives pods their DNS names, also before they are Ready: replicas wait for each other.
+
+    Args:
+        name: the service's.
+        owner: the job.
+        labels: the service's.
+        ports: names and numbers.
+        selector: the labels of the pods; None: `labels`.
+    """
+    made = owned_manifest("v1", "Service", name, owner, labels)
+    made["spec"] = {
+        "clusterIP": "None",
+        "selector": dict(labels if selector is None else selector),
+        "ports": [{"name": n, "port": p, "targetPort": p, "protocol": "TCP"} for n, p in ports],
+        "publishNotReadyAddresses": True,
+    }
+    return made
 
 
 def merge_env(

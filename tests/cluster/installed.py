@@ -15,10 +15,11 @@ import yaml
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.install import workloads
 from edl_workflows.install.admission import admission_policies
-from edl_workflows.install.manifests import installation_manifests, render_manifests
+from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.install.workloads import CONTAINER_SECURITY, MASTER_TEMPLATE, POD_SECURITY
 from edl_workflows.jobs import names
+from edl_workflows.jobs.crd import render_yaml
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster, ClusterSource
@@ -107,7 +108,7 @@ def _small(container: Object) -> None:
 
 def apply(bed: Bed, objects: list[Object], *flags: str) -> None:
     """`kubectl apply`; an unknown or doubled field is an error."""
-    bed.kubectl("apply", "--validate=strict", *flags, "-f", "-", stdin=render_manifests(objects))
+    bed.kubectl("apply", "--validate=strict", *flags, "-f", "-", stdin=render_yaml(objects))
 
 
 def job(

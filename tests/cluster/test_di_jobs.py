@@ -9,7 +9,7 @@ from edl_workflows.jobs.di_job.model import DIJobPhase
 from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
-from tests.e2e.di_jobs import SLOW, Job, collectors_come_and_die, manifest
+from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -23,11 +23,13 @@ def here(
         yield running
 
 
-def submit(here: Place, name: str, *options: str, **spec: object) -> Job:
+def submit(here: Place, name: str, *options: str, **spec: object) -> DITraining:
     """A job of the example program."""
     folder = here.folder / name
     folder.mkdir(mode=0o777)
-    return Job.submit(here.cluster, manifest(name, folder, container(here.bed), *options, **spec), folder)
+    return DITraining.submit_manifest(
+        here.cluster, manifest(name, folder, container(here.bed), *options, **spec), folder
+    )
 
 
 def test_an_agent_learns_while_collectors_come_and_die(here: Place) -> None:
@@ -43,6 +45,6 @@ def test_an_agent_learns_while_collectors_come_and_die(here: Place) -> None:
 def test_a_preemptible_job_is_placed_by_the_scheduler(here: Place) -> None:
     """The allocator names nodes, the scheduler binds each pod to its own, and the job ends well."""
     job = submit(here, "di-placed", *SLOW, preemptible=True)
-    job.phase(DIJobPhase.RUNNING, 240)
+    job.await_phase(DIJobPhase.RUNNING, 240)
     assert job.nodes() == job.get().status.allocation
-    job.phase(DIJobPhase.SUCCEEDED, 240)
+    job.await_phase(DIJobPhase.SUCCEEDED, 240)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
-from tests.e2e.tf_jobs import TF_JOBS, MirroredTraining, TfTraining
+from tests.e2e.tf_jobs import MirroredTraining, TfTraining
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.kube.connect import Cluster
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import Place, container, place
-from tests.e2e.training_jobs import Job, manifest, trainers_come_and_die
+from tests.e2e.training_jobs import PaddleTraining, manifest, trainers_come_and_die
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -35,7 +35,7 @@ def test_trainers_come_and_die_and_every_chunk_is_trained(here: Place) -> None:
     folder = here.folder / "tj-digits"
     folder.mkdir(mode=0o777)
     wanted = manifest("tj-digits", folder, container(here.bed), 0.4, passes)
-    job = Job.submit(here.cluster, wanted, folder)
+    job = PaddleTraining.submit_manifest(here.cluster, wanted, folder)
     job.works(0, 240)
     print(f"submit to the first chunk: {time.monotonic() - begun:.1f} s")
     trainers_come_and_die(job, passes)

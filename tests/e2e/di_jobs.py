@@ -2,29 +2,16 @@
 programs."""
 
 import json
-import os
-import signal
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from edl_workflows.jobs.api import DI_JOBS
+from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.di_job.model import MAIN_CONTAINER, DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.pods import JOB_LABEL, RANK
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
-from edl_workflows.stages import driver
-from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import Outputs
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from tests.e2e.any_job import AnyJob, kill_processes
 from tests.e2e.submitted import Container
 
 PROGRAM = Path(__file__).parents[2] / "dags" / "training" / "dijob_cliff.py"
@@ -63,47 +50,14 @@ def manifest(name: str, folder: Path, container: Container, *options: str, **spe
     }
 
 
-@dataclass
-class Job:
-    """A submitted DIJob.
+class DITraining(AnyJob[DIJob]):
+    """A submitted DIJob of `manifest`."""
 
-    Attributes:
-        folder: see `manifest`.
-    """
+    kind = DI_JOB
 
-    cluster: Cluster
-    name: str
-    folder: Path
-
-    @classmethod
-    def submit(cls, cluster: Cluster, wanted: Mapping[str, Any], folder: Path) -> "Job":
-        """Submit what `manifest` made."""
-        name = wanted["metadata"]["name"]
-        SUBMIT.begin(cluster, SubmitRequest(manifest=dict(wanted)), StageIdentity(owner=f"tests/e2e/{name}"))
-        return cls(cluster, name, folder)
-
-    def run(self, stage: StageSpec[R], request: R, seconds: float = 120) -> Outputs:
-        """Run a stage to its goal."""
-        identity = StageIdentity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
-        return driver.run_stage(self.cluster, stage, request, identity, time.time() + seconds)
-
-    def scale(self, **replicas: int) -> Outputs:
-        """Other replicas by task, as ``edl scale`` asks for them."""
-        sizes = {task: ReplicaResourceSpec(replicas=count) for task, count in replicas.items()}
-        return self.run(SCALE, ScaleRequest(job=self.name, kind=DI_JOBS.kind, replicas=sizes))
-
-    def get(self) -> DIJob:
-        """The job as it is."""
-        return DIJob.parse(client.get(self.cluster, DI_JOBS, self.name))
-
-    def until(self, true: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for a condition; a job that fails ends the test."""
-        deadline = time.monotonic() + seconds
-        while not true():
-            status = self.get().status
-            assert status.phase is not DIJobPhase.FAILED, status.message
-            assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}; {self.progress()}"
-            time.sleep(0.2)
+    def describe(self) -> str:
+        """What a test that fails says of the job."""
+        return f"{super().describe()}; {self.progress()}"
 
     def pods(self) -> list[dict[str, Any]]:
         """Its pods."""
@@ -120,10 +74,6 @@ class Job:
         found = client.get(self.cluster, resources.PODS, f"{self.name}-{short}")
         return str(found["metadata"]["uid"])
 
-    def phase(self, phase: DIJobPhase, seconds: float = 120) -> None:
-        """Wait for a phase."""
-        self.until(lambda: self.get().status.phase is phase, seconds, f"phase {phase}")
-
     def progress(self) -> dict[str, Any]:
         """What the learner tells: walks by collector, the newest evaluation."""
         file = self.folder / "progress.json"
@@ -139,21 +89,11 @@ class Job:
         before = self.walks(index)
         self.until(lambda: self.walks(index) > before, seconds, f"collector {index} hands in walks")
 
-    def kill(self, pod: str) -> None:
-        """SIGKILL every process of a pod that runs on this machine."""
-        found = [
-            p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("HOSTNAME") == pod
-        ]
-        assert found, f"no process of {pod}"
-        for process in found:
-            if process.is_running():
-                os.kill(process.pid, signal.SIGKILL)
 
-
-def collectors_come_and_die(job: Job) -> None:
+def collectors_come_and_die(job: DITraining) -> None:
     """Collectors are added, one is killed and replaced, and all but one are taken away; the learner learns
     from whoever there is, is never restarted, and reaches the best return there is."""
-    job.phase(DIJobPhase.RUNNING)
+    job.await_phase(DIJobPhase.RUNNING)
     job.learns_from(0)
     job.learns_from(1)
     learner = job.uid("learner-0")
@@ -161,15 +101,15 @@ def collectors_come_and_die(job: Job) -> None:
     job.scale(collector=4)
     job.learns_from(3)
 
-    job.kill(f"{job.name}-collector-3")
+    kill_processes(HOSTNAME=f"{job.name}-collector-3")
     job.until(lambda: job.get().status.restarts == 1, 30, "the failure is counted")
-    job.phase(DIJobPhase.RUNNING)
+    job.await_phase(DIJobPhase.RUNNING)
     job.learns_from(3)
 
     job.scale(collector=1)
     job.learns_from(0)
     assert job.uid("learner-0") == learner
-    job.phase(DIJobPhase.SUCCEEDED, 240)
+    job.await_phase(DIJobPhase.SUCCEEDED, 240)
 
     status, told = job.get().status, job.progress()
     assert told["evaluation"] >= BEST_RETURN

@@ -1,53 +1,30 @@
 """The example's training program for collective jobs, which also notes the records of each step that it has
 made."""
 
-import argparse
-import os
 import sys
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "dags" / "training"))
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "dags" / "training")]
 
 import digits  # type: ignore[import-not-found]  # of the example
 import train_digits_allreduce  # type: ignore[import-not-found]  # of the example
 
 from edl_workflows.agent import connect
 from edl_workflows.agent.tensorflow_collective import Dataset, TrainingOptions, training
+from tests.e2e.noted_steps import make_parser, train_and_note
 
 BATCH_SIZE = 16
 
 
 def main() -> None:
-    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
-    ``hurry`` is there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--step-delay", type=float, default=0.0)
-    options = parser.parse_args()
+    """Train and note the records of each step."""
+    options = make_parser(__doc__).parse_args()
     job = connect()
     data, _ = digits.load()
     dataset = Dataset(len(data), BATCH_SIZE, options.epochs)
     settings = TrainingOptions(options.folder / "checkpoints", save_seconds=5.0, threads=1)
-    hurry = options.folder / "hurry"
-    notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
-    with (
-        notes.open("w") as file,
-        training(job, train_digits_allreduce.build, dataset, settings) as run,
-    ):
-        for mini_batches in run:
-            epoch = run.epoch
-            step, loss = run.step(
-                [{"images": data.images[i], "labels": data.labels[i]} for i in mini_batches]
-            )
-            records = " ".join(str(record) for batch in mini_batches for record in batch)
-            file.write(f"{epoch} {step} {records}\n")
-            file.flush()
-            if run.rank == 0:
-                print(f"step {step} of {run.size} loss {loss!r}", flush=True)
-            if not hurry.exists():
-                time.sleep(options.step_delay)
+    with training(job, train_digits_allreduce.build, dataset, settings) as run:
+        train_and_note(job, run, lambda i: {"images": data.images[i], "labels": data.labels[i]}, options)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,7 @@
 """A training program of a collective job without any framework: softmax regression in numpy, gradients summed
 over a ring."""
 
-import argparse
-import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensors import State
 from edl_workflows.agent.world import Place, Reduced, Saving, Wishes, training
 from edl_workflows.exceptions import CheckpointError
+from tests.e2e.noted_steps import make_parser, train_and_note
 from tests.e2e.ring import Floats, Ring
 
 PIXELS, CLASSES = 64, 10
@@ -100,12 +98,8 @@ def gradients(weights: Floats, batch: Batch) -> tuple[Floats, float]:
 
 
 def main() -> None:
-    """Train. One line ``epoch step index index …`` a step in a file of this process; no more rest once
-    ``hurry`` is there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, required=True)
-    parser.add_argument("--step-delay", type=float, default=0.0)
+    """Train and note the records of each step."""
+    parser = make_parser(__doc__)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--save-seconds", type=float, default=3.0)
     parser.add_argument("--memory-seconds", type=float)
@@ -120,19 +114,8 @@ def main() -> None:
         options.replicate,
     )
     dataset = Dataset(len(data.labels), options.batch_size, options.epochs)
-    hurry = options.folder / "hurry"
-    notes = options.folder / f"records-{job.node}-v{job.version}-{os.getpid()}"
-    with notes.open("w") as file, training(job, SoftmaxRegression(), dataset, saving) as world:
-        for mini_batches in world:
-            epoch = world.epoch
-            step, loss = world.step([Batch(data.images[i], data.labels[i]) for i in map(list, mini_batches)])
-            records = " ".join(str(record) for batch in mini_batches for record in batch)
-            file.write(f"{epoch} {step} {records}\n")
-            file.flush()
-            if world.rank == 0:
-                print(f"step {step} of {world.size} loss {loss!r}", flush=True)
-            if not hurry.exists():
-                time.sleep(options.step_delay)
+    with training(job, SoftmaxRegression(), dataset, saving) as world:
+        train_and_note(job, world, lambda i: Batch(data.images[i], data.labels[i]), options)
 
 
 if __name__ == "__main__":

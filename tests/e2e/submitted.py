@@ -1,13 +1,10 @@
 """A submitted ElasticJob that trains and records its data, and what tests of any cluster do to it."""
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
-
-import psutil
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
@@ -21,6 +18,7 @@ from edl_workflows.stages.goals import Outputs
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.wait import WAIT, WaitRequest
+from tests.e2e.any_job import kill_processes
 
 PROGRAM = Path(__file__).parent / "recorded_digits.py"
 T = TypeVar("T")
@@ -163,12 +161,7 @@ class SubmittedJob:
     def kill(self, pod: str) -> None:
         """SIGKILL every process of a pod that runs on this machine, as the kernel's OOM killer or a lost
         machine would."""
-        mine = (self.cluster.namespace, pod)
-        found = [process for process in psutil.process_iter(["environ"]) if _pod_of(process) == mine]
-        assert found, f"no process of {pod}"
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a pod's first process takes the others with it
-                process.kill()
+        kill_processes(**{names.ENV_NAMESPACE: self.cluster.namespace, names.ENV_POD_NAME: pod})
 
     def log(self, pod: str) -> str:
         """What a pod printed."""
@@ -187,8 +180,3 @@ class SubmittedJob:
                 return value
             time.sleep(0.1)
         raise AssertionError(f"not within {seconds} s: {what}; {self.get().status}")
-
-
-def _pod_of(process: psutil.Process) -> tuple[str, str]:
-    environment = process.info["environ"] or {}
-    return str(environment.get(names.ENV_NAMESPACE, "")), str(environment.get(names.ENV_POD_NAME, ""))

@@ -20,7 +20,7 @@ from edl_workflows.kube.resources import PODS
 from edl_workflows.local import testing
 from edl_workflows.stages.delete import DELETE, DeleteRequest
 from tests.e2e.submitted import Container
-from tests.e2e.training_jobs import Job, manifest
+from tests.e2e.training_jobs import PaddleTraining, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         controller.stop()
 
 
-def submit(cluster: Cluster, folder: Path, name: str, least: int) -> Job:
+def submit(cluster: Cluster, folder: Path, name: str, least: int) -> PaddleTraining:
     """A fault-tolerant job of up to four trainers that take a core each and run until they are told to
     end."""
     wanted: dict[str, Any] = manifest(name, folder, Container("local", sys.executable), 0, 1)
@@ -51,10 +51,10 @@ def submit(cluster: Cluster, folder: Path, name: str, least: int) -> Job:
         "parallelism": least,
         "resources": {"requests": {"cpu": "1", "memory": "16Mi"}},
     }
-    return Job.submit(cluster, wanted, folder)
+    return PaddleTraining.submit_manifest(cluster, wanted, folder)
 
 
-def runs(job: Job, trainers: int) -> None:
+def runs(job: PaddleTraining, trainers: int) -> None:
     """Wait until so many trainers run, and no other is asked for."""
 
     def there() -> bool:

@@ -15,7 +15,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
-from tests.e2e.di_jobs import SLOW, Job, collectors_come_and_die, manifest
+from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 from tests.e2e.submitted import Container
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -36,7 +36,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_path: Path) -> None:
     """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and
     taken away."""
-    collectors_come_and_die(Job.submit(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path))
+    collectors_come_and_die(
+        DITraining.submit_manifest(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path)
+    )
 
 
 @pytest.mark.long
@@ -44,8 +46,8 @@ def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Pa
     """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the
     next generation, and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends
     well."""
-    job = Job.submit(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
-    job.phase(DIJobPhase.RUNNING)
+    job = DITraining.submit_manifest(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
+    job.await_phase(DIJobPhase.RUNNING)
     assert job.get().status.allocation == job.nodes() == [NODE_NAME] * 3
     job.learns_from(0)
     before = sum(job.progress()["walks"].values())
@@ -53,14 +55,14 @@ def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Pa
     spec = preemptible("moves", tmp_path, collectors=2)["spec"]
     client.patch(cluster, DI_JOBS, job.name, {"spec": {"tasks": spec["tasks"]}})
     job.until(lambda: job.get().status.generation == 1, 60, "a new generation")
-    job.phase(DIJobPhase.RUNNING)
+    job.await_phase(DIJobPhase.RUNNING)
     job.learns_from(1)
     assert sum(job.progress()["walks"].values()) >= before, "the learner went on from its checkpoint"
 
     job.run(SUSPEND, SuspendRequest(name=job.name, kind=DI_JOBS.kind))
     assert job.pods() == []
     job.run(RESUME, ResumeRequest(name=job.name, kind=DI_JOBS.kind))
-    job.phase(DIJobPhase.SUCCEEDED, 240)
+    job.await_phase(DIJobPhase.SUCCEEDED, 240)
     status = job.get().status
     assert status.restarts == 0
     assert status.generation >= 2

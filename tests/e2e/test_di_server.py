@@ -12,7 +12,7 @@ import pytest
 from edl_workflows.jobs.di_job.model import DIJobPhase
 from edl_workflows.kube import client, resources
 from edl_workflows.local import daemon, testing
-from tests.e2e.di_jobs import BEST_RETURN, SLOW, Job, manifest
+from tests.e2e.di_jobs import BEST_RETURN, SLOW, DITraining, manifest
 from tests.e2e.submitted import Container
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -31,10 +31,10 @@ def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_
     job reports stands in its status. The learner is never restarted, and the job ends well."""
     found = daemon.find(running.folder)
     assert found is not None
-    job = Job.submit(
+    job = DITraining.submit_manifest(
         running.client(), manifest("http", tmp_path, Container("local", sys.executable), *SLOW), tmp_path
     )
-    job.phase(DIJobPhase.RUNNING)
+    job.await_phase(DIJobPhase.RUNNING)
     job.learns_from(1)
     learner = job.uid("learner-0")
     main = next(pod for pod in job.pods() if pod["metadata"]["uid"] == learner)["spec"]["containers"][0]
@@ -61,6 +61,6 @@ def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_
     assert job.get().status.profilings["walks"] > 0
 
     assert job.uid("learner-0") == learner
-    job.phase(DIJobPhase.SUCCEEDED, 240)
+    job.await_phase(DIJobPhase.SUCCEEDED, 240)
     assert job.progress()["evaluation"] >= BEST_RETURN
     assert job.get().status.restarts == 0

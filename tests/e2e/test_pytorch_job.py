@@ -10,9 +10,9 @@ import pytest
 from edl_workflows.exceptions import EdlError
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
+from tests.e2e.any_job import kill_processes
 from tests.e2e.pytorch_jobs import SUM, TorchTraining
 from tests.e2e.submitted import Container
-from tests.e2e.test_tf_job import kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,12 +46,12 @@ def test_a_master_and_workers(cluster: Cluster, tmp_path: Path) -> None:
     job.until(lambda: len(job.steps()) > 5, 60, "they meet")
     assert {(world, total) for _, world, total in job.steps()} == {(3, 3)}
 
-    kill("sum-worker-1")
+    kill_processes(HOSTNAME="sum-worker-1")
     job.until(lambda: job.restarted("sum-worker-1") == 137, 30, "the worker is replaced")
     job.until(lambda: job.restarted("sum-master-0") == 138, 30, "the others begin anew")
 
     before = job.uids()
-    job.scale(3)
+    job.scale(worker=3)
     job.until(lambda: not set(before.values()) & set(job.uids().values()), 60, "all pods are new")
     job.until(lambda: bool(job.steps()), 60, "they meet again")
     assert {(world, total) for _, world, total in job.steps()} == {(4, 6)}
@@ -71,7 +71,7 @@ def test_an_elastic_job(cluster: Cluster, tmp_path: Path) -> None:
     job.until(lambda: len(list(tmp_path.glob("*.json"))) == 2, 60, "both run")
     first = job.uids()
 
-    job.scale(3)
+    job.scale(worker=3)
     job.until(lambda: len(list(tmp_path.glob("*.json"))) == 3, 60, "the third runs")
     told = [json.loads((tmp_path / f"{pod}.json").read_text()) for pod in pods]
     assert first.items() < job.uids().items()
@@ -80,9 +80,9 @@ def test_an_elastic_job(cluster: Cluster, tmp_path: Path) -> None:
     }
     assert len({one["PET_RDZV_ENDPOINT"] for one in told}) == 1, "all meet at one place"
     with pytest.raises(EdlError, match="from 1 to 3"):
-        job.scale(4)
+        job.scale(worker=4)
 
-    job.scale(1)
+    job.scale(worker=1)
     assert job.uids() == {pods[0]: first[pods[0]]}
     (tmp_path / "end").touch()
     job.await_success()

@@ -1,21 +1,20 @@
 """TFJobs as users run them: embedded cluster, controller and TensorFlow, with real kills."""
 
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
+from tests.e2e.any_job import kill_processes
 from tests.e2e.submitted import Container
-from tests.e2e.tf_jobs import PROGRAMS, TF_JOBS, MirroredTraining, TfTraining
+from tests.e2e.tf_jobs import PROGRAMS, MirroredTraining, TfTraining
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,15 +28,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         tmp_path_factory.mktemp("cluster"), testing.Settings(controller=True, grace=5.0)
     ) as running:
         yield running.client()
-
-
-def kill(pod: str) -> None:
-    """SIGKILL to all processes of a pod."""
-    found = [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get("HOSTNAME") == pod]
-    assert found, f"no process of {pod}"
-    for process in found:
-        if process.is_running():
-            os.kill(process.pid, signal.SIGKILL)
 
 
 def accuracy(folder: Path) -> float:
@@ -64,7 +54,7 @@ def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None
     job.submit(LOCAL, program, PS=1, Worker=2)
     job.until(lambda: job.step() >= 100, 120, "it trains")
 
-    kill("digits-tf-worker-1")
+    kill_processes(HOSTNAME="digits-tf-worker-1")
     job.until(lambda: job.restarted("digits-tf-worker-1") == 137, 30, "the worker is replaced")
 
     before = job.step()
@@ -86,6 +76,6 @@ def test_mirrored_workers(cluster: Cluster, tmp_path: Path) -> None:
     pods = job.start(LOCAL)
 
     before = job.step()
-    kill(pods[1])
+    kill_processes(HOSTNAME=pods[1])
     job.until(lambda: [job.restarted(pod) for pod in pods] == [138, 137], 60, "both are replaced")
     job.ends_alike(pods, before)

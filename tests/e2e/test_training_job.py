@@ -12,7 +12,7 @@ from edl_workflows.jobs.training_job.model import TrainingJobPhase
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from tests.e2e.submitted import Container
-from tests.e2e.training_jobs import Job, manifest, trainers_come_and_die
+from tests.e2e.training_jobs import PaddleTraining, manifest, trainers_come_and_die
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -39,7 +39,9 @@ def test_trainers_come_and_die_and_every_chunk_is_trained(cluster: Cluster, tmp_
     and replaced, trainers are added and taken away, the master and a pserver are killed. Every chunk of every
     pass is acknowledged once, the job succeeds, and the model is good."""
     passes = 16
-    job = Job.submit(cluster, manifest("digits-tj", tmp_path, PYTHON, 0.4, passes), tmp_path)
+    job = PaddleTraining.submit_manifest(
+        cluster, manifest("digits-tj", tmp_path, PYTHON, 0.4, passes), tmp_path
+    )
     trainers_come_and_die(job, passes)
     assert job.accuracy() >= 0.9
 
@@ -48,7 +50,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
     """A trainer that always crashes uses the budget up; the job says how it ended and what it printed."""
     wanted = manifest("crash-tj", tmp_path, PYTHON, 0, 1, failurePercent=0)
     wanted["spec"]["trainer"]["entrypoint"] = "echo no such data >&2; exit 3"
-    job = Job.submit(cluster, wanted, tmp_path)
+    job = PaddleTraining.submit_manifest(cluster, wanted, tmp_path)
     job.until_over(60)
     status = job.get().status
     assert (status.phase, status.reason) == (TrainingJobPhase.FAILED, "TooManyTrainersFailed")

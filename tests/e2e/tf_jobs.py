@@ -1,21 +1,14 @@
 """A submitted TFJob that trains, and what tests of any cluster do to it."""
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from edl_workflows.jobs.kubeflow.model import KubeflowPhase, ReplicaRestarts
+from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.jobs.tf_job.model import TFJob
-from edl_workflows.kube import client, logs
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import ownership
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.kube import logs
+from tests.e2e.kubeflow_jobs import KubeflowTraining
 from tests.e2e.submitted import Container
 
 PROGRAMS = Path(__file__).parents[2] / "dags" / "training"
-TF_JOBS = ownership.resource_of("TFJob")
 MIRRORED_STEPS = 400
 MIRRORED = (
     "tfjob_mirrored.py",
@@ -25,71 +18,24 @@ MIRRORED = (
 )
 
 
-@dataclass
-class TfTraining:
-    """A submitted TFJob.
+class TfTraining(KubeflowTraining[TFJob]):
+    """A submitted TFJob, which keeps its checkpoints in `folder`."""
 
-    Attributes:
-        cluster: where.
-        name: the job's.
-        folder: for checkpoints, at the same path in all pods.
-    """
-
-    cluster: Cluster
-    name: str
-    folder: Path
+    kind = TF_JOB
+    specs_field = "tfReplicaSpecs"
+    container = "tensorflow"
+    grace = 20
 
     def submit(self, container: Container, program: tuple[str, ...], **replicas: int) -> None:
-        """Submit it: every replica runs the program.
-
-        Args:
-            container: what every container has.
-            program: a file of the examples and its arguments.
-            replicas: by replica type.
-        """
+        """Submit it: every replica runs the program, a file of the examples and its arguments."""
         file, *arguments = program
-        main = container.runs(str(PROGRAMS / file), "--checkpoint-dir", str(self.folder), *arguments)
-        main |= {"name": "tensorflow", "volumeMounts": [{"name": "work", "mountPath": str(self.folder)}]}
-        volume = {"name": "work", "hostPath": {"path": str(self.folder), "type": "Directory"}}
-        pod = {"containers": [main], "volumes": [volume], "terminationGracePeriodSeconds": 20}
-        role = {"restartPolicy": "ExitCode", "template": {"spec": pod}}
-        manifest = {
-            "apiVersion": TF_JOBS.api_version,
-            "kind": TF_JOBS.kind,
-            "metadata": {"name": self.name},
-            "spec": {
-                "successPolicy": "AllWorkers",
-                "tfReplicaSpecs": {key: role | {"replicas": count} for key, count in replicas.items()},
-            },
-        }
-        owner = StageIdentity(owner=f"tests/e2e/{self.name}")
-        SUBMIT.begin(self.cluster, SubmitRequest(manifest=manifest), owner)
-
-    def get(self) -> TFJob:
-        """The job now."""
-        return TFJob.parse(client.get(self.cluster, TF_JOBS, self.name))
-
-    def until(self, true: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for something; a job that fails meanwhile fails the test."""
-        deadline = time.monotonic() + seconds
-        while not true():
-            status = self.get().status
-            assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}"
-            assert status.phase is not KubeflowPhase.FAILED, status.message
-            time.sleep(0.2)
-
-    def await_success(self, seconds: float = 240) -> None:
-        """Wait for its end."""
-        self.until(lambda: self.get().status.phase is KubeflowPhase.SUCCEEDED, seconds, "it ends")
+        told = (str(PROGRAMS / file), "--checkpoint-dir", str(self.folder), *arguments)
+        self.submit_program(container, told, replicas, successPolicy="AllWorkers")
 
     def step(self) -> int:
         """Of the newest checkpoint."""
         found = [int(f.stem.rpartition("-")[2]) for f in self.folder.glob("model.ckpt-*.index")]
         return max(found, default=-1)
-
-    def restarted(self, pod: str) -> int | None:
-        """Exit code with which a pod ended that was replaced."""
-        return self.get().status.restarts.get(pod, ReplicaRestarts()).exit_code
 
     def first_step(self, pod: str) -> int:
         """The first one that a pod's process tells."""
@@ -102,7 +48,6 @@ class TfTraining:
         return [line for line in lines if line.startswith(f"{word} ")][-1].split()
 
 
-@dataclass
 class MirroredTraining(TfTraining):
     """2 workers that average their gradients at every step."""
 

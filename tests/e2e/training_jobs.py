@@ -1,31 +1,20 @@
 """TrainingJobs that really train, on any cluster: submit one, scale it, kill its programs, see which chunks
 were trained."""
 
-import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from edl_workflows.jobs.api import TRAINING_JOBS
-from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
+from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.jobs.training_job.model import TrainingJob, TrainingJobPhase
 from edl_workflows.jobs.training_job.pods import JOB_LABEL
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages import driver
-from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import Outputs
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import SCALE, ScaleRequest
-from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from tests.e2e.any_job import AnyJob, kill_processes
 from tests.e2e.submitted import Container
 
 PROGRAMS = Path(__file__).parents[2] / "dags" / "training"
@@ -88,51 +77,14 @@ def _roles(python: str, folder: Path, delay: float) -> dict[str, Any]:
     }
 
 
-@dataclass
-class Job:
-    """A submitted TrainingJob.
+class PaddleTraining(AnyJob[TrainingJob]):
+    """A submitted TrainingJob of `manifest`."""
 
-    Attributes:
-        folder: see `manifest`.
-    """
+    kind = TRAINING_JOB
 
-    cluster: Cluster
-    name: str
-    folder: Path
-
-    @classmethod
-    def submit(cls, cluster: Cluster, wanted: Mapping[str, Any], folder: Path) -> "Job":
-        """Submit what `manifest` made."""
-        name = wanted["metadata"]["name"]
-        SUBMIT.begin(cluster, SubmitRequest(manifest=dict(wanted)), StageIdentity(owner=f"tests/e2e/{name}"))
-        return cls(cluster, name, folder)
-
-    def run(self, stage: StageSpec[R], request: R, seconds: float = 120) -> Outputs:
-        """Run a stage to its goal."""
-        identity = StageIdentity(owner=f"tests/e2e/{stage.name}/{time.time_ns()}")
-        return driver.run_stage(self.cluster, stage, request, identity, time.time() + seconds)
-
-    def scale(self, trainers: int) -> Outputs:
-        """Other trainers, as ``edl scale`` asks for them."""
-        wanted = {"trainer": ReplicaResourceSpec(replicas=trainers)}
-        return self.run(SCALE, ScaleRequest(job=self.name, kind=TRAINING_JOBS.kind, replicas=wanted))
-
-    def get(self) -> TrainingJob:
-        """The job as it is."""
-        return TrainingJob.parse(client.get(self.cluster, TRAINING_JOBS, self.name))
-
-    def until(self, true: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for a condition; a job that fails ends the test."""
-        deadline = time.monotonic() + seconds
-        while not true():
-            status = self.get().status
-            assert status.phase is not TrainingJobPhase.FAILED, status.message
-            assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}; {status}; {self.trained()}"
-            time.sleep(0.2)
-
-    def phase(self, phase: TrainingJobPhase, seconds: float = 120) -> None:
-        """Wait for a phase."""
-        self.until(lambda: self.get().status.phase is phase, seconds, f"phase {phase}")
+    def describe(self) -> str:
+        """What a test that fails says of the job."""
+        return f"{super().describe()}; {self.trained()}"
 
     def until_over(self, seconds: float) -> None:
         """Wait for its end, whichever."""
@@ -160,12 +112,7 @@ class Job:
 
     def kill(self, pod: str) -> None:
         """SIGKILL to all processes of a pod on this machine."""
-        mine = (self.cluster.namespace, f"{self.name}-{pod}")
-        found = [process for process in psutil.process_iter(["environ"]) if _pod_of(process) == mine]
-        assert found, f"no process of {mine}"
-        for process in found:
-            if process.is_running():
-                os.kill(process.pid, signal.SIGKILL)
+        kill_processes(NAMESPACE=self.cluster.namespace, POD_NAME=f"{self.name}-{pod}")
 
     def accuracy(self) -> float:
         """Of the parameters that the pservers saved, on the held-out data."""
@@ -196,15 +143,10 @@ class Job:
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def _pod_of(process: psutil.Process) -> tuple[str, str]:
-    environment = process.info["environ"] or {}
-    return str(environment.get("NAMESPACE", "")), str(environment.get("POD_NAME", ""))
-
-
-def trainers_come_and_die(job: Job, passes: int) -> None:
+def trainers_come_and_die(job: PaddleTraining, passes: int) -> None:
     """What a user may do to a job, and what may happen to it, while it trains; every chunk of every pass is
     acknowledged once, the job succeeds, and what it used is released."""
-    job.phase(TrainingJobPhase.RUNNING)
+    job.await_phase(TrainingJobPhase.RUNNING)
     job.works(0)
     job.works(1)
 
@@ -212,9 +154,9 @@ def trainers_come_and_die(job: Job, passes: int) -> None:
     job.until(lambda: job.failures("trainer") == [137], 30, "the failure is counted")
     job.works(1)
 
-    job.scale(4)
+    job.scale(trainer=4)
     job.works(3)
-    job.scale(2)
+    job.scale(trainer=2)
     job.works(0)
     records = [(record.additional, record.status) for record in job.get().status.scale_records]
     assert records == [(2, "True"), (-2, "True")]
@@ -225,7 +167,7 @@ def trainers_come_and_die(job: Job, passes: int) -> None:
     job.kill("pserver-1")
     job.until(lambda: job.failures("pserver") == [137], 30, "the pserver is replaced")
     job.works(0)
-    job.phase(TrainingJobPhase.SUCCEEDED, 300)
+    job.await_phase(TrainingJobPhase.SUCCEEDED, 300)
 
     assert job.trained() == dict.fromkeys([(p, c) for p in range(passes) for c in range(CHUNKS)], 1)
     job.until(lambda: job.left() == [], 60, "servers and services are released")

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edl_workflows.install.manifests import installation_manifests, render_manifests
+from edl_workflows.install.manifests import installation_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
+from edl_workflows.jobs.crd import render_yaml
 
 FILES = Path(__file__).parent / "install"
 
@@ -37,6 +38,6 @@ def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
     path = FILES / f"{case}.yaml"
     if update_golden:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(render_manifests(recorded), encoding="utf-8")
+        path.write_text(render_yaml(recorded), encoding="utf-8")
 
     assert recorded == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))

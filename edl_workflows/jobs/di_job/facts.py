@@ -10,15 +10,18 @@ from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase, TaskCounts
 from edl_workflows.jobs.di_job.pods import DIReplica
-from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects
+from edl_workflows.jobs.replicas.facts import (
+    JobFacts,
+    ReplicaState,
+    has_succeeded,
+    own_objects,
+    seconds_to_restart,
+)
 
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
 PAUSE = timedelta(seconds=10)
-"""A pod that was lost is replaced no sooner after its creation; the second failed one no sooner after its
-end.
-"""
-LONGEST_PAUSE = timedelta(seconds=300)
+"""A pod that was lost is replaced no sooner after its creation."""
 STEADY = timedelta(minutes=10)
 """A pod that lived so long is replaced at once, whatever failed before it (kubelet's rule for restarts)."""
 
@@ -100,11 +103,8 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
         """Sort what is observed."""
         own = own_objects(job, observed, "Pod")
         replicas = [_observe(job, replica, own) for replica in pods.list_replicas(job)]
-        wanted = {replica.name for replica in replicas}
-        surplus = [pod for name, pod in own.items() if name not in wanted]
-        service = _owned(job, observed.find("Service", pods.service_name(job)))
-        secret = _owned(job, observed.find("Secret", pods.token_secret_name(job)))
-        return cls(job, observed, replicas, surplus, [] if service is None else [service], secret)
+        secret = own_objects(job, observed, "Secret").get(pods.token_secret_name(job))
+        return cls(job, observed, replicas, secret)
 
     @property
     def phase(self) -> DIJobPhase | None:
@@ -114,12 +114,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
     @property
     def stale(self) -> list[Manifest]:
         """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
-        own = [p.pod for p in self.replicas if p.pod is not None and not p.completed]
-        return [pod for pod in (*own, *self.surplus) if not self._of_now(pod)]
-
-    def _of_now(self, pod: Manifest | None) -> bool:
-        generation = str(self.job.status.generation)
-        return pod is not None and manifests.get_label(pod, pods.GENERATION_LABEL) == generation
+        return [*super().stale, *(pod for pod in self.surplus if not _is_of_now(self.job, pod))]
 
     @property
     def completed(self) -> bool:
@@ -149,7 +144,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
         """
         if self.job.spec.suspend:
             return []
-        failed = [p for p in self.replicas if p.failed and not p.moved and self._of_now(p.pod)]
+        failed = [p for p in self.replicas if p.failed and not p.moved and not p.stale]
         if self.phase is not DIJobPhase.RESTARTING:
             return failed
         count = str(self.job.status.restarts)
@@ -190,16 +185,13 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
         end = _finished_at(pod) or created
         restarts = self.job.status.restarts
         if replica.lost:
-            left = created + PAUSE - self.now
-        elif restarts <= 1 or end - created >= STEADY:
-            return 0.0
-        else:
-            left = end + min(PAUSE * 2 ** min(restarts - 2, 5), LONGEST_PAUSE) - self.now
-        return max(0.0, left.total_seconds())
+            return max(0.0, (created + PAUSE - self.now).total_seconds())
+        return 0.0 if end - created >= STEADY else seconds_to_restart(restarts, end, self.now)
 
 
-def _owned(job: DIJob, manifest: Manifest | None) -> Manifest | None:
-    return manifest if manifest is not None and manifests.owned_by(manifest, job) else None
+def _is_of_now(job: DIJob, pod: Manifest) -> bool:
+    """Whether a pod is of the job's present generation."""
+    return manifests.get_label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
 
 
 def _lost(pod: Manifest) -> bool:
@@ -221,11 +213,8 @@ def bad_exits(pod: Manifest) -> list[int]:
 
 def _ends(pod: Manifest) -> list[Mapping[str, Any]]:
     status = pod.get("status") or {}
-    containers = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
-    return [(container.get("state") or {}).get("terminated") or {} for container in containers]
+    containers = [*(status.get("initContainerStatuses") or ()), *manifests.container_statuses(pod)]
+    return [manifests.terminated_state(container) for container in containers]
 
 
 def _finished_at(pod: Manifest) -> datetime | None:
@@ -237,17 +226,14 @@ def _observe(job: DIJob, wanted: DIReplica, own: Mapping[str, Manifest]) -> DIRe
     pod = own.get(wanted.name)
     before = job.status.replica_statuses.get(wanted.task.title, TaskCounts()).completed
     known = wanted.index in before
-    succeeded = (
-        pod is not None
-        and manifests.pod_phase(pod) == "Succeeded"
-        and not manifests.is_terminating(pod)
-        and manifests.get_label(pod, pods.GENERATION_LABEL) == str(job.status.generation)
-    )
+    of_now = pod is None or _is_of_now(job, pod)
+    completed = known or (has_succeeded(pod) and of_now)
     return DIReplicaState(
         index=wanted.index,
         name=wanted.name,
         pod=pod,
-        completed=known or succeeded,
+        completed=completed,
         known_completed=known,
+        stale=not of_now and not completed,
         wanted=wanted,
     )

@@ -110,17 +110,8 @@ def selector(job: DIJob, task: Task) -> str:
 
 
 def make_service(job: DIJob) -> dict[str, Any]:
-    """The headless service that gives the pods their names, before they are Ready too: they wait for each
-    other.
-    """
-    made = manifests.owned_manifest("v1", "Service", service_name(job), job, job_labels(job))
-    made["spec"] = {
-        "clusterIP": "None",
-        "selector": job_labels(job),
-        "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
-        "publishNotReadyAddresses": True,
-    }
-    return made
+    """The headless service below which the pods have their names."""
+    return manifests.headless_service(service_name(job), job, job_labels(job), [(PORT_NAME, PORT)])
 
 
 def token_secret_name(job: DIJob) -> str:
@@ -162,12 +153,9 @@ class DIPodMaker:
     def pod(self, replica: DIReplica) -> dict[str, Any]:
         """A replica's pod: its task's template, with its place in the job put over it."""
         job, task = self._job, replica.task
-        template = copy.deepcopy(task.template)
-        metadata = template.get("metadata") or {}
-        made = manifests.owned_manifest("v1", "Pod", replica.name, job, self._labels(replica))
-        made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
-        made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | self._annotations(replica)
-        made["spec"] = spec = template["spec"]
+        made = manifests.pod_from_template(replica.name, job, task.template, self._labels(replica))
+        made["metadata"].setdefault("annotations", {}).update(self._annotations(replica))
+        spec = made["spec"]
         spec |= {
             "restartPolicy": "Never",
             "hostname": replica.name,
@@ -208,15 +196,11 @@ class DIPodMaker:
         ports = list(main.get("ports") or ())
         if all(port.get("name") != PORT_NAME and port.get("containerPort") != PORT for port in ports):
             main["ports"] = [*ports, {"name": PORT_NAME, "containerPort": PORT}]
-        ours = self._variables(replica)
+        values: list[dict[str, Any]] = [
+            {"name": name, "value": value} for name, value in self._variables(replica).items()
+        ]
         for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
-            own = [
-                variable
-                for variable in container.get("env") or ()
-                if variable["name"] not in (*ours, TOKEN_VARIABLE)
-            ]
-            values: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in ours.items()]
-            container["env"] = [*values, self._token(), *own]
+            container["env"] = manifests.merge_env(container.get("env") or (), [*values, self._token()])
 
     def _variables(self, replica: DIReplica) -> dict[str, str]:
         job = self._job

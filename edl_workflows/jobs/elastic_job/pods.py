@@ -15,7 +15,13 @@ from typing import Any
 from edl_workflows.jobs import names
 from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.elastic_job.model import PLURAL, ElasticJob, ReplicaSpec
-from edl_workflows.jobs.manifests import elastic_job_child, merge_env, overlay_template, template_labels
+from edl_workflows.jobs.manifests import (
+    elastic_job_child,
+    headless_service,
+    merge_env,
+    overlay_template,
+    template_labels,
+)
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.jobs.scale_plan.model import NodeResource
 
@@ -90,15 +96,15 @@ def nodes_service(job: ElasticJob) -> dict[str, Any]:
     a large job would cost its cluster most. A node is known before it is Ready: parameter servers and
     workers wait for each other.
     """
-    service = elastic_job_child("v1", "Service", names.nodes_service_name(job.metadata.name), job, {})
     ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
-    service["spec"] = {
-        "clusterIP": "None",
-        "selector": {names.JOB_LABEL: job.metadata.name},
-        "ports": [{"name": f"node-{p}", "port": p, "targetPort": p, "protocol": "TCP"} for p in ports],
-        "publishNotReadyAddresses": True,
-    }
-    return service
+    own = {names.JOB_LABEL: job.metadata.name}
+    return headless_service(
+        names.nodes_service_name(job.metadata.name),
+        job,
+        {names.APP_LABEL: names.APP_VALUE} | own,
+        [(f"node-{port}", port) for port in ports],
+        selector=own,
+    )
 
 
 def master_pod(job: ElasticJob, index: int, restarts: int, settings: InstallationSettings) -> dict[str, Any]:

@@ -18,7 +18,13 @@ from edl_workflows.jobs.kubeflow.model import (
     replica_name,
 )
 from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
-from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects, restart_backoff
+from edl_workflows.jobs.replicas.facts import (
+    JobFacts,
+    ReplicaState,
+    has_succeeded,
+    own_objects,
+    seconds_to_restart,
+)
 
 RETRYABLE_2021 = frozenset({130, 137, 138, 143})
 FIRST_RETRYABLE = 128
@@ -34,14 +40,12 @@ class KubeflowReplicaState(ReplicaState):
     Attributes:
         policy: its restart policy.
         restart: its restarts so far.
-        stale: it is unfinished, and its pod was told of an earlier cluster.
         container: the container of its pod that is the replica.
     """
 
     kind: ReplicaType
     policy: RestartPolicy
     restart: ReplicaRestarts
-    stale: bool
     container: str
     exit_codes_2021: bool
 
@@ -89,16 +93,14 @@ class KubeflowReplicaState(ReplicaState):
 
     def seconds_to_replacement(self, now: datetime) -> float:
         """Seconds until a failed pod is replaced, from its end; from its creation if it never ran."""
-        if self.pod is None or self.restart.count <= 1:
+        if self.pod is None:
             return 0.0
         ends = [
             manifests.terminated_state(s).get("finishedAt") for s in manifests.container_statuses(self.pod)
         ]
         since = [end for end in ends if end] or [self.pod["metadata"].get("creationTimestamp")]
         times = [time for time in map(manifests.parse_time, since) if time is not None]
-        if not times:
-            return 0.0
-        return max(0.0, (max(times) + restart_backoff(self.restart.count) - now).total_seconds())
+        return seconds_to_restart(self.restart.count, max(times, default=None), now)
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,6 @@ class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
     """A job and what is observed of it."""
 
     framework: KubeflowFramework
-
-    @property
-    def stale(self) -> list[Manifest]:
-        """Pods of unfinished replicas that were told of an earlier cluster."""
-        return [replica.pod for replica in self.replicas if replica.stale and replica.pod is not None]
 
     @property
     def failed(self) -> list[KubeflowReplicaState]:
@@ -147,10 +144,7 @@ def sort_facts(framework: KubeflowFramework, job: KubeflowJob, observed: Observe
     own = own_objects(job, observed, "Pod")
     cluster = framework.cluster_id(job)
     replicas = [_replica(framework, job, own, cluster, kind, index) for kind, index in list_replicas(job)]
-    wanted = {replica.name for replica in replicas}
-    surplus = [pod for name, pod in own.items() if name not in wanted]
-    services = list(own_objects(job, observed, "Service").values())
-    return KubeflowFacts(job, observed, replicas, surplus, services, framework)
+    return KubeflowFacts(job, observed, replicas, framework)
 
 
 def _replica(
@@ -164,10 +158,7 @@ def _replica(
     name = replica_name(job, kind, index)
     pod = own.get(name)
     known = index in job.status.replica_statuses.get(kind, KubeflowReplicaStatus()).completed
-    succeeded = (
-        pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
-    )
-    completed = known or succeeded
+    completed = known or has_succeeded(pod)
     told = cluster if pod is None else manifests.get_label(pod, pods.CLUSTER_LABEL)
     return KubeflowReplicaState(
         index=index,

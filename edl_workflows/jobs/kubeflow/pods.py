@@ -2,7 +2,6 @@
 apart.
 """
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -78,17 +77,14 @@ def make_pod(
 ) -> dict[str, Any]:
     """A replica's pod: the user's template, overlaid with its place in the cluster."""
     spec = job.spec.replicas[kind]
-    template = copy.deepcopy(spec.template)
-    metadata = template.get("metadata") or {}
     labels = framework.labels(job, kind) | _own_labels(framework, job, kind, index)
-    made = manifests.owned_manifest("v1", "Pod", replica_name(job, kind, index), job, labels)
-    made["metadata"]["labels"] = manifests.template_labels(metadata) | made["metadata"]["labels"]
-    made["metadata"]["annotations"] = (metadata.get("annotations") or {}) | _gang_annotations(job, kind)
+    made = manifests.pod_from_template(replica_name(job, kind, index), job, spec.template, labels)
     # With Always and OnFailure the node restarts containers; with ExitCode the controller must see the exit
     # code.
     by_node = spec.policy if spec.policy is not RestartPolicy.EXIT_CODE else RestartPolicy.NEVER
-    made["spec"] = template["spec"] | {"restartPolicy": str(by_node)}
+    made["spec"]["restartPolicy"] = str(by_node)
     if job.spec.policies.scheduling_policy is not None:
+        made["metadata"].setdefault("annotations", {}).update(_gang_annotations(job, kind))
         made["spec"].setdefault("schedulerName", VOLCANO)
     container = container_of(made, framework.container)
     ports = list(container.get("ports") or ())
@@ -98,27 +94,18 @@ def make_pod(
     told = framework.variables(job, kind, index, settings)
     for one in made["spec"]["containers"] if framework.in_every_container else [container]:
         if told:
-            users = [variable for variable in one.get("env") or () if variable["name"] not in told]
-            one["env"] = [*({"name": name, "value": value} for name, value in told.items()), *users]
+            own_env = [{"name": name, "value": value} for name, value in told.items()]
+            one["env"] = manifests.merge_env(one.get("env") or (), own_env)
     return made
 
 
 def make_service(
     framework: KubeflowFramework, job: KubeflowJob, kind: ReplicaType, index: int
 ) -> dict[str, Any]:
-    """The headless service that gives a replica its address, also before it is Ready: replicas wait for each
-    other.
-    """
+    """The headless service that gives a replica its address."""
     own = framework.labels(job, kind) | {INDEX_LABEL: str(index)}
-    made = manifests.owned_manifest("v1", "Service", replica_name(job, kind, index), job, own)
-    port = framework.port_of(job, kind)
-    made["spec"] = {
-        "clusterIP": "None",
-        "selector": own,
-        "ports": [{"name": framework.port_name, "port": port, "targetPort": port, "protocol": "TCP"}],
-        "publishNotReadyAddresses": True,
-    }
-    return made
+    port = (framework.port_name, framework.port_of(job, kind))
+    return manifests.headless_service(replica_name(job, kind, index), job, own, [port])
 
 
 def make_pod_group(job: KubeflowJob) -> dict[str, Any] | None:
@@ -155,6 +142,4 @@ def _own_labels(
 
 
 def _gang_annotations(job: KubeflowJob, kind: ReplicaType) -> dict[str, str]:
-    if job.spec.policies.scheduling_policy is None:
-        return {}
     return {"scheduling.k8s.io/group-name": job.metadata.name, "volcano.sh/task-spec": kind.slug}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from edl_workflows.jobs import manifests
@@ -23,6 +24,24 @@ def restart_backoff(failures: int) -> timedelta:
     return timedelta() if failures <= 1 else min(FIRST_BACKOFF * 2 ** min(failures - 2, 5), MAX_BACKOFF)
 
 
+def seconds_to_restart(failures: int, since: datetime | None, now: datetime) -> float:
+    """Seconds until a failed pod is replaced.
+
+    Args:
+        failures: see `restart_backoff`.
+        since: when the pod failed; None if nothing says it.
+        now: the time of the decision.
+    """
+    if failures <= 1 or since is None:
+        return 0.0
+    return max(0.0, (since + restart_backoff(failures) - now).total_seconds())
+
+
+def has_succeeded(pod: Manifest | None) -> bool:
+    """Whether a pod ended with success, and not because it is being deleted."""
+    return pod is not None and manifests.pod_phase(pod) == "Succeeded" and not manifests.is_terminating(pod)
+
+
 @dataclass(frozen=True)
 class ReplicaState:
     """One replica that the job shall have, and its pod.
@@ -33,6 +52,7 @@ class ReplicaState:
         pod: None if there is none.
         completed: whether it has succeeded, now or earlier.
         known_completed: whether the status already says so.
+        stale: it has not completed, and its pod was made for an earlier cluster or generation of the job.
     """
 
     index: int
@@ -40,6 +60,7 @@ class ReplicaState:
     pod: Manifest | None
     completed: bool
     known_completed: bool
+    stale: bool
 
     @property
     def uid(self) -> str:
@@ -63,15 +84,28 @@ class JobFacts(Generic[JobT, ReplicaT]):
 
     Attributes:
         replicas: one for each replica that the job shall have, in the order in which they start.
-        surplus: pods of the job beyond these.
-        services: the job's.
     """
 
     job: JobT
     observed: Observed
     replicas: Sequence[ReplicaT]
-    surplus: Sequence[Manifest]
-    services: Sequence[Manifest]
+
+    @cached_property
+    def surplus(self) -> list[Manifest]:
+        """Pods of the job beyond those of its replicas."""
+        wanted = {replica.name for replica in self.replicas}
+        own = own_objects(self.job, self.observed, "Pod")
+        return [pod for name, pod in own.items() if name not in wanted]
+
+    @cached_property
+    def services(self) -> list[Manifest]:
+        """The job's services."""
+        return list(own_objects(self.job, self.observed, "Service").values())
+
+    @property
+    def stale(self) -> list[Manifest]:
+        """Pods of replicas that are `ReplicaState.stale`."""
+        return [replica.pod for replica in self.replicas if replica.stale and replica.pod is not None]
 
     @property
     def now(self) -> datetime:

@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.actions import Manifest, Observed
-from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects, restart_backoff
+from edl_workflows.jobs.replicas.facts import JobFacts, ReplicaState, own_objects, seconds_to_restart
 from edl_workflows.jobs.training_job import pods
 from edl_workflows.jobs.training_job.model import (
     Failure,
@@ -23,17 +23,15 @@ STARTING = (None, TrainingJobPhase.CREATING, TrainingJobPhase.SUSPENDED)
 
 @dataclass(frozen=True)
 class TrainingReplicaState(ReplicaState):
-    """One replica of the job. It has completed when its program has exited with 0.
+    """One replica of the job. It has completed when its program has exited with 0. A master never is stale:
+    it is told of no others.
 
     Attributes:
         role: what it does.
-        stale: it is unfinished, and its pod was told of an earlier cluster. A master never is: it is told of
-            no others.
         failures: those of its pods that are remembered, oldest first.
     """
 
     role: TrainingRole
-    stale: bool
     failures: Sequence[Failure]
 
     @property
@@ -74,10 +72,8 @@ class TrainingReplicaState(ReplicaState):
 
     def seconds_to_replacement(self, now: datetime) -> float:
         """Seconds until a failed pod is replaced, from the time when its failure was seen."""
-        if not self.failures:
-            return 0.0
-        due = self.failures[-1].time + restart_backoff(len(self.failures))
-        return max(0.0, (due - now).total_seconds()) if len(self.failures) > 1 else 0.0
+        since = self.failures[-1].time if self.failures else None
+        return seconds_to_restart(len(self.failures), since, now)
 
 
 @dataclass(frozen=True)
@@ -109,10 +105,7 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
         own = own_objects(job, observed, "Pod")
         cluster = pods.cluster_id(job)
         replicas = [_observe(job, role, index, own, cluster) for role, index in pods.list_replicas(job)]
-        wanted = {replica.name for replica in replicas}
-        surplus = [pod for name, pod in own.items() if name not in wanted]
-        services = list(own_objects(job, observed, "Service").values())
-        return cls(job, observed, replicas, surplus, services)
+        return cls(job, observed, replicas)
 
     @property
     def starting(self) -> bool:
@@ -127,11 +120,6 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
     def of_role(self, role: TrainingRole) -> list[TrainingReplicaState]:
         """The replicas of a role."""
         return [replica for replica in self.replicas if replica.role is role]
-
-    @property
-    def stale(self) -> list[Manifest]:
-        """Pods of unfinished pservers and trainers that were told of an earlier cluster."""
-        return [replica.pod for replica in self.replicas if replica.stale and replica.pod is not None]
 
     @property
     def failed(self) -> list[TrainingReplicaState]:
@@ -193,10 +181,8 @@ def _observe(
 
 
 def _end(pod: Manifest, role: TrainingRole) -> Mapping[str, Any]:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    own: Mapping[str, Any] = next((s for s in statuses if s.get("name") == str(role)), {})
-    found: Mapping[str, Any] = (own.get("state") or {}).get("terminated") or {}
-    return found
+    own = (s for s in manifests.container_statuses(pod) if s.get("name") == str(role))
+    return manifests.terminated_state(next(own, {}))
 
 
 def _killed(pod: Manifest) -> bool:

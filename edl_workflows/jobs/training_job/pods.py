@@ -1,6 +1,5 @@
 """Which pods a TrainingJob has, their addresses and environment, and the manifests of pods and services."""
 
-import copy
 import hashlib
 import json
 import math
@@ -193,32 +192,19 @@ def selector(job: TrainingJob, role: TrainingRole) -> str:
 
 def make_pod(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """A pod: the user's template below, upstream's fields over it."""
-    own = {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
-    made = manifests.owned_manifest("v1", "Pod", replica_name(job, role, index), job, labels(job, role) | own)
-    template = manifests.overlay_template(
-        copy.deepcopy(job.spec.template), {"spec": _pod_spec(job, role, index)}
-    )
-    made["metadata"]["labels"] = manifests.template_labels(template["metadata"]) | made["metadata"]["labels"]
-    if annotations := template["metadata"].get("annotations"):
-        made["metadata"]["annotations"] = annotations
-    made["spec"] = template["spec"]
-    return made
+    own = labels(job, role) | {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
+    template = manifests.overlay_template(job.spec.template, {"spec": _pod_spec(job, role, index)})
+    return manifests.pod_from_template(replica_name(job, role, index), job, template, own)
 
 
 def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """The headless service that gives a pod its address, the same for every pod that takes its place."""
     own = labels(job, role) | {INDEX_LABEL: str(index)}
-    made = manifests.owned_manifest("v1", "Service", replica_name(job, role, index), job, own)
     ports = ports_of(job, role)
     if role is TrainingRole.MASTER and runs_own_etcd(job):
         ports = [*ports, ("etcd-port", ETCD_PORT)]
-    made["spec"] = {
-        "clusterIP": "None",
-        "selector": {key: own[key] for key in (JOB_LABEL, ROLE_LABEL, INDEX_LABEL)},
-        "ports": [{"name": n, "port": p, "targetPort": p, "protocol": "TCP"} for n, p in ports],
-        "publishNotReadyAddresses": True,
-    }
-    return made
+    selected = {key: own[key] for key in (JOB_LABEL, ROLE_LABEL, INDEX_LABEL)}
+    return manifests.headless_service(replica_name(job, role, index), job, own, ports, selected)
 
 
 def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
@@ -236,7 +222,7 @@ def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any
     if spec.host_network or spec.host_network_lower:
         # Names of services are known to the cluster's own name server only.
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    return copy.deepcopy({key: value for key, value in found.items() if value})
+    return {key: value for key, value in found.items() if value}
 
 
 def _container(

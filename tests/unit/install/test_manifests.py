@@ -13,9 +13,10 @@ from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.cli import crds
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.install import rbac, workloads
-from edl_workflows.install.manifests import PART_OF, installation_manifests, render_manifests
+from edl_workflows.install.manifests import PART_OF, installation_manifests
 from edl_workflows.install.options import InstallOptions, InstallPart, PullPolicy
 from edl_workflows.jobs import names
+from edl_workflows.jobs.crd import render_yaml
 from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube.connect import Cluster
@@ -62,10 +63,10 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
     """The printed YAML contains exactly the objects, is reproducible, has each name once, and has no
     anchors."""
     objects = installation_manifests(options)
-    text = render_manifests(objects)
+    text = render_yaml(objects)
 
     assert list(yaml.safe_load_all(text)) == objects
-    assert render_manifests(installation_manifests(options)) == text
+    assert render_yaml(installation_manifests(options)) == text
     assert "&id" not in text
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
     assert len(set(keys)) == len(keys)
