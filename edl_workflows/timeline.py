@@ -6,12 +6,13 @@ master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (e
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.metrics import LOSS, MAX_CHARTED, choose_charted
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobView
 
@@ -44,6 +45,7 @@ class TimelineSample:
         step: global step.  speed: steps per second.
         replicas: ready nodes by role.
         records: acknowledged.
+        metrics: what the program reported, by name.
     """
 
     time: float
@@ -52,6 +54,7 @@ class TimelineSample:
     speed: float
     replicas: dict[str, int]
     records: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,12 @@ class Timeline:
     restarts: tuple[TimelineRestart, ...] = ()
     goodput: float | None = None
 
+    @property
+    def metric_names(self) -> list[str]:
+        """The metrics with a curve: those of any sample, the loss first, at most `MAX_CHARTED`."""
+        names = {name for sample in self.samples for name in sample.metrics}
+        return sorted(names, key=lambda name: (name != LOSS, name))[:MAX_CHARTED]
+
     def to_json(self) -> dict[str, Any]:
         """The values, as JSON can hold them."""
         return asdict(self)
@@ -97,14 +106,19 @@ def sample(view: JobView, now: float) -> TimelineSample:
     """The job's view as a sample."""
     ready = {role: counts.ready for role, counts in view.replicas.items()}
     progress = view.progress
-    return TimelineSample(now, str(view.phase), progress.step, progress.speed, ready, progress.records)
+    metrics = choose_charted(progress.metrics)
+    return TimelineSample(
+        now, str(view.phase), progress.step, progress.speed, ready, progress.records, metrics
+    )
 
 
 def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     """A job's life as its status has it, finished or not."""
     phase = str(job.status.phase or "")
     history, known = job.status.history, job.status.restarts
-    points = [TimelineSample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records) for p in history]
+    points = [
+        TimelineSample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records, p.metrics) for p in history
+    ]
     samples = tuple(replace(point, speed=speed_at(points, index)) for index, point in enumerate(points))
     restarts = (
         tuple(TimelineRestart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
@@ -145,8 +159,8 @@ def _seconds(time: datetime | None) -> float:
 
 
 def draw(timeline: Timeline, path: Path) -> None:
-    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, data, and the
-    plans' steps, on one time axis.
+    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, each metric, data,
+    and the plans' steps, on one time axis.
 
     Raises:
         ValueError: there is no sample to draw.
@@ -156,14 +170,21 @@ def draw(timeline: Timeline, path: Path) -> None:
     from matplotlib.figure import Figure  # without pyplot: no global state, no display
 
     origin = timeline.samples[0].time
-    figure = Figure(figsize=(10, 7.5), layout="constrained")
-    replicas, speed, data, plans = figure.subplots(4, 1, sharex=True, height_ratios=[2, 2, 1, 1.2])
+    names = timeline.metric_names
+    ratios = [2, 2, *(1.2 for _ in names), 1, 1.2]
+    figure = Figure(figsize=(10, 7.5 + 1.3 * len(names)), layout="constrained")
+    panels = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)
+    replicas, speed, *measured, data, plans = panels
     _draw_replicas(replicas, timeline.samples, origin)
     _draw_speed(speed, timeline.samples, origin)
     _draw_restarts(speed, timeline.restarts, origin)
+    for axes, name in zip(measured, names, strict=True):
+        _draw_metric(axes, name, timeline.samples, origin)
+        for restart in timeline.restarts:
+            axes.axvline(restart.time - origin, color="#999999", lw=1, ls="--")
     _draw_data(data, timeline.samples, origin)
     _draw_plans(plans, timeline.spans, origin, timeline.job.split("/")[-1])
-    for axes in (replicas, speed, data):
+    for axes in (replicas, speed, *measured, data):
         for span in timeline.spans:
             if span.phase is ScalePlanPhase.RESTARTING:
                 axes.axvspan(span.start - origin, span.end - origin, color="#c0392b", alpha=0.15, lw=0)
@@ -210,6 +231,16 @@ def _draw_restarts(axes: "Axes", restarts: Sequence[TimelineRestart], origin: fl
         axes.plot([], [], color=colour, lw=1, ls="--", label=f"{cause} ({count})")
     if causes:
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False, ncols=6, fontsize="small")
+
+
+def _draw_metric(axes: "Axes", name: str, samples: Sequence[TimelineSample], origin: float) -> None:
+    """One metric has its own axis: losses, accuracies and norms have no scale in common. The axis need not
+    begin at 0."""
+    points = [(s.time - origin, s.metrics[name]) for s in samples if name in s.metrics]
+    axes.plot(*zip(*points, strict=True), color="#7d5ba6", lw=1.5, marker="o", ms=2)
+    axes.set_title(f"{name} {points[-1][1]:.4g}", loc="left", fontsize="small", parse_math=False)
+    axes.margins(y=0.15)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_data(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:

@@ -17,6 +17,7 @@ from edl_workflows.jobs import cache_fields, demand, manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJob
 from edl_workflows.jobs.kind import INVALID_SPEC, Kind
 from edl_workflows.jobs.kinds import KINDS
+from edl_workflows.jobs.metrics import MAX_METRICS, MAX_NAME
 from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlan, ScalePlanSpec
 from edl_workflows.jobs.view import JobPhase, JobView
@@ -66,6 +67,7 @@ class JobObservation:
         requests: total requests of its pods.
         stage, reasons, notes: from ``status.autoscaling``: the stage of the plan, the reasons for changes by
             role or pod, and the reasons against changes.
+        metrics: the newest values that its program reported, by name.
         optimizer: the optimizer that made that plan, ``local`` or ``brain``; "" for none.
         created, started, finished: None if unknown or not yet.
     """
@@ -81,6 +83,7 @@ class JobObservation:
     requests: Amounts = field(default_factory=dict)
     step: int = 0
     speed: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
     optimizer: str = ""
     stage: str = ""
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -302,6 +305,7 @@ def _observe_view(view: JobView, job: Resource) -> JobObservation:
         },
         step=max(view.progress.step, 0),
         speed=speed if math.isfinite(speed) and speed > 0 else 0.0,
+        metrics=_cut_metrics(view.progress.metrics),
         created=_seconds(job.metadata.creation_timestamp),
         started=_seconds(view.started),
         finished=_seconds(view.finished),
@@ -352,6 +356,12 @@ def _seconds(time: datetime | None) -> float | None:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
+
+
+def _cut_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those that a status written by anybody may hold: finite, with names of a sensible length."""
+    known = [(name, value) for name, value in metrics.items() if math.isfinite(value)]
+    return {name[:MAX_NAME]: value for name, value in known[: MAX_METRICS + 1]}
 
 
 def _cut_lines(lines: Sequence[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 from edl_workflows.cli.listing import age_of, duration, job_kinds, replicas
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, GoodputStatus, RestartsStatus
+from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube import client, events, resources
@@ -99,7 +100,7 @@ def _facts(job: JobView, age: str) -> Iterator[str]:
         "Ready": replicas(job),
         "Step": f"{job.progress.step} ({job.progress.speed:.1f} steps/s)",
         "Records": str(job.progress.records),
-        "Metrics": ", ".join(f"{name} {value:g}" for name, value in job.progress.metrics.items()),
+        "Metrics": describe_metrics(job.progress.metrics),
         "Checkpoint": f"step {job.checkpoint.step} in {job.checkpoint.uri}" if job.checkpoint else "",
         "Age": age,
         **_run_time(job),

@@ -12,12 +12,16 @@ from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand
 from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, NotFoundError
 from edl_workflows.jobs.kind import INVALID_SPEC, Kind
+from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.view import JobView
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
 
 app = typer.Typer(no_args_is_help=True)
+
+LISTED_METRICS = 2
+"""Of more metrics `edl get` tells only how many there are."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def get(
         "kind": kind is None,
         **dict.fromkeys(("phase", "ready", "step", "steps/s", "checkpoint", "age"), True),
     }
+    columns["metrics"] = any(job.view.progress.metrics for job in found)
     shown = [column for column, wanted in columns.items() if wanted]
     table = Table(shown, [[cells[column] for column in shown] for cells in map(_cells, found)])
     data = items[0] if name and len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": items}
@@ -134,6 +139,7 @@ def _cells(listed: ListedJob) -> dict[str, object]:
         "step": job.progress.step,
         "steps/s": f"{job.progress.speed:.1f}",
         "checkpoint": job.checkpoint.step if job.checkpoint else "",
+        "metrics": describe_metrics(job.progress.metrics, LISTED_METRICS),
         "age": age_of(listed.manifest),
     }
 

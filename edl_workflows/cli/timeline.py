@@ -11,6 +11,7 @@ from edl_workflows.cli.jobs import Name
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.metrics import describe_metrics
 
 if TYPE_CHECKING:
     from edl_workflows.timeline import Timeline
@@ -47,7 +48,8 @@ def timeline(
     if not line.samples:
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes it when nodes run")
     if picture is None:
-        emit(output, line.to_json(), Table(COLUMNS, rows(line)))
+        columns = (*COLUMNS[:-1], "metrics", COLUMNS[-1]) if line.metric_names else COLUMNS
+        emit(output, line.to_json(), Table(columns, rows(line)))
         if output is OutputFormat.TABLE and line.goodput is not None:
             say(
                 f"goodput {line.goodput:.0%}: the fraction of time that the job spent on steps that were "
@@ -67,12 +69,22 @@ def rows(line: "Timeline") -> list[Sequence[object]]:
     """Rows in chronological order, one for each point of a job's history, each restart and each step of a
     plan."""
     began = line.samples[0].time
+    measured = bool(line.metric_names)
     found: list[tuple[float, Sequence[object]]] = [
-        (s.time, (s.step, f"{s.speed:.1f}", s.records, _nodes(s.replicas), "")) for s in line.samples
+        (
+            s.time,
+            (
+                *(s.step, f"{s.speed:.1f}", s.records, _nodes(s.replicas)),
+                *([describe_metrics(s.metrics)] if measured else []),
+                "",
+            ),
+        )
+        for s in line.samples
     ]
-    found += [(r.time, ("", "", "", "", f"{r.subject} restarts: {r.cause}")) for r in line.restarts]
+    blank = ("",) * (5 if measured else 4)
+    found += [(r.time, (*blank, f"{r.subject} restarts: {r.cause}")) for r in line.restarts]
     found += [
-        (span.start, ("", "", "", "", f"{span.plan}: {span.phase}, {span.end - span.start:.1f} s"))
+        (span.start, (*blank, f"{span.plan}: {span.phase}, {span.end - span.start:.1f} s"))
         for span in line.spans
     ]
     return [(f"{when - began:.0f}", *cells) for when, cells in sorted(found, key=lambda row: row[0])]

@@ -13,6 +13,7 @@ from edl_workflows.client.places import Place
 from edl_workflows.client.worker_logs import WorkerLogs
 from edl_workflows.exceptions import EdlError, JobDisappearedError
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
@@ -249,7 +250,7 @@ def describe(job: JobView) -> dict[str, str]:
         "nodes": nodes,
         "step": f"{progress.step:,}" if progress.step else "",
         "speed": f"{progress.speed:.1f} steps/s" if progress.speed else "",
-        "metrics": ", ".join(f"{name} {value:g}" for name, value in progress.metrics.items()),
+        "metrics": describe_metrics(progress.metrics),
         "checkpoint": f"{checkpoint.uri} (step {checkpoint.step:,})" if checkpoint else "",
         "warnings": "; ".join(job.warnings),
     }

@@ -6,7 +6,7 @@ with a meaning to a template or a shell.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -14,6 +14,10 @@ from pydantic import AfterValidator, Field
 from edl_workflows.exceptions import InvalidError
 
 MAX_METRICS = 20
+MAX_CHARTED = 5
+"""Metrics with a history: a status has up to 120 points of it, Brain more."""
+LOSS = "loss"
+"""The metric that `Job.report_step` reports; it does not count among `MAX_METRICS`."""
 MAX_NAME = 63
 _NAME = r"^[A-Za-z][A-Za-z0-9_./-]*$"
 
@@ -29,6 +33,8 @@ def _check_count(metrics: dict[str, float]) -> dict[str, float]:
 
 Metrics = Annotated[dict[MetricName, FiniteNumber], AfterValidator(_check_count)]
 """Name → value."""
+ChartedMetrics = Annotated[dict[MetricName, FiniteNumber], Field(max_length=MAX_CHARTED)]
+"""Name → value, of metrics with a history."""
 
 
 def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
@@ -57,3 +63,28 @@ def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
         if math.isfinite(number):
             found[name] = number
     return found
+
+
+def choose_charted(metrics: Mapping[str, float], earlier: Iterable[str] = ()) -> dict[str, float]:
+    """The metrics of a new point of a history: those that the history has already, then the loss, then others
+    by name, `MAX_CHARTED` together. Values have six significant digits, as many as a chart shows.
+
+    Args:
+        metrics: the newest values.
+        earlier: names that the history has.
+    """
+    by_rank = sorted(metrics, key=lambda name: (name != LOSS, name))
+    names = list(dict.fromkeys((*earlier, *by_rank)))[:MAX_CHARTED]
+    return {name: float(f"{metrics[name]:.6g}") for name in names if name in metrics}
+
+
+def describe_metrics(metrics: Mapping[str, float], most: int = MAX_METRICS) -> str:
+    """Metrics in one line, the loss first: ``loss 0.31, accuracy 0.94``.
+
+    Args:
+        metrics: the newest values.
+        most: of more metrics only their number is told.
+    """
+    names = sorted(metrics, key=lambda name: (name != LOSS, name))
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*(f"{name} {metrics[name]:.4g}" for name in names[:most]), *more])

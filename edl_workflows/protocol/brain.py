@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from edl_workflows.jobs.metrics import ChartedMetrics
 from edl_workflows.protocol.message import Message
 
 MAX_SAMPLES = 500
@@ -137,12 +138,14 @@ class SampleMessage(MeasuredMessage):
         step: global step.
         speed: steps per second; 0 while unknown.
         nodes: the running nodes.
+        metrics: values that the program reported, by name.
     """
 
     time: float
     step: int
     speed: float
     nodes: list[NodeUsageMessage] = Field(default_factory=list, max_length=MAX_NODES)
+    metrics: ChartedMetrics = Field(default_factory=dict)
 
 
 class NodeOom(Message):

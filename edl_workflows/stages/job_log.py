@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobView, Progress
 from edl_workflows.stages.goals import ObservedObject
@@ -68,6 +69,7 @@ def _describe_progress(progress: Progress) -> list[str]:
         where += f" ({progress.records / progress.records_total:.0%} of the data)"
     speeds = [(progress.speed, "steps/s"), (progress.records_per_second, "records/s")]
     parts = [where, *(f"{_rounded(value)} {unit}" for value, unit in speeds if value > 0)]
+    parts += [describe_metrics(progress.metrics, MAX_CHARTED)] if progress.metrics else []
     left = progress.records_total - progress.records
     if left > 0 and progress.records_per_second > 0:
         parts.append(f"about {_duration(left / progress.records_per_second)} left")

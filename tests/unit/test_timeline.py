@@ -1,5 +1,6 @@
 """Timelines: speeds from samples, spans from plans, the picture."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -77,7 +78,9 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
     manifest = elastic_job("j")
     manifest["status"] = {
         "phase": "Running",
-        "history": [{"time": BEGAN.isoformat(), "step": 5, "records": 40, "nodes": {"worker": 2}}],
+        "history": [
+            {"time": BEGAN.isoformat(), "step": 5, "records": 40, "nodes": {"worker": 2}, "metrics": {"a": 1}}
+        ],
         "goodput": {"ratio": 0.9},
         "restarts": {
             "counts": {"Killed": 1},
@@ -88,6 +91,7 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
     assert line.restarts == (TimelineRestart(BEGAN.timestamp(), "ps-1", "Killed"),)
     assert line.goodput == 0.9
     assert line.samples[0].records == 40
+    assert line.samples[0].metrics == {"a": 1.0}
 
 
 def test_picture_is_written(tmp_path: Path) -> None:
@@ -104,6 +108,19 @@ def test_picture_is_written(tmp_path: Path) -> None:
 
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert path.stat().st_size > 10_000
+
+
+def test_each_metric_has_a_curve(tmp_path: Path) -> None:
+    """With its name and newest value, the loss first; names are text, also where a drawing library reads
+    formulas."""
+    path = tmp_path / "timeline.svg"
+    samples = [replace(_sample(t, t), metrics={"$x^$": 0.5, "loss": 3.0 - t} if t else {}) for t in range(3)]
+    line = Timeline("default/j", tuple(samples), ())
+    draw(line, path)
+    drawn = path.read_text()
+
+    assert line.metric_names == ["loss", "$x^$"]
+    assert drawn.index("<!-- loss 1 -->") < drawn.index("<!-- $x^$ 0.5 -->")
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:

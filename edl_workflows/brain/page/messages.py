@@ -61,6 +61,7 @@ class JobRow(Message):
         goodput: fraction of the time since the start that was spent on steps that were not lost, 0 to 1; None
             if too little is known.
         optimizer, stage, reasons, notes: properties of its newest plan, even if that was not carried out.
+        metrics: the newest values that its program reported, by name; only the monitor knows them.
         seen: when the monitor or the master last reported the job.
     """
 
@@ -74,6 +75,7 @@ class JobRow(Message):
     replicas: dict[str, RoleCounts] = Field(default_factory=dict)
     step: int = 0
     speed: float = 0.0
+    metrics: dict[str, float] = Field(default_factory=dict)
     goodput: float | None = None
     optimizer: str = ""
     stage: str = ""
@@ -102,12 +104,14 @@ class JobPoint(Message):
 
     Attributes:
         nodes: running nodes by role.
+        metrics: values that the program reported, by name.
     """
 
     time: float
     step: int
     speed: float
     nodes: dict[str, int] = Field(default_factory=dict)
+    metrics: dict[str, float] = Field(default_factory=dict)
 
 
 class PlanRow(Message):

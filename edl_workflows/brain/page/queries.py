@@ -240,7 +240,7 @@ def _job_row(row: Row[Any], progress: dict[JobKey, _Progress]) -> messages.JobRo
         "seen": row.heard,
     }
     if seen is not None:
-        same = ("message", "step", "speed", "optimizer", "stage", "reasons", "started")
+        same = ("message", "step", "speed", "metrics", "optimizer", "stage", "reasons", "started")
         made |= {name: getattr(seen, name) for name in same} | {"notes": list(seen.notes)}
     if known is not None:
         made |= {"step": known.step, "speed": known.speed, "goodput": known.goodput}
@@ -258,8 +258,12 @@ def _replicas(job: StoredJob) -> dict[str, dict[str, int | None]]:
 
 def _point(row: Row[Any]) -> messages.JobPoint:
     sample = sample_of_row(row)
-    nodes = Counter(node.role for node in sample.nodes) if sample is not None else {}
-    return messages.JobPoint(time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes))
+    if sample is None:
+        return messages.JobPoint(time=row.time, step=row.step, speed=row.speed)
+    nodes = Counter(node.role for node in sample.nodes)
+    return messages.JobPoint(
+        time=row.time, step=row.step, speed=row.speed, nodes=dict(nodes), metrics=dict(sample.metrics)
+    )
 
 
 def _plan_row(row: Row[Any]) -> messages.PlanRow:

@@ -16,6 +16,7 @@ from edl_workflows.brain.observations import ClusterObservation, JobObservation,
 from edl_workflows.brain.store import tables
 from edl_workflows.brain.store.tables import Upsert
 from edl_workflows.brain.store.writer import Rows
+from edl_workflows.jobs.metrics import ChartedMetrics
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.protocol.brain import JobDescription, JobEnd, NodeOom
 from edl_workflows.scaling.dlrover.samples import JobSample, NodeSample
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 Value = TypeVar("Value")
 _NODES = TypeAdapter(tuple[NodeSample, ...])
+_METRICS = TypeAdapter(ChartedMetrics)
 _SEEN_CLUSTER = TypeAdapter(ClusterObservation)
 _SEEN_JOB = TypeAdapter(JobObservation)
 MAX_WORDS = 1_024
@@ -134,7 +136,10 @@ def _parse_or_none(read: Callable[[Any], Value], said: Any) -> Value | None:
 def sample_of_row(row: Row[Any]) -> JobSample | None:
     """Returns None for a row that cannot be read."""
     nodes = _parse_or_none(_NODES.validate_json, row.nodes)
-    return None if nodes is None else JobSample(row.time, row.step, row.speed, nodes)
+    if nodes is None:
+        return None
+    metrics = _parse_or_none(_METRICS.validate_json, row.metrics) or {}
+    return JobSample(row.time, row.step, row.speed, nodes, metrics)
 
 
 def oom_of_row(row: Row[Any]) -> NodeOom | None:
@@ -166,6 +171,7 @@ def report_rows(report: JobReport, now: float) -> Rows:
         key
         | {"time": sample.time, "step": sample.step, "speed": sample.speed}
         | {"nodes": json.dumps([vars(node) for node in sample.nodes], separators=(",", ":"))}
+        | {"metrics": json.dumps(dict(sample.metrics), separators=(",", ":")) if sample.metrics else ""}
         for sample in report.samples
     ]
     rows[tables.NEW_OOM] = [key | {"node": oom.node, "time": oom.time} for oom in report.ooms]

@@ -66,6 +66,7 @@ SAMPLE = Table(
     Column("step", BigInteger, nullable=False),
     Column("speed", Double, nullable=False),
     Column("nodes", Text, nullable=False),  # a list of protocol.brain.NodeUsage
+    Column("metrics", Text, nullable=False, server_default=""),  # jobs.metrics.ChartedMetrics; "" for none
     PrimaryKeyConstraint("namespace", "uid", "time"),
     Index("sample_time", "time"),
     sqlite_with_rowid=False,

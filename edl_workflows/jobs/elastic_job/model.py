@@ -356,12 +356,14 @@ class HistoryPoint(Status):
         step: global step.
         records: records acknowledged.
         nodes: running nodes by role.
+        metrics: values that the program reported, by name; at most five names in all points.
     """
 
     time: datetime
     step: int
     records: int = 0
     nodes: dict[str, int] = Field(default_factory=dict)
+    metrics: dict[str, float] = Field(default_factory=dict)
 
 
 class AutoscalingStatus(Status):

@@ -3,9 +3,10 @@ stored.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edl_workflows.jobs.metrics import MAX_METRICS
+from edl_workflows.jobs.metrics import LOSS, MAX_METRICS
 from edl_workflows.protocol.nodes import Usage
 from edl_workflows.protocol.training import StepReport
 from edl_workflows.scaling.dlrover.allreduce import NEWEST
@@ -32,7 +33,8 @@ class Statistics:
         records: (Unix seconds here, acknowledged records).
         usage: by node.
         losses: newest loss by node.
-        metric_steps: newest value of each metric that the program reports, with its step.
+        metric_steps: newest value of each metric that the program reports, with its step; the loss of its
+            steps is among them.
         shards: (Unix seconds here, acknowledged shards) by node.
         samples: of the whole job, for the optimizer; oldest first.
         world_speeds: newest speeds (steps per second) of a collective job by number of members.
@@ -71,9 +73,11 @@ class Statistics:
 
     def _take_metrics(self, report: StepReport) -> None:
         """Their number is bounded for all workers together: they run one program, with the same names."""
-        for name, value in report.metrics.items():
+        loss = {} if report.loss is None else {LOSS: report.loss}
+        for name, value in (loss | report.metrics).items():
             step, _ = self.metric_steps.get(name, (-1, 0.0))
-            if report.step >= step and (step >= 0 or len(self.metric_steps) < MAX_METRICS):
+            others = len(self.metric_steps) - (LOSS in self.metric_steps)
+            if report.step >= step and (step >= 0 or name == LOSS or others < MAX_METRICS):
                 self.metric_steps[name] = (report.step, value)
 
     def take_records(self, records: int, now: float) -> None:
@@ -90,11 +94,13 @@ class Statistics:
         enough = {node: known for node, known in self.shards.items() if len(known) >= FEWEST_SHARD_POINTS}
         return {node: 1 / rate for node, known in enough.items() if (rate := _rate(known))}
 
-    def take_sample(self, step: int, nodes: tuple[NodeSample, ...], now: float) -> None:
+    def take_sample(
+        self, step: int, nodes: tuple[NodeSample, ...], now: float, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """Takes a sample. Its speed is that since the previous sample, so that a change of the job shows at
         once.
         """
-        sample = JobSample(now, step, self._speed_since_sample(), nodes)
+        sample = JobSample(now, step, self._speed_since_sample(), nodes, metrics or {})
         present = {node.name for node in nodes}
         if not self.samples or {node.name for node in self.samples[-1].nodes} != present:
             self.same_since = now
@@ -159,7 +165,7 @@ def _rate(samples: deque[tuple[float, int]]) -> float:
 
 
 MAX_POINTS = 120
-"""Enough for a plot; a few kilobytes in the job's status."""
+"""Enough for a plot; a few kilobytes in the job's status, at most 50 with metrics of long names."""
 FIRST_INTERVAL = 5.0
 """Seconds between the first points; doubled whenever there are too many."""
 
@@ -173,12 +179,14 @@ class HistorySample:
         step: global step.
         records: acknowledged records.
         nodes: running nodes by role.
+        metrics: values of metrics that the program reported, see `edl_workflows.jobs.metrics`.
     """
 
     time: float
     step: int
     nodes: dict[str, int]
     records: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -187,6 +195,11 @@ class History:
 
     interval: float = FIRST_INTERVAL
     points: tuple[HistorySample, ...] = ()
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that any point has, in the order of their appearance."""
+        return tuple(dict.fromkeys(name for point in self.points for name in point.metrics))
 
 
 def extend_history(history: History, point: HistorySample) -> History:

@@ -16,6 +16,7 @@ from edl_workflows.jobs.elastic_job.model import (
     RestartRecord,
     RestartsStatus,
 )
+from edl_workflows.jobs.metrics import choose_charted
 from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVerification, ScalePlanStatus
 from edl_workflows.master.state.checkpoints import FailedSaves
@@ -299,7 +300,9 @@ def unsaved_warning(failing: FailedSaves) -> str:
 def _history_points(state: JobState) -> list[dict[str, Any]]:
     points = state.history.points
     return [
-        HistoryPoint(time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes).to_dict()
+        HistoryPoint(
+            time=_time(round(p.time)), step=p.step, records=p.records, nodes=p.nodes, metrics=p.metrics
+        ).to_dict()
         for p in points
     ]
 
@@ -307,7 +310,8 @@ def _history_points(state: JobState) -> list[dict[str, Any]]:
 def history_sample(state: JobState, now: float) -> HistorySample:
     """The present point of the job's history."""
     running = Counter(node.type for node in state.nodes if node.status is NodeStatus.RUNNING)
-    return HistorySample(now, state.steps.step, dict(sorted(running.items())), records_done(state))
+    metrics = choose_charted(state.volatile.statistics.metrics, state.history.metric_names)
+    return HistorySample(now, state.steps.step, dict(sorted(running.items())), records_done(state), metrics)
 
 
 def records_done(state: JobState) -> int:

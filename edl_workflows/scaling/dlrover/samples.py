@@ -6,8 +6,8 @@ no more reliable. A note says what was dropped.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 MAX_CPU = 4_096.0
 """Cores; no machine has more."""
@@ -36,12 +36,14 @@ class JobSample:
         step: global step.
         speed: steps per second; 0 while it is unknown.
         nodes: the nodes that ran.
+        metrics: values that the program reported, for people; no optimizer reads them.
     """
 
     time: float
     step: int
     speed: float
     nodes: tuple[NodeSample, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def of(self, *roles: str) -> list[NodeSample]:
         """The nodes of these roles, sorted by name."""

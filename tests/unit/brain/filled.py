@@ -164,4 +164,5 @@ def _samples(job: JobObservation, now: float, chance: random.Random) -> Iterator
         step += int(speed * (end - begin) / 240)
         nodes = [NodeSample(f"worker-{rank}", "worker", 3.0, 4000.0) for rank in range(workers)]
         nodes += [NodeSample(f"ps-{rank}", "ps", 5.0, 8000.0) for rank in range(2)]
-        yield JobSample(time, step, speed, tuple(nodes))
+        metrics = {"loss": 2.4 * math.exp(-index / 60), "reward": index / 120 - 1.0}
+        yield JobSample(time, step, speed, tuple(nodes), metrics)

@@ -86,7 +86,7 @@ def sample_json(time: float, **more: Any) -> dict[str, Any]:
     """`sample` as JSON from a client."""
     made = sample(time)
     nodes = [vars(node) for node in made.nodes]
-    return {"time": time, "step": made.step, "speed": made.speed, "nodes": nodes} | more
+    return {"time": time, "step": made.step, "speed": made.speed, "nodes": nodes, "metrics": {}} | more
 
 
 def tokens_file(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -9,6 +10,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import func, select, text
 
 from edl_workflows.brain.observations import ClusterObservation, JobObservation, PlanObservation
+from edl_workflows.brain.page import queries
 from edl_workflows.brain.store import database, tables
 from edl_workflows.brain.store.records import JobKey, JobReport, PlanAnswer
 from edl_workflows.brain.store.retention import Retention, RetentionOptions
@@ -41,7 +43,7 @@ def test_migrations_at_the_same_time(database_url: str) -> None:
             done.result()
     database.migrate(engines[0])
     with database.reading(engines[0]) as connection:
-        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0001",)]
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0002",)]
     for engine in engines:
         engine.dispose()
 
@@ -95,6 +97,16 @@ def test_connections_that_were_cut(database_url: str) -> None:
         store.record(JobReport(facts(), [sample(NOW + 1)]), NOW)
         assert len(store.samples(KEY, 9)) == 2
     other.dispose()
+
+
+def test_metrics_are_read_as_they_were_recorded(store: BrainStore) -> None:
+    """With their sample; a sample without any has none."""
+    told = replace(sample(NOW, step=2), metrics={"loss": 0.25, "val/auc": 0.75})
+    store.record(JobReport(facts(), [sample(NOW - 15, step=1), told]), NOW)
+    points = queries.query_job(store, None, "uid-1", NOW).points
+
+    assert [point.metrics for point in points] == [{}, {"loss": 0.25, "val/auc": 0.75}]
+    assert [sample.metrics for sample in store.samples(KEY, 9)] == [point.metrics for point in points]
 
 
 def test_many_write_at_the_same_time(store: BrainStore) -> None:

@@ -78,6 +78,40 @@ def test_text_has_restarts_and_the_steps_of_plans(
     assert "goodput 90%" in captured.err
 
 
+def test_text_has_the_metrics(
+    cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a column, which a job without metrics does not have."""
+    points = [
+        {
+            "time": (BEGAN + dt.timedelta(seconds=5)).isoformat(),
+            "step": 50,
+            "metrics": {"acc": 0.5, "loss": 2},
+        },
+        {"time": (BEGAN + dt.timedelta(seconds=10)).isoformat(), "step": 60},
+    ]
+    client.patch_status(cluster, ELASTIC_JOBS, "told", {"history": points})
+
+    assert run(["timeline", *options]) == 0
+    head, first, second = (line.split() for line in capsys.readouterr().out.splitlines())
+    assert head[-2:] == ["METRICS", "EVENT"]
+    assert first[-4:] == ["loss", "2,", "acc", "0.5"]
+    assert "loss" not in second
+
+
+def test_a_list_of_jobs_has_their_newest_metrics(
+    cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """If any reports some; two of each job, so that a line stays a line."""
+    assert run(["get", *options]) == 0
+    assert "METRICS" not in capsys.readouterr().out
+    progress = {"step": 60, "metrics": {"acc": 0.5, "auc": 0.6, "loss": 2, "z": 1}}
+    client.patch_status(cluster, ELASTIC_JOBS, "told", {"progress": progress})
+
+    assert run(["get", *options]) == 0
+    assert "loss 2, acc 0.5, 2 more" in capsys.readouterr().out
+
+
 def test_picture(options: list[str], tmp_path: Path) -> None:
     """The picture has the format that the file's suffix says."""
     path = tmp_path / "told.svg"

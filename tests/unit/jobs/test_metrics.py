@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.jobs.metrics import MAX_METRICS, MAX_NAME, check_metrics
+from edl_workflows.jobs.metrics import (
+    LOSS,
+    MAX_CHARTED,
+    MAX_METRICS,
+    MAX_NAME,
+    check_metrics,
+    choose_charted,
+    describe_metrics,
+)
 from edl_workflows.master.state.statistics import Statistics
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import StepReport
@@ -100,3 +108,35 @@ def test_steps_that_go_back_count_again() -> None:
     assert statistics.metrics == {"accuracy": 0.9}
     statistics.take_step(report(50, {"accuracy": 0.8}))
     assert statistics.metrics == {"accuracy": 0.8}
+
+
+def test_the_loss_of_steps_is_a_metric() -> None:
+    """Beside as many others as a program may report; a metric of that name takes precedence."""
+    statistics = Statistics()
+    statistics.take_step(report(1, {f"m{index:02}": 1.0 for index in range(MAX_METRICS)}))
+    statistics.take_step(report(2, {}).model_copy(update={"loss": 0.5}))
+    assert statistics.metrics[LOSS] == 0.5
+    assert len(statistics.metrics) == MAX_METRICS + 1
+
+    statistics.take_step(report(3, {LOSS: 0.25}).model_copy(update={"loss": 0.5}))
+    assert statistics.metrics[LOSS] == 0.25
+
+
+@given(st.lists(_METRICS, max_size=30))
+def test_a_history_has_few_metrics_and_keeps_their_names(reported: list[dict[str, float]]) -> None:
+    """A name that a point has stays charted whatever is reported later: a curve has no gaps of our making."""
+    names: list[str] = []
+    for metrics in reported:
+        chosen = choose_charted(metrics, names)
+        assert set(chosen) >= set(names) & set(metrics)
+        assert all(abs(chosen[name] - metrics[name]) <= 1e-5 for name in chosen)
+        names = list(dict.fromkeys((*names, *chosen)))
+        assert len(names) <= MAX_CHARTED
+
+
+def test_metrics_in_words() -> None:
+    """The loss first, few digits, and of too many only their number."""
+    metrics = {"auc": 0.123456, "loss": 3.0, "z": -1e-9}
+    assert describe_metrics(metrics) == "loss 3, auc 0.1235, z -1e-09"
+    assert describe_metrics(metrics, 1) == "loss 3, 2 more"
+    assert describe_metrics({}) == ""

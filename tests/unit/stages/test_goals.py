@@ -193,6 +193,17 @@ def test_outputs_are_small_and_camel_case() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("metrics", [{}, {"accuracy": 0.98, "loss": 0.1}], ids=["none", "two"])
+def test_outputs_of_a_wait_have_the_newest_metrics(metrics: dict[str, float]) -> None:
+    """XCom has them as numbers, and no key for a program that reports none."""
+    job = _view("Running", progress=Progress(step=3, metrics=metrics))
+    result = evaluate_goal(_handle(_job_goal("Running")), job)
+
+    assert isinstance(result, Done)
+    assert result.outputs.to_dict().get("metrics", {}) == metrics
+    assert ("metrics" in result.outputs.to_dict()) is bool(metrics)
+
+
 def test_a_handle_survives_the_way_through_json() -> None:
     """Engines store handles as JSON."""
     handle = _handle(_job_goal("Running", step=3))

@@ -136,6 +136,16 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
             )
         ],
     ),
+    "metrics": (
+        None,
+        _job(progress=Progress(step=3, metrics={"accuracy": 0.98125, "loss": 12_345.6}), replicas={}),
+        ["is Running; step 3, loss 1.235e+04, accuracy 0.9812; checkpoint at step 1,200"],
+    ),
+    "more metrics than a line has room for": (
+        None,
+        _job(progress=Progress(step=3, metrics={f"m{n:02}": n for n in range(20)}), replicas={}),
+        ["is Running; step 3, m00 0, m01 1, m02 2, m03 3, m04 4, 15 more; checkpoint at step 1,200"],
+    ),
     "endless data": (
         None,
         _job(progress=Progress(step=3, records=96), replicas={}, checkpoint=None),

@@ -10,7 +10,8 @@ const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86
  * @param {object} options
  *   title: what is shown; unit: of the values; height: pixels; from, to: Unix seconds;
  *   series: [{name, style: "s0".."s6", values: one per time or null, steps: drawn as steps, area: filled}];
- *   times: Unix seconds, ascending; marks: [{time, text}] vertical lines; whole: values are whole numbers.
+ *   times: Unix seconds, ascending; marks: [{time, text}] vertical lines; whole: values are whole numbers;
+ *   free: the axis spans the values, which may be negative, and need not begin at 0.
  */
 export function chart(options) {
   const figure = el("figure");
@@ -51,15 +52,15 @@ export function chart(options) {
   return figure;
 }
 
-function scales({ from, to, height, series }, width) {
+function scales({ from, to, height, series, free }, width) {
   const values = series.flatMap((one) => one.values).filter((value) => value != null);
-  const top = nice(Math.max(0, ...values));
+  const top = free && values.length ? spanning(Math.min(...values), Math.max(...values)) : { low: 0, ...nice(Math.max(0, ...values)) };
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
   const span = Math.max(1, to - from);
   return {
     top,
     x: (time) => MARGIN.left + ((time - from) / span) * inner.width,
-    y: (value) => MARGIN.top + (1 - value / top.end) * inner.height,
+    y: (value) => MARGIN.top + (1 - (value - top.low) / (top.end - top.low)) * inner.height,
     time: (x) => from + ((x - MARGIN.left) / inner.width) * span,
   };
 }
@@ -72,10 +73,18 @@ function nice(largest) {
   return { end: Math.ceil(largest / step - 1e-9) * step, step };
 }
 
+/** Both ends are multiples of the step. */
+function spanning(least, most) {
+  const { step } = nice(most - least || Math.abs(most));
+  const low = Math.floor(least / step + 1e-9) * step;
+  return { low, step, end: Math.max(low + step, Math.ceil(most / step - 1e-9) * step) };
+}
+
 function axes({ from, to, height, unit, whole }, { top, x, y }, width) {
   const found = [svg("text", { x: MARGIN.left - 8, y: 10, "text-anchor": "end" }, unit)];
-  for (let index = 0; index * top.step <= top.end * 1.0001; index += 1) {
-    const value = index * top.step;
+  const lines = Math.round((top.end - top.low) / top.step);
+  for (let index = 0; index <= lines; index += 1) {
+    const value = Number((top.low + index * top.step).toPrecision(12)); // 0.1 + 0.2
     if (whole && !Number.isInteger(value)) continue;
     found.push(svg("line", { class: index ? "grid" : "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }));
     found.push(svg("text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, brief(value)));

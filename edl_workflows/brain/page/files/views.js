@@ -169,6 +169,7 @@ export function jobView({ job, points, plans, now }) {
     ["Speed", MOVING.includes(job.phase) && job.speed ? `${speed(job.speed)} steps/s` : NONE],
     ["Step", number(job.step)],
     ["Goodput", goodput(job.goodput)],
+    ...metricNames(Object.keys(job.metrics)).map((name) => [name, number(job.metrics[name])]),
     [job.finished ? "Took" : "Age", age(job, now)],
   ];
   return [
@@ -201,13 +202,17 @@ function optimizer(job) {
   );
 }
 
-/** Speed, step and nodes on one time axis, with the plans as marks. */
+/** Names of metrics, the loss first; at most as many as a history keeps. */
+const metricNames = (names) => names.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b)).slice(0, 5);
+
+/** Speed, step, metrics and nodes on one time axis, with the plans as marks. */
 function past(points, plans, now, finished) {
   if (!points.length) return [empty("Nothing was reported of its training yet.")];
   const times = points.map((point) => point.time);
   const [from, to] = [times[0], Math.max(times.at(-1), finished ?? Math.min(now, times.at(-1) + 60))];
   const marks = plans.filter((plan) => plan.created).map((plan) => ({ time: plan.created, text: plan.reason || plan.changes.join("; ") }));
   const names = [...new Set(points.flatMap((point) => Object.keys(point.nodes)))].sort();
+  const measured = metricNames([...new Set(points.flatMap((point) => Object.keys(point.metrics)))]);
   const common = { from, to, times, marks };
   const nodes = names.slice(0, 6).map((name, index) => ({
     name, unit: "", style: `s${index + 1}`, steps: true, values: points.map((point) => point.nodes[name] ?? 0),
@@ -215,6 +220,12 @@ function past(points, plans, now, finished) {
   return [
     chart({ ...common, title: "Speed", unit: "steps/s", height: 150, series: [{ name: "speed", style: "s1", area: true, values: points.map((point) => point.speed) }] }),
     chart({ ...common, title: "Step", unit: "steps", height: 130, whole: true, series: [{ name: "global step", unit: "", style: "s2", values: points.map((point) => point.step) }] }),
+    ...measured.map((name) =>
+      chart({
+        ...common, title: name, unit: "", height: 130, free: true,
+        series: [{ name: "newest", style: "s3", values: points.map((point) => point.metrics[name] ?? null) }],
+      }),
+    ),
     nodes.length ? chart({ ...common, title: "Nodes", unit: "nodes", height: 130, whole: true, series: nodes }) : null,
   ];
 }

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, OptimizeMode
+from edl_workflows.jobs.metrics import choose_charted
 from edl_workflows.jobs.scale_plan import model
 from edl_workflows.jobs.scale_plan.model import NodeResource, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state.autoscale import own_plans
@@ -89,7 +90,9 @@ def uses_brain(state: JobState) -> bool:
 
 
 def take_sample(state: JobState, now: float) -> None:
-    state.volatile.statistics.take_sample(state.steps.step, usage_of(state), now)
+    statistics = state.volatile.statistics
+    charted = choose_charted(statistics.metrics, state.history.metric_names)
+    statistics.take_sample(state.steps.step, usage_of(state), now, charted)
     active = state.versions.active
     if state.settings.collective and active is not None and state.versions.settled:
         state.volatile.statistics.take_world_speed(len(active.members))

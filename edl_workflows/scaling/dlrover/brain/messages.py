@@ -87,7 +87,7 @@ def nodes_of(job: OptimizerJob) -> list[brain.NodeFacts]:
 def sample_of(message: brain.SampleMessage) -> JobSample:
     """The sample of a message, not validated."""
     nodes = tuple(NodeSample(node.name, node.role, node.cpu, node.memory) for node in message.nodes)
-    return JobSample(message.time, message.step, message.speed, nodes)
+    return JobSample(message.time, message.step, message.speed, nodes, message.metrics)
 
 
 def sample_message(sample: JobSample) -> brain.SampleMessage:
@@ -99,6 +99,7 @@ def sample_message(sample: JobSample) -> brain.SampleMessage:
             brain.NodeUsageMessage(name=node.name, role=node.role, cpu=node.cpu, memory=node.memory)
             for node in sample.nodes
         ],
+        metrics=dict(sample.metrics),
     )
 
 

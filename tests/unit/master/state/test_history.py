@@ -1,10 +1,13 @@
 """The history of a job stays small and spread over its whole life."""
 
 import itertools
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edl_workflows.jobs.metrics import MAX_CHARTED, MAX_METRICS, MAX_NAME
+from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.statistics import (
     FIRST_INTERVAL,
     MAX_POINTS,
@@ -12,6 +15,8 @@ from edl_workflows.master.state.statistics import (
     HistorySample,
     extend_history,
 )
+from edl_workflows.master.state.views import history_sample, job_status
+from tests.unit.master.test_restore import SETTINGS
 
 
 @given(gaps=st.lists(st.floats(0.01, 1000.0), max_size=600))
@@ -38,3 +43,17 @@ def test_a_long_job_is_covered_to_its_end() -> None:
     assert history.points[0].time == 0.0
     assert 7 * 86_400 - history.points[-1].time <= history.interval + 10
     assert len(history.points) > MAX_POINTS // 2 - 1
+
+
+def test_metrics_leave_a_status_small() -> None:
+    """As many points as there may be, with names and numbers as long as they may be: less than 64 KB."""
+    names = [f"m{index:02}".ljust(MAX_NAME, "x") for index in range(MAX_METRICS)]
+    state = JobState(SETTINGS)
+    state.volatile.statistics.metric_steps = dict.fromkeys(names, (1, -1.23456789e-300))
+    for second in range(0, 10_000, 10):
+        state.history = extend_history(state.history, history_sample(state, float(second)))
+    points = job_status(state, 10_000.0)["history"]
+
+    assert 60 < len(points) <= MAX_POINTS
+    assert {len(point["metrics"]) for point in points} == {MAX_CHARTED}
+    assert len(json.dumps(points)) < 64 * 1024
