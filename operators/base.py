@@ -157,6 +157,7 @@ class StageTask(ClusterTask):
 
     def begin(self, context: "Context") -> "Handle":
         """Begin the stage: create its object, or adopt the one of an earlier attempt."""
+        from edl_workflows.hooks.task_object import OBJECT_KEY, TaskObject
         from edl_workflows.stages.catalog import stage_of
 
         stage = stage_of(self.stage_name)
@@ -165,6 +166,8 @@ class StageTask(ClusterTask):
         handle = stage.begin(self.hook.cluster(), request, self.identity(context))
         self._handle = handle
         self.link = self.hook.link(handle.kind, handle.namespace, handle.name)
+        target = TaskObject(kind=handle.kind, namespace=handle.namespace, name=handle.name, uid=handle.uid)
+        context["ti"].xcom_push(OBJECT_KEY, target.model_dump())
         self.log.info("%s: %s", handle, self.link or handle.describe_command)
         return handle
 

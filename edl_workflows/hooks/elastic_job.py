@@ -41,9 +41,9 @@ class ElasticJobHook(KubernetesHook):
     """Reaches the cluster that a connection of type ``kubernetes`` names.
 
     Beside the provider's fields the connection's extra may hold ``edl_dashboard_url``: a template such as
-    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task; and
+    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task;
     ``edl_installation``: a name of this Airflow, where several with DAGs of equal names work in one
-    namespace.
+    namespace; ``edl_brain_url`` and ``edl_brain_token``: the Brain whose history the tab shows.
 
     Args:
         settings: which connection.
@@ -122,6 +122,13 @@ class ElasticJobHook(KubernetesHook):
         one."""
         self.load()
         return str(self.conn_extras.get("edl_installation") or "")
+
+    @property
+    def brain(self) -> tuple[str, str]:
+        """URL of the Brain whose history the tab shows, and a token for it; "" for none."""
+        self.load()
+        extra = self.conn_extras
+        return str(extra.get("edl_brain_url") or ""), str(extra.get("edl_brain_token") or "")
 
     def link(self, kind: str, namespace: str, name: str) -> str:
         """URL of the object in the connection's dashboard; "" if the connection names none, or no URL."""

@@ -2,22 +2,38 @@
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, conf
+
+from edl_workflows.links.tab import url_of_tab
 
 if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 
 class ElasticJobLink(BaseOperatorLink):
-    """The object in the dashboard that the connection names (``edl_dashboard_url``); without one there is no
-    link.
+    """The object in the dashboard that the connection names (``edl_dashboard_url``), else the tab *Elastic
+    job* of the task. There is no link if the connection names no dashboard and Airflow has no tabs
+    (before 3.1) or no ``[api] base_url``.
 
-    Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has it by
-    then.
+    Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has the
+    dashboard's URL by then.
     """
 
     name = "Elastic job"
 
-    def get_link(self, operator: Any, *, ti_key: "TaskInstanceKey") -> str:  # noqa: ARG002 - the interface
-        """The URL from when the stage began; "" for no link: Airflow's page then shows none."""
-        return str(getattr(operator, "link", ""))
+    def get_link(self, operator: Any, *, ti_key: "TaskInstanceKey") -> str:
+        """An absolute URL; "" for no link: Airflow's page then shows none."""
+        return str(getattr(operator, "link", "")) or _url_of_tab(ti_key)
+
+
+def _url_of_tab(ti_key: "TaskInstanceKey") -> str:
+    base_url = str(conf.get("api", "base_url", fallback="") or "")
+    if not base_url.startswith(("https://", "http://")) or not _has_tabs():
+        return ""
+    return url_of_tab(base_url, ti_key.dag_id, ti_key.run_id, ti_key.task_id, ti_key.map_index)
+
+
+def _has_tabs() -> bool:
+    from airflow.plugins_manager import AirflowPlugin
+
+    return hasattr(AirflowPlugin, "react_apps")  # since 3.1

@@ -13,6 +13,9 @@ from edl_workflows.stages.goals import ExistsGoal, Handle
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.planned_change import PlannedChange
 
+APPLY = "apply"
+"""Readable part of the plan's name."""
+
 
 class ApplyPlanRequest(scale_plans.PlanRequest):
     """The plan to apply.
@@ -39,7 +42,7 @@ def begin_apply_plan(cluster: Cluster, request: ApplyPlanRequest, identity: Stag
         scale_plans.check_roles(job, request.plan.replicas, "plan.replicas")
         return dict(request.plan.spec())
 
-    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft("apply", spec), identity)
+    return scale_plans.create_plan(cluster, request, scale_plans.PlanDraft(APPLY, spec), identity)
 
 
 APPLY_PLAN = StageSpec(

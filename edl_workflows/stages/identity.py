@@ -83,7 +83,14 @@ class StageIdentity:
     def name(self, hint: str, limit: int = MAX_NAME) -> str:
         """Derive the name of an object: a DNS label of at most `limit` characters, from `hint` and a hash of
         the owner."""
-        digest = hashlib.sha256(self.owner.encode()).hexdigest()[:_HASH]
         slug = _FOREIGN.sub("-", hint.lower()).strip("-")
         slug = slug if slug[:1].isalpha() else f"edl-{slug}"
-        return f"{slug[: limit - _HASH - 1].rstrip('-')}-{digest}"
+        return f"{slug[: limit - _HASH - 1].rstrip('-')}-{self._digest}"
+
+    def names(self, name: str) -> bool:
+        """Whether a name was derived from this owner, from any hint."""
+        return name.endswith(f"-{self._digest}")
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.owner.encode()).hexdigest()[:_HASH]

@@ -220,6 +220,7 @@ class Context:
         """The context of a first and last attempt."""
         store = SimpleNamespace(get=self.stored.get, set=self.stored.__setitem__)
         ti = SimpleNamespace(
+            xcom_push=lambda _key, _value: None,
             dag_id="dag",
             run_id="run",
             task_id="task",

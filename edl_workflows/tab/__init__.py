@@ -1,0 +1,12 @@
+"""The tab *Elastic job* in Airflow's web interface, on task instances and DAG runs (Airflow 3.1 and later).
+
+- `plugin`: what Airflow loads; it imports none of the modules below until the first request
+- `app`: the endpoints, with Airflow's authentication and the rights on the DAG
+- `task_jobs`: which jobs the tasks of a run work on, from Airflow's database
+- `reading`: reads jobs, plans and logs from the cluster
+- `brain_history`: reads the history of a job from a Brain
+- `decisions`: approves and rejects plans
+- `describe`: the document of a job, from its objects; pure
+- `document`: what the page gets
+- ``files``: the page, ES modules that use the React of Airflow's own page
+"""

@@ -1,0 +1,166 @@
+"""The endpoints of the tab.
+
+Airflow protects the endpoints of a plugin in no way. Here each needs a user of Airflow's own authentication
+(session cookie or bearer token; else 401) with a right on the DAG (else 403): to read its task instances, or
+to edit it for a decision about a plan. Only the files of the page are served to everybody.
+"""
+
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
+from airflow.models.dag import DagModel
+from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+
+from edl_workflows import exceptions
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.tab.decisions import Decider, Decision, carry_out
+from edl_workflows.tab.document import TabDocument
+from edl_workflows.tab.reading import Clusters, FoundJob, JobReader, Rights
+from edl_workflows.tab.task_jobs import TaskSelection, find_work
+
+_TYPES = {".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_FILE_HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+_DATA_HEADERS = {"Cache-Control": "no-store"}
+_STATUSES: dict[type[exceptions.EdlError], int] = {
+    exceptions.NotFoundError: 404,
+    exceptions.ForbiddenError: 403,
+    exceptions.ConflictError: 409,
+    exceptions.InvalidError: 422,
+    exceptions.UnavailableError: 503,
+}
+
+DagId = Annotated[str, Path(min_length=1, max_length=250)]
+RunId = Annotated[str, Query(min_length=1, max_length=250)]
+TaskId = Annotated[str | None, Query(min_length=1, max_length=250)]
+MapIndex = Annotated[int, Query(ge=-1, le=1_000_000)]
+
+
+class DecisionAnswer(BaseModel):
+    """What was done."""
+
+    message: str
+
+
+@cache
+def shared_app() -> FastAPI:
+    """The application of this process."""
+    return make_app()
+
+
+def make_app() -> FastAPI:
+    """A new application."""
+    app = FastAPI(title="Elastic jobs", docs_url=None, redoc_url=None, openapi_url=None)
+    clusters = Clusters()
+
+    @app.exception_handler(exceptions.EdlError)
+    async def tell_error(_request: Request, error: Exception) -> JSONResponse:
+        codes = (code for kind, code in _STATUSES.items() if isinstance(error, kind))
+        return JSONResponse({"detail": str(error)}, next(codes, 500), _DATA_HEADERS)
+
+    @app.get(
+        "/dags/{dag_id}/jobs",
+        response_model=TabDocument,
+        dependencies=[Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))],
+    )
+    def read_tab(
+        response: Response,
+        user: GetUserDep,
+        dag_id: DagId,
+        run_id: RunId,
+        task_id: TaskId = None,
+        map_index: MapIndex = -1,
+    ) -> TabDocument:
+        response.headers.update(_DATA_HEADERS)
+        work = find_work(TaskSelection(dag_id, run_id, task_id, map_index))
+        reader = JobReader(clusters, rights_of(user))
+        jobs, notes = reader.read_jobs(work, with_logs=task_id is not None)
+        return TabDocument(now=datetime.now(UTC).timestamp(), jobs=jobs, notes=notes)
+
+    @app.post("/dags/{dag_id}/decisions", dependencies=[Depends(requires_access_dag("PUT"))])
+    def decide(
+        response: Response,
+        user: GetUserDep,
+        decision: Decision,
+        dag_id: DagId,
+        run_id: RunId,
+        task_id: TaskId = None,
+        map_index: MapIndex = -1,
+    ) -> DecisionAnswer:
+        response.headers.update(_DATA_HEADERS)
+        rights = rights_of(user)
+        selection = TaskSelection(dag_id, run_id, task_id, map_index)
+        job = _find_decided(JobReader(clusters, rights), selection, decision)
+        if not rights.edit(job.dag_id):
+            raise exceptions.ForbiddenError(f"you have no right to edit the DAG {job.dag_id}")
+        assert job.found is not None, "one that was deleted is not found"
+        decider = Decider(user.get_name(), dag_id, datetime.now(UTC))
+        elastic = ElasticJob.read_stored(job.found)[0]
+        return DecisionAnswer(message=carry_out(job.cluster, elastic, decision, decider))
+
+    @app.get("/files/{name}", include_in_schema=False)
+    def read_file(name: str) -> Response:
+        if name not in _files():
+            raise HTTPException(404)
+        return Response(_files()[name], headers=_FILE_HEADERS, media_type=_TYPES[name[name.rfind(".") :]])
+
+    return app
+
+
+def _find_decided(reader: JobReader, selection: TaskSelection, decision: Decision) -> FoundJob:
+    """The job of a decision, among those of the tasks.
+
+    Raises:
+        NotFoundError: the tasks work on no such ElasticJob.
+    """
+    for one in find_work(selection):
+        try:
+            job = reader.find_job(one)
+        except exceptions.EdlError:
+            continue  # not the one that the page showed
+        if (job.row.name, job.namespace, job.name) == (decision.kind, decision.namespace, decision.name):
+            if job.found is not None and job.row.model is ElasticJob:
+                return job
+            break
+    raise exceptions.NotFoundError(
+        f"no task here works on an {decision.kind} {decision.namespace}/{decision.name} with plans"
+    )
+
+
+def rights_of(user: Any) -> Rights:
+    """What a user may do with DAGs, as Airflow's auth manager says."""
+
+    def may(method: Any, entity: DagAccessEntity | None, dag_id: str) -> bool:
+        details = DagDetails(id=dag_id, **_team_of(dag_id))
+        return bool(
+            get_auth_manager().is_authorized_dag(
+                method=method, access_entity=entity, details=details, user=user
+            )
+        )
+
+    return Rights(
+        read=lambda dag_id: may("GET", DagAccessEntity.TASK_INSTANCE, dag_id),
+        edit=lambda dag_id: may("PUT", None, dag_id),
+        logs=lambda dag_id: may("GET", DagAccessEntity.TASK_LOGS, dag_id),
+    )
+
+
+def _team_of(dag_id: str) -> dict[str, Any]:
+    """Teams of DAGs are new in Airflow 3.2."""
+    return {"team_name": DagModel.get_team_name(dag_id)} if hasattr(DagModel, "get_team_name") else {}
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    folder = resources.files("edl_workflows.tab") / "files"
+    return {
+        file.name: file.read_bytes()
+        for file in folder.iterdir()
+        if file.name[file.name.rfind(".") :] in _TYPES
+    }

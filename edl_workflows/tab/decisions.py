@@ -1,0 +1,136 @@
+"""Approves and rejects plans of a job on behalf of a person."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from edl_workflows.exceptions import ConflictError, NotFoundError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.reported_text import inert_text
+from edl_workflows.jobs.scale_plan.model import KIND as PLAN_KIND
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.kube import client
+from edl_workflows.kube.client import DeletionOptions
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
+from edl_workflows.protocol.message import Message
+from edl_workflows.stages.apply_plan import APPLY, ApplyPlanRequest, begin_apply_plan
+from edl_workflows.stages.goals import ExistsGoal, Handle
+from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.planned_change import PlannedChange
+from edl_workflows.tab.describe import REJECTED_ANNOTATION, find_proposal, may_be_withdrawn
+
+
+class Decision(Message):
+    """What a person decided.
+
+    Attributes:
+        kind, namespace, name: the job.
+        proposal: id of the proposal that was seen; "" if the decision is about a ScalePlan.
+        plan: name of the ScalePlan to reject; "" if the decision is about a proposal.
+    """
+
+    action: Literal["approve", "reject"]
+    kind: str = Field(max_length=63)
+    namespace: str = Field(max_length=253)
+    name: str = Field(max_length=253)
+    proposal: str = Field(default="", max_length=64)
+    plan: str = Field(default="", max_length=253)
+
+
+@dataclass(frozen=True)
+class Decider:
+    """Who decides.
+
+    Attributes:
+        user: name of the Airflow user.
+        dag_id: the DAG with whose rights he does.
+        now: when.
+    """
+
+    user: str
+    dag_id: str
+    now: datetime
+
+
+def read_plans(cluster: Cluster, job: str, namespace: str | None) -> list[ScalePlan]:
+    """The ScalePlans of a job."""
+    scope = Scope(SCALE_PLANS, namespace or cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
+    return [ScalePlan.read_stored(plan)[0] for plan in client.list_objects(cluster, scope).items]
+
+
+def carry_out(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Decider) -> str:
+    """Carry out a decision. May be repeated.
+
+    Returns:
+        What was done, for people.
+
+    Raises:
+        ConflictError: what was decided about has changed since, or has begun.
+        NotFoundError: the plan is gone.
+        InvalidError: the plan does not fit the job.
+    """
+    if decision.plan:
+        return _withdraw(cluster, job, decision)
+    if decision.action == "approve":
+        return f"{_approve(cluster, job, decision, decider)} created"
+    return _reject(cluster, job, decision, decider)
+
+
+def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> PlannedChange:
+    """The proposal that the person saw.
+
+    Raises:
+        ConflictError: it is no longer what the optimizer proposes.
+    """
+    found = find_proposal(job, read_plans(cluster, job.metadata.name, job.metadata.namespace))
+    if found is None or found[0] != decision.proposal:
+        raise ConflictError("the plan has changed since it was shown; look at the new one and decide again")
+    return found[1]
+
+
+def _approve(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Decider) -> Handle:
+    """Create the ScalePlan of the proposal."""
+    # The same for everybody who approves the same proposal: a second approval adopts the plan.
+    owner = f"airflow-tab/{decider.dag_id}/{job.metadata.uid}/{decision.proposal}"
+    identity = StageIdentity(owner=owner)
+    namespace = job.metadata.namespace or cluster.namespace
+    name = identity.name(f"{job.metadata.name}-{APPLY}")
+    if client.find(cluster, SCALE_PLANS, name, namespace) is not None:
+        return Handle(kind=PLAN_KIND, namespace=namespace, name=name, goal=ExistsGoal())
+    change = _find_seen(cluster, job, decision)
+    approved = {**change.reasons, "Airflow": f"approved by {inert_text(decider.user)[:200]}"}
+    plan = change.model_copy(update={"reasons": approved})
+    request = ApplyPlanRequest(job=job.metadata.name, namespace=namespace, plan=plan)
+    return begin_apply_plan(cluster, request, identity)
+
+
+def _reject(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Decider) -> str:
+    """Record on the job that its proposal was rejected."""
+    _find_seen(cluster, job, decision)
+    when = decider.now.isoformat(timespec="minutes")
+    said = f"{decision.proposal} by {inert_text(decider.user)[:200]}, {when}"
+    body = {"metadata": {"uid": job.metadata.uid, "annotations": {REJECTED_ANNOTATION: said}}}
+    client.patch(cluster, ELASTIC_JOBS, job.metadata.name, body, job.metadata.namespace)
+    return "the plan is rejected; the optimizer may propose another one"
+
+
+def _withdraw(cluster: Cluster, job: ElasticJob, decision: Decision) -> str:
+    """Delete a ScalePlan that has not begun."""
+    if decision.action != "reject":
+        raise ConflictError(f"ScalePlan {decision.plan} needs no approval; it can only be rejected")
+    found = client.get(cluster, SCALE_PLANS, decision.plan, job.metadata.namespace)
+    plan = ScalePlan.read_stored(found)[0]
+    if plan.job != job.metadata.name:
+        raise NotFoundError(f"ElasticJob {job.key} has no ScalePlan {decision.plan}")
+    if not may_be_withdrawn(plan):
+        raise ConflictError(
+            f"ScalePlan {decision.plan} has begun; it ends by itself, completed or rolled back"
+        )
+    # With its version: a plan that begins at this moment is not deleted.
+    options = DeletionOptions(uid=plan.metadata.uid, resource_version=plan.metadata.resource_version)
+    client.delete(cluster, SCALE_PLANS, decision.plan, job.metadata.namespace, options)
+    return f"ScalePlan {decision.plan} deleted"

@@ -1,0 +1,337 @@
+"""The document of a job, made from its objects. Pure."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from edl_workflows import timeline
+from edl_workflows.brain.observations import describe_changes
+from edl_workflows.brain.page.messages import JobAnswer
+from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.scale_plan.model import (
+    NodeResource,
+    ReplicaResourceSpec,
+    ScalePlan,
+    ScalePlanPhase,
+    ScalePlanSpec,
+)
+from edl_workflows.jobs.view import JobView, Progress
+from edl_workflows.stages.planned_change import PlannedChange
+from edl_workflows.tab.document import (
+    MAX_PLANS,
+    MAX_POINTS,
+    MAX_RESTARTS,
+    MAX_ROWS,
+    CheckpointDocument,
+    GoodputDocument,
+    JobDocument,
+    PlanDocument,
+    PlanStepDocument,
+    PointDocument,
+    ProgressDocument,
+    ProposalDocument,
+    RestartDocument,
+    RestartsDocument,
+    RoleDocument,
+)
+
+REJECTED_ANNOTATION = f"{names.GROUP}/rejected-plan"
+"""On a job: the plan of its optimizer that somebody rejected, as ``<digest> <who and when>``."""
+
+T = TypeVar("T")
+
+
+def describe_job(
+    view: JobView, job: ElasticJob | None, plans: Sequence[ScalePlan], now: float
+) -> JobDocument:
+    """The document of a job that the cluster has.
+
+    Args:
+        view: the job, of any kind.
+        job: the same, if it is an ElasticJob: only those have a history, plans and goodput.
+        plans: its ScalePlans, in any order.
+        now: Unix seconds.
+    """
+    manual = newest_plans(plans)
+    document = JobDocument(
+        kind=view.kind,
+        namespace=view.namespace,
+        name=view.name,
+        uid=view.uid,
+        phase=str(view.phase),
+        reason=view.reason,
+        message=view.message,
+        started=_seconds(view.started),
+        finished=_seconds(view.finished),
+        progress=_progress(view),
+        metrics=_finite(view.progress.metrics),
+        roles=[RoleDocument(role=r, desired=c.desired, ready=c.ready) for r, c in _some(view.replicas)],
+        restarts=RestartsDocument(total=len(view.restarts), recent=_restarts(view)),
+        plans=[_describe_plan(plan) for plan in manual],
+        checkpoints=_checkpoints(view, job, manual),
+        warnings=list(view.warnings[-MAX_ROWS:]),
+    )
+    return document if job is None else document.model_copy(update=_status_fields(job, plans, now))
+
+
+def newest_plans(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
+    """The newest plans that somebody asked for, the newest first."""
+    manual = [plan for plan in plans if not plan.auto]
+    manual.sort(key=lambda plan: (_seconds(plan.metadata.creation_timestamp) or 0.0, plan.metadata.name))
+    return manual[::-1][:MAX_PLANS]
+
+
+def select_evenly(items: Sequence[T], limit: int) -> list[T]:
+    """At most `limit` items, evenly spread, with the first and the last."""
+    if len(items) <= limit:
+        return list(items)
+    last = len(items) - 1
+    return [items[round(index * last / (limit - 1))] for index in range(limit)]
+
+
+def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, PlannedChange] | None:
+    """What the job's optimizer would change, and its id; None if it changes nothing, or nobody can carry it
+    out now.
+
+    The id is a digest of the changes, and of the newest plan that changed the job: the same proposal after
+    another change is another one.
+
+    Args:
+        job: the job.
+        plans: its ScalePlans, in any order.
+    """
+    status, manual = job.status, newest_plans(plans)
+    ended = status.phase is not None and status.phase.final
+    # While a plan is carried out, what the optimizer said before no longer fits.
+    if status.autoscaling is None or ended or any(not plan.finished for plan in manual):
+        return None
+    change = PlannedChange.of(status.autoscaling)
+    if not change.migrate and all(_is_done(job, role, wanted) for role, wanted in change.replicas.items()):
+        return None
+    spec = {key: value for key, value in change.spec().items() if key != "reason"}
+    changed = [plan.metadata.name for plan in manual if describe_changes(plan.spec) != ["take a checkpoint"]]
+    text = json.dumps([spec, changed[:1]], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16], change
+
+
+def _is_done(job: ElasticJob, role: str, wanted: ReplicaResourceSpec) -> bool:
+    """Whether the role has what is proposed: the optimizer looks at the changed job only after a while."""
+    counts = job.status.replica_statuses.get(role)
+    same = counts is not None and wanted.replicas in (None, counts.desired)
+    return same and wanted.resource == NodeResource()
+
+
+def describe_history(answer: JobAnswer) -> JobDocument:
+    """The document of a job that only a Brain still knows."""
+    row = answer.job
+    points = select_evenly(answer.points, MAX_POINTS)
+    return JobDocument(
+        kind=row.kind,
+        namespace=row.namespace,
+        name=row.name,
+        uid=row.uid,
+        source="brain",
+        phase=row.phase,
+        reason=row.reason,
+        message=row.message,
+        started=row.started,
+        finished=row.finished,
+        progress=ProgressDocument(step=row.step, speed=row.speed),
+        metrics=_finite(row.metrics),
+        roles=[RoleDocument(role=r, desired=c.desired, ready=c.ready or 0) for r, c in _some(row.replicas)],
+        points=[
+            PointDocument(time=p.time, step=p.step, speed=p.speed, nodes=p.nodes, metrics=_finite(p.metrics))
+            for p in points
+        ],
+        plans=[
+            PlanDocument(
+                name=plan.name,
+                phase=plan.phase,
+                changes=plan.changes[:MAX_ROWS],
+                reason=plan.reason,
+                message=plan.message,
+                created=plan.created,
+                finished=plan.finished,
+            )
+            for plan in answer.plans[:MAX_PLANS]
+        ],
+    )
+
+
+def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
+    """The document with what Brain knows besides: more points, and plans that were deleted since."""
+    points = sorted([*document.points, *history.points], key=lambda point: point.time)
+    known = {plan.name for plan in document.plans}
+    older = [plan for plan in history.plans if plan.name and plan.name not in known]
+    plans = [*document.plans, *older][:MAX_PLANS]
+    return document.model_copy(update={"points": select_evenly(points, MAX_POINTS), "plans": plans})
+
+
+def _progress(view: JobView) -> ProgressDocument:
+    progress = view.progress
+    left = progress.records_total - progress.records
+    fraction = min(1.0, progress.records / progress.records_total) if progress.records_total > 0 else None
+    known = fraction is not None and 0 < fraction < 1 and progress.step > 0
+    rate = progress.records_per_second
+    return ProgressDocument(
+        step=progress.step,
+        steps_total=round(progress.step / fraction) if known and fraction else None,
+        records=progress.records,
+        records_total=progress.records_total,
+        fraction=fraction,
+        eta_seconds=left / rate if left > 0 and rate > 0 and not view.phase.final else None,
+        **_speeds(progress),
+    )
+
+
+def _speeds(progress: Progress) -> dict[str, float]:
+    pairs = {"speed": progress.speed, "records_per_second": progress.records_per_second}
+    return {name: value if math.isfinite(value) else 0.0 for name, value in pairs.items()}
+
+
+def _restarts(view: JobView) -> list[RestartDocument]:
+    return [
+        RestartDocument(time=r.time.timestamp(), subject=r.subject, cause=r.cause, message=r.message)
+        for r in reversed(view.restarts[-MAX_RESTARTS:])
+    ]
+
+
+def _status_fields(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> dict[str, object]:
+    """What only an ElasticJob's status says."""
+    fields: dict[str, object] = {
+        "points": _points(job, plans, now),
+        "proposal": _proposal(job, plans),
+    }
+    if (restarts := job.status.restarts) is not None:
+        recent = [
+            RestartDocument(time=r.time.timestamp(), subject=r.subject, cause=r.cause, message=r.message)
+            for r in reversed(restarts.recent[-MAX_RESTARTS:])
+        ]
+        counts = dict(_some(restarts.counts))
+        total = max(sum(restarts.counts.values()), len(recent))
+        fields["restarts"] = RestartsDocument(total=total, counts=counts, recent=recent)
+    if (spent := job.status.goodput) is not None:
+        known = spent.useful_seconds + spent.redone_seconds
+        fields["goodput"] = GoodputDocument(
+            ratio=spent.ratio,
+            useful_seconds=spent.useful_seconds,
+            redone_seconds=spent.redone_seconds,
+            other_seconds=max(0.0, spent.elapsed_seconds - known),
+        )
+    return fields
+
+
+def _points(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> list[PointDocument]:
+    """The history of the status, and the present: the master writes its history less often than its
+    progress."""
+    history = select_evenly(job.status.history, MAX_POINTS - 1)
+    bounded = job.model_copy(update={"status": job.status.model_copy(update={"history": history})})
+    samples = timeline.of_job(bounded, plans, now).samples
+    points = [
+        PointDocument(
+            time=sample.time,
+            step=sample.step,
+            speed=sample.speed,
+            nodes=sample.replicas,
+            metrics=_finite(sample.metrics),
+        )
+        for sample in samples
+    ]
+    progress = job.status.progress
+    if progress is None or progress.time is None or (points and progress.time.timestamp() <= points[-1].time):
+        return points
+    ready = {role: counts.ready for role, counts in job.status.replica_statuses.items()}
+    newest = PointDocument(
+        time=progress.time.timestamp(),
+        step=progress.step,
+        speed=progress.speed,
+        nodes=points[-1].nodes if points else ready,
+        metrics=_finite(progress.metrics),
+    )
+    return [*points, newest]
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those that JSON can hold, the first by name."""
+    return dict(_some({name: value for name, value in metrics.items() if math.isfinite(value)}))
+
+
+def _describe_plan(plan: ScalePlan) -> PlanDocument:
+    status = plan.status
+    return PlanDocument(
+        name=plan.metadata.name,
+        phase=str(status.phase or ScalePlanPhase.PENDING),
+        changes=describe_changes(plan.spec)[:MAX_ROWS],
+        reason=plan.spec.reason,
+        message=": ".join(part for part in (status.reason, status.message) if part),
+        created=_seconds(plan.metadata.creation_timestamp),
+        finished=_seconds(status.finish_time),
+        steps=[
+            PlanStepDocument(
+                phase=str(step.phase), start=step.start_time.timestamp(), end=_seconds(step.finish_time)
+            )
+            for step in status.steps[:MAX_ROWS]
+        ],
+        stall_seconds=status.stall_seconds,
+        may_be_rejected=may_be_withdrawn(plan),
+    )
+
+
+def may_be_withdrawn(plan: ScalePlan) -> bool:
+    """Whether the plan has not begun; one that has begun ends by itself, completed or rolled back."""
+    return not plan.auto and plan.status.phase in (None, ScalePlanPhase.PENDING)
+
+
+def _proposal(job: ElasticJob, plans: Sequence[ScalePlan]) -> ProposalDocument | None:
+    found, said = find_proposal(job, plans), job.status.autoscaling
+    if found is None or said is None:
+        return None
+    digest, change = found
+    spec = ScalePlanSpec(replica_resource_specs=change.replicas, migrate_pods=change.migrate)
+    rejected, _, who = job.metadata.annotations.get(REJECTED_ANNOTATION, "").partition(" ")
+    automatic = job.metadata.annotations.get(autoscaling.ANNOTATION, autoscaling.OFF) != autoscaling.OFF
+    return ProposalDocument(
+        id=digest,
+        state="automatic" if automatic else "rejected" if rejected == digest else "open",
+        optimizer=change.optimizer,
+        stage=change.stage,
+        changes=describe_changes(spec)[:MAX_ROWS],
+        reasons=[f"{what}: {why}" for what, why in _some(change.reasons)],
+        notes=change.notes[:MAX_ROWS],
+        time=_seconds(said.time),
+        decided=who if rejected == digest else "",
+    )
+
+
+def _checkpoints(
+    view: JobView, job: ElasticJob | None, plans: Sequence[ScalePlan]
+) -> list[CheckpointDocument]:
+    """The job's newest, and those of its plans; the newest step first."""
+    found = []
+    if view.checkpoint is not None:
+        taken = job.status.checkpoint.time if job is not None and job.status.checkpoint is not None else None
+        found.append(
+            CheckpointDocument(step=view.checkpoint.step, uri=view.checkpoint.uri, time=_seconds(taken))
+        )
+    for plan in plans:
+        saved = plan.status.checkpoint
+        if saved is not None and all(saved.uri != known.uri for known in found):
+            ends = [s.start_time for s in plan.status.steps if s.phase is ScalePlanPhase.CHECKPOINTED]
+            when = _seconds(ends[0]) if ends else None
+            found.append(
+                CheckpointDocument(step=saved.step, uri=saved.uri, time=when, origin=plan.metadata.name)
+            )
+    return sorted(found, key=lambda one: -one.step)[:MAX_ROWS]
+
+
+def _some(values: Mapping[str, T]) -> list[tuple[str, T]]:
+    """The first entries, by key."""
+    return sorted(values.items(), key=lambda item: item[0])[:MAX_ROWS]
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return time.timestamp() if time is not None else None

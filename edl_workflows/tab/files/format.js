@@ -1,0 +1,43 @@
+// Numbers, durations and times as text.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+
+/** Three digits where that says enough, else all of a whole number. */
+export function number(value) {
+  if (value == null || !Number.isFinite(value)) return "–";
+  return Math.abs(value) >= 100 ? whole.format(value) : short.format(value);
+}
+
+/** As short as an axis needs it: 1.5M. */
+export const brief = (value) => (Math.abs(value) >= 100_000 ? compact.format(value) : number(value));
+
+export const percent = (part) => (part == null || !Number.isFinite(part) ? "–" : `${Math.round(part * 100)} %`);
+
+export function duration(seconds) {
+  if (seconds == null || !Number.isFinite(seconds)) return "–";
+  const s = Math.max(0, Math.round(seconds));
+  const [d, h, m] = [Math.floor(s / 86400), Math.floor((s % 86400) / 3600), Math.floor((s % 3600) / 60)];
+  if (d) return `${d} d ${h} h`;
+  if (h) return `${h} h ${m} min`;
+  return m ? `${m} min ${s % 60} s` : `${s} s`;
+}
+
+const two = (value) => String(value).padStart(2, "0");
+
+/** A time of day. */
+export function clock(time, seconds = true) {
+  const date = new Date(time * 1000);
+  return `${two(date.getHours())}:${two(date.getMinutes())}${seconds ? `:${two(date.getSeconds())}` : ""}`;
+}
+
+const days = new Intl.DateTimeFormat("en", { month: "short", day: "numeric" });
+export const day = (time) => days.format(new Date(time * 1000));
+
+/** Today's times by the clock, others with their day. */
+export function moment(time, now) {
+  if (time == null) return "–";
+  const today = new Date(time * 1000).toDateString() === new Date(now * 1000).toDateString();
+  return today ? clock(time) : `${day(time)}, ${clock(time, false)}`;
+}

@@ -1,0 +1,48 @@
+"""What Airflow loads: the tab, and the endpoints that serve it. Every Airflow process imports this module, so
+it imports nothing else of the package."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+from edl_workflows.links.tab import PREFIX, RUN_ROUTE, TASK_ROUTE
+
+_Message = MutableMapping[str, Any]
+
+
+async def serve_tab(
+    scope: _Message, receive: Callable[[], Awaitable[_Message]], send: Callable[[_Message], Awaitable[None]]
+) -> None:
+    """The ASGI application of the endpoints. It is made at the first request: only the API server serves
+    it."""
+    from edl_workflows.tab.app import shared_app
+
+    await shared_app()(scope, receive, send)
+
+
+def _page(name: str, destination: str, route: str) -> dict[str, str]:
+    # Relative to Airflow's own base URL. The page defines a component of each name.
+    bundle = f"{PREFIX.lstrip('/')}/files/tab.js"
+    icon = f"{PREFIX.lstrip('/')}/files/icon.svg"
+    return {
+        "name": name,
+        "bundle_url": bundle,
+        "destination": destination,
+        "url_route": route,
+        "icon": icon,
+        "icon_dark_mode": icon.replace(".svg", "-dark.svg"),
+    }
+
+
+class ElasticJobPlugin(AirflowPlugin):
+    """The tabs *Elastic job* of task instances and *Elastic jobs* of DAG runs."""
+
+    name = "edl_workflows"
+    fastapi_apps: list[Any] = [  # noqa: RUF012 - Airflow declares it so
+        {"app": serve_tab, "url_prefix": PREFIX, "name": "Elastic jobs"}
+    ]
+    react_apps: list[Any] = [  # noqa: RUF012
+        _page("Elastic job", "task_instance", TASK_ROUTE),
+        _page("Elastic jobs", "dag_run", RUN_ROUTE),
+    ]

@@ -1,0 +1,219 @@
+"""Reads the jobs of tasks from their clusters: status, plans, the last log lines, and Brain's history."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, NotFoundError
+from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
+from edl_workflows.hooks.task_owner import engine_of
+from edl_workflows.jobs import kinds, manifests
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
+from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.reported_text import escape_controls
+from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
+from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.kube import client, logs
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.logs import LogOptions
+from edl_workflows.kube.resources import PODS, SCALE_PLANS, Object, Scope
+from edl_workflows.stages.training_logs import choose_pods
+from edl_workflows.tab import brain_history
+from edl_workflows.tab.decisions import read_plans
+from edl_workflows.tab.describe import add_history, describe_history, describe_job
+from edl_workflows.tab.document import MAX_LOG_LINES, JobDocument, LogDocument
+from edl_workflows.tab.task_jobs import TaskWork, connection_of, dag_of_job
+
+MAX_JOBS = 20
+"""Jobs in one document."""
+CLIENT_SECONDS = 300.0
+"""How long a connection to a cluster is used: credentials may change."""
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What the user may do with a DAG, by its id."""
+
+    read: Callable[[str], bool]
+    edit: Callable[[str], bool]
+    logs: Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class FoundJob:
+    """A job that the user may see.
+
+    Attributes:
+        dag_id: the DAG whose rights hold.
+        found: the object; None for a job that the cluster no longer has.
+    """
+
+    work: TaskWork
+    hook: ElasticJobHook
+    cluster: Cluster
+    row: Kind
+    namespace: str
+    name: str
+    dag_id: str
+    found: Object | None
+
+
+class Clusters:
+    """Connections to clusters, shared by all requests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[float, Cluster]] = {}
+
+    def connect(self, settings: ConnectionSettings) -> tuple[ElasticJobHook, Cluster]:
+        """The hook and the cluster of a connection.
+
+        Raises:
+            InvalidError: there is no such connection, or it leads to no cluster.
+        """
+        hook = ElasticJobHook(settings)
+        source = hook.source()
+        now = time.monotonic()
+        with self._lock:
+            self._open = {key: kept for key, kept in self._open.items() if now - kept[0] < CLIENT_SECONDS}
+            if source.key not in self._open:
+                self._open[source.key] = (now, source.connect())
+            return hook, self._open[source.key][1]
+
+
+class JobReader:
+    """Reads documents for one user.
+
+    Args:
+        clusters: the connections.
+        rights: what the user may do.
+    """
+
+    def __init__(self, clusters: Clusters, rights: Rights) -> None:
+        self._clusters = clusters
+        self._rights = rights
+
+    def read_jobs(self, work: Iterable[TaskWork], *, with_logs: bool) -> tuple[list[JobDocument], list[str]]:
+        """The documents of the jobs, each once, and notes on what could not be read.
+
+        Args:
+            work: of the tasks.
+            with_logs: whether to read the last log lines.
+        """
+        documents: dict[tuple[str, str, str], JobDocument] = {}
+        notes: list[str] = []
+        for one in work:
+            if len(documents) == MAX_JOBS:
+                notes.append(f"The run has more jobs; these are the newest {MAX_JOBS}.")
+                break
+            try:
+                job = self.find_job(one)
+                known = documents.get((job.row.name, job.namespace, job.name))
+                tasks = [*(known.tasks if known else []), one.task]
+                document = known or self._describe(job, with_logs=with_logs)
+            except EdlError as error:
+                notes.append(f"{one.task.task_id}: {error}")
+                continue
+            documents[job.row.name, job.namespace, job.name] = document.model_copy(update={"tasks": tasks})
+        return list(documents.values()), list(dict.fromkeys(notes))
+
+    def find_job(self, work: TaskWork) -> FoundJob:
+        """The job that a task works on, if the user may see it.
+
+        Raises:
+            ForbiddenError: he may not.
+            NotFoundError: the cluster has no such job, and nothing proves that it was this task's.
+            EdlError: the cluster can't be reached.
+        """
+        settings = connection_of(work)
+        if settings is None:
+            raise NotFoundError("Airflow no longer has the rendered arguments of this task")
+        hook, cluster = self._clusters.connect(settings)
+        target, kind, name = work.target, work.target.kind, work.target.name
+        if kind == SCALE_PLAN:
+            plan = client.find(cluster, SCALE_PLANS, name, target.namespace)
+            name = ScalePlan.read_stored(plan)[0].job if plan else work.arguments.get("job", "")
+            kind = ELASTIC_JOB
+            if not name:
+                raise NotFoundError(f"{target.namespace}/{target.name}: the ScalePlan is gone")
+        row = kinds.kind_of(kind)
+        if row.view is None:
+            raise NotFoundError(f"{kind} {target.namespace}/{name} is no job")
+        found = client.find(cluster, row.source.api, name, target.namespace)
+        engine, what = engine_of(hook.installation), f"{kind} {target.namespace}/{name}"
+        dag_id = dag_of_job(found, name, work, engine)
+        if dag_id is None:
+            raise NotFoundError(f"{what} was deleted" if found is None else f"{what} is not this task's")
+        if not self._rights.read(dag_id):
+            raise ForbiddenError(f"{what} belongs to the DAG {dag_id}, which you have no right to see")
+        return FoundJob(work, hook, cluster, row, target.namespace, name, dag_id, found)
+
+    def _describe(self, job: FoundJob, *, with_logs: bool) -> JobDocument:
+        notes: list[str] = []
+        if job.found is None:
+            document = self._read_former(job)
+        else:
+            elastic = ElasticJob.read_stored(job.found)[0] if job.row.model is ElasticJob else None
+            plans = _try_plans(job, notes) if elastic is not None else []
+            document = describe_job(job.row.view_stored(job.found), elastic, plans, time.time())
+            document = self._with_history(job, document, notes)
+        extra: dict[str, object] = {
+            "dashboard": job.hook.link(job.row.name, job.namespace, job.name),
+            "may_edit": job.found is not None and self._rights.edit(job.dag_id),
+            "notes": notes,
+        }
+        if with_logs and job.found is not None and self._rights.logs(job.dag_id):
+            extra["log"] = read_last_lines(job)
+        return document.model_copy(update=extra)
+
+    def _read_former(self, job: FoundJob) -> JobDocument:
+        """What Brain has of a job that was deleted."""
+        what = f"{job.row.name} {job.namespace}/{job.name}"
+        url, token = job.hook.brain
+        uid = job.work.target.uid if job.work.target.kind == job.row.name else ""
+        if not url or not uid:
+            raise NotFoundError(
+                f"{what} was deleted; with edl_brain_url in the connection, its history stays in Brain"
+            )
+        answer = brain_history.read_history(url, token, uid)
+        if answer is None or (answer.job.namespace, answer.job.name) != (job.namespace, job.name):
+            raise NotFoundError(f"{what} was deleted, and Brain has not seen it")
+        return describe_history(answer)
+
+    def _with_history(self, job: FoundJob, document: JobDocument, notes: list[str]) -> JobDocument:
+        url, token = job.hook.brain
+        if not url:
+            return document
+        try:
+            answer = brain_history.read_history(url, token, document.uid)
+        except EdlError as error:
+            notes.append(str(error))
+            return document
+        return add_history(document, describe_history(answer)) if answer is not None else document
+
+
+def _try_plans(job: FoundJob, notes: list[str]) -> list[ScalePlan]:
+    try:
+        return read_plans(job.cluster, job.name, job.namespace)
+    except EdlError as error:
+        notes.append(f"Plans can't be read: {error}")
+        return []
+
+
+def read_last_lines(job: FoundJob) -> LogDocument:
+    """The last lines of the pod that tells of training."""
+    scope = Scope(PODS, job.namespace, label_selector=job.row.pods_of(job.name))
+    try:
+        chosen = choose_pods(job.row, client.list_objects(job.cluster, scope).items, "chief")
+        if not chosen:
+            return LogDocument(note="No pod has started.")
+        pod = chosen[0]
+        container = pod["spec"]["containers"][0]["name"]
+        options = LogOptions(container, tail_lines=MAX_LOG_LINES)
+        text = logs.read(job.cluster, manifests.name_of(pod), job.namespace, options)
+    except EdlError as error:
+        return LogDocument(note=f"The log can't be read: {error}")
+    lines = [escape_controls(line) for line in text.splitlines()[-MAX_LOG_LINES:]]
+    return LogDocument(pod=manifests.name_of(pod), node=job.row.node_of(pod), lines=lines)

@@ -1,0 +1,149 @@
+"""Which jobs and plans the tasks of a DAG run work on, from Airflow's database; and who may see them.
+
+An XCom names the object. Whoever may write XComs could name any, so that alone gives no access: the object
+must have been created by a DAG that the user may see, or be named by an argument of the task. The connection
+comes from the arguments, too.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from edl_workflows.hooks.elastic_job import ConnectionSettings
+from edl_workflows.hooks.task_object import OBJECT_KEY, TaskObject
+from edl_workflows.hooks.task_owner import TaskOwner
+from edl_workflows.kube.resources import Object
+from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
+from edl_workflows.stages.ownership import annotation_of
+from edl_workflows.tab.document import TaskReference
+
+MAX_TASKS = 100
+"""Task instances of a run that are looked at."""
+_CONNECTION_FIELDS = ("kubernetes_conn_id", "config_file", "cluster_context")
+
+
+@dataclass(frozen=True)
+class TaskSelection:
+    """Task instances of a DAG run.
+
+    Attributes:
+        task_id: one task; None for all tasks of the run.
+        map_index: of the task; -1 if it is not mapped.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str | None = None
+    map_index: int = -1
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What a task instance works on.
+
+    Attributes:
+        dag_id, run_id: the task's DAG and run.
+        target: the job or plan.
+        arguments: the rendered template fields, by name.
+    """
+
+    dag_id: str
+    run_id: str
+    task: TaskReference
+    target: TaskObject
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def connection(self) -> ConnectionSettings:
+        """The connection to the cluster.
+
+        Raises:
+            ValidationError: an argument is no text.
+        """
+        given = {key: self.arguments[key] for key in _CONNECTION_FIELDS if key in self.arguments}
+        return ConnectionSettings.model_validate(given)
+
+
+def find_work(selection: TaskSelection) -> list[TaskWork]:
+    """What the selected task instances work on, the latest first; blocks."""
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import Select, select
+
+    one = selection.task_id is not None
+    wanted: Select[Any] = XComModel.get_many(
+        run_id=selection.run_id,
+        key=OBJECT_KEY,
+        dag_ids=selection.dag_id,
+        task_ids=selection.task_id,
+        map_indexes=selection.map_index if one else None,
+        limit=MAX_TASKS,
+    )
+    fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields).where(
+        Rendered.dag_id == selection.dag_id, Rendered.run_id == selection.run_id
+    )
+    if one:
+        fields = fields.where(
+            Rendered.task_id == selection.task_id, Rendered.map_index == selection.map_index
+        )
+    with create_session() as session:
+        pushed = [
+            (row.task_id, row.map_index, XComModel.deserialize_value(row), row.timestamp)
+            for row in session.scalars(wanted)
+        ]
+        keys = {(task_id, map_index) for task_id, map_index, *_ in pushed}
+        rendered = {
+            (task_id, map_index): values
+            for task_id, map_index, values in session.execute(fields)
+            if (task_id, map_index) in keys and isinstance(values, dict)
+        }
+    pushed.sort(key=lambda row: row[3], reverse=True)
+    return [
+        TaskWork(
+            selection.dag_id,
+            selection.run_id,
+            TaskReference(task_id=task_id, map_index=map_index),
+            target,
+            rendered.get((task_id, map_index), {}),
+        )
+        for task_id, map_index, value, _ in pushed
+        if (target := TaskObject.read(value)) is not None
+    ]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in rendered arguments."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for below in value.values() if isinstance(value, dict) else value:
+            yield from _texts(below)
+
+
+def dag_of_job(found: Object | None, name: str, work: TaskWork, engine: str) -> str | None:
+    """The DAG whose rights hold for a job; None if nobody may see it by this task.
+
+    Args:
+        found: the job; None if it was deleted.
+        name: of the job.
+        work: the task instance that says that it works on it.
+        engine: what the owner annotations of this Airflow begin with.
+    """
+    owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION)) if found is not None else None
+    if owner is not None and owner.engine == engine:
+        return owner.dag_id
+    task = TaskOwner(engine, work.dag_id, work.run_id, work.task.task_id, work.task.map_index)
+    derived = found is None and StageIdentity(owner=str(task)).names(name)
+    return work.dag_id if derived or name in set(_texts(work.arguments)) else None
+
+
+def connection_of(work: TaskWork) -> ConnectionSettings | None:
+    """The connection of a task; None if Airflow no longer has a task's arguments in a form that can be
+    read."""
+    try:
+        return work.connection
+    except ValidationError:
+        return None

@@ -1,0 +1,45 @@
+"""What Brain answers about a job."""
+
+import httpx
+import pytest
+
+from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
+from edl_workflows.tab.brain_history import MAX_ANSWER, read_history
+
+JOB = {"uid": "u", "kind": "ElasticJob", "namespace": "n", "name": "j", "phase": "Running", "seen": 2.0}
+
+
+def ask(status: int, **body: object) -> object:
+    """What is read from an answer."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert (request.url.path, request.headers["authorization"]) == ("/v1/jobs/u", "Bearer secret")
+        return httpx.Response(status, **body)  # type: ignore[arg-type]
+
+    return read_history("http://brain:8082/", "secret", "u", httpx.MockTransport(answer))
+
+
+def test_a_job_that_brain_knows() -> None:
+    """Its row, points and plans; None for one that it does not know."""
+    known = ask(200, json={"now": 3.0, "job": JOB, "points": [], "plans": []})
+
+    assert known is not None
+    assert ask(404) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (401, {}, ForbiddenError),
+        (403, {}, ForbiddenError),
+        (500, {}, UnavailableError),
+        (200, {"text": "<html>"}, UnavailableError),
+        (200, {"json": {"now": 3.0}}, UnavailableError),
+        (200, {"content": b" " * (MAX_ANSWER + 1)}, UnavailableError),
+    ],
+    ids=["no token", "no right", "broken", "no JSON", "another document", "too large"],
+)
+def test_what_is_no_answer(status: int, body: dict[str, object], error: type[EdlError]) -> None:
+    """Each is an error of ours that says what to do about it."""
+    with pytest.raises(error, match="Brain at http://brain:8082/"):
+        ask(status, **body)

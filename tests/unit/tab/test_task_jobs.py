@@ -1,0 +1,65 @@
+"""Who may see a job: the XCom that names it proves nothing."""
+
+from typing import Any
+
+import pytest
+
+from edl_workflows.hooks.task_object import TaskObject
+from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
+from edl_workflows.tab.document import TaskReference
+from edl_workflows.tab.task_jobs import TaskWork, dag_of_job
+
+TARGET = TaskObject(kind="ElasticJob", namespace="team", name="mnist")
+DERIVED = StageIdentity(owner="airflow/dag/run/train/-1").name("job")
+
+
+def work(**arguments: Any) -> TaskWork:
+    """What the task ``train`` of a run says that it works on."""
+    return TaskWork("dag", "run", TaskReference(task_id="train"), TARGET, arguments)
+
+
+def job(name: str, owner: str) -> dict[str, Any]:
+    """A job with an owner."""
+    return {"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner} if owner else {}}}
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "arguments", "expected"),
+    [
+        (job("mnist", "airflow/dag/run/train/-1"), "mnist", {}, "dag"),
+        (job("mnist", "airflow/other/run/train/-1"), "mnist", {"name": "mnist"}, "other"),
+        (job("mnist", "airflow@other/dag/run/train/-1"), "mnist", {}, None),
+        (job("mnist", "cli/ann@host/1"), "mnist", {}, None),
+        (job("mnist", ""), "mnist", {}, None),
+        (job("mnist", ""), "mnist", {"name": "mnist"}, "dag"),
+        (job("mnist", ""), "mnist", {"name": "mnist-2"}, None),
+        (None, "mnist", {"manifest": {"metadata": {"name": "mnist"}}}, "dag"),
+        (None, "mnist", {}, None),
+        (None, DERIVED, {}, "dag"),
+    ],
+    ids=[
+        "own", "another DAG's", "another Airflow's", "a person's", "nobody's", "named by the task",
+        "another is named", "deleted, named", "deleted, unknown", "deleted, name of this task",
+    ],
+)  # fmt: skip
+def test_the_rights_of_which_dag_hold(
+    found: dict[str, Any] | None, name: str, arguments: dict[str, Any], expected: str | None
+) -> None:
+    """That of the DAG that created the job; a job that no DAG created must be named by the task."""
+    assert dag_of_job(found, name, work(**arguments), "airflow") == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        3,
+        [],
+        {},
+        {"kind": [], "namespace": "n", "name": "x"},
+        {"kind": "k" * 999, "namespace": "", "name": ""},
+    ],
+)
+def test_an_xcom_that_somebody_else_wrote_is_no_object(value: object) -> None:
+    """It is left out rather than an error of the page."""
+    assert TaskObject.read(value) is None
