@@ -23,7 +23,7 @@ class SubmitJobOperator(StageOperator):
     trains again.
 
     Returns (XCom) a small dict: ``kind``, ``namespace``, ``name``, ``uid``, ``phase``, ``step``, ``records``,
-    ``metrics`` (if the program reports any), ``checkpoint`` (``uri``, ``step``) and ``replicas``.
+    ``metrics`` and ``warnings`` (if there are any), ``checkpoint`` (``uri``, ``step``) and ``replicas``.
 
     Args:
         manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``,

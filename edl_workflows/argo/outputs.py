@@ -2,6 +2,7 @@
 
 import json
 
+from edl_workflows.jobs.reported_text import inert_text
 from edl_workflows.stages.goals import Outputs
 
 PARAMETERS = (
@@ -13,6 +14,8 @@ PARAMETERS = (
     "phase",
     "step",
     "records",
+    "training-metrics",
+    "warnings",
     "checkpoint-uri",
     "checkpoint-step",
     "resumed-step",
@@ -21,7 +24,8 @@ PARAMETERS = (
     "plan",
 )
 """Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
-replicas and a plan are JSON."""
+replicas, metrics and a plan are JSON; warnings are separated by semicolons. Nothing in them is
+expanded again: `inert_text` breaks tags."""
 
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
@@ -34,6 +38,8 @@ def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
         "checkpoint-step": checkpoint.get("step"),
         "resumed-step": found.get("resumedStep"),
         "stall-seconds": found.get("stallSeconds"),
+        "training-metrics": json.dumps(found.get("metrics") or {}, sort_keys=True),
+        "warnings": "; ".join(found.get("warnings") or []),
         "replicas": json.dumps(found.get("replicas") or {}, sort_keys=True),
         "plan": json.dumps(found["plan"], sort_keys=True) if "plan" in found else None,
     }
@@ -41,4 +47,4 @@ def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
 
 
 def _text(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else inert_text(str(value))

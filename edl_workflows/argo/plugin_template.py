@@ -33,6 +33,8 @@ def plugin_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     }
     if step.retries:
         template["retryStrategy"] = {"limit": step.retries, "retryPolicy": "OnFailure"}
+    if step.memo:
+        template["memoize"] = step.memo.render()
     return [template]
 
 

@@ -71,7 +71,8 @@ def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
         return _remove(step, step.action)
     if isinstance(step.action, ApplyObject) and step.action.first:
         return _in_two(step, step.action)
-    return [_template(step.name, step.action, step.inputs, _outputs(step.outputs))]
+    made = _template(step.name, step.action, step.inputs, _outputs(step.outputs))
+    return [made | {"memoize": step.memo.render()} if step.memo else made]
 
 
 def _template(

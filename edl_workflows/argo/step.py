@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 from edl_workflows.stages.ownership import CancelAction
 
+MEMO_AGE = "8760h"
+"""How long Argo uses outputs again: a year. Remove an entry from the ConfigMap to train anew."""
+
 WaitMode = Literal["resource", "plugin"]
 """How a step waits: in a pod of Argo that polls (any stock Argo), or as a task of our agent (no pod)."""
 
@@ -108,6 +111,28 @@ class CancelJob:
     suspension: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class StepMemo:
+    """Argo's memory of a step's outputs.
+
+    Attributes:
+        config_map: where Argo keeps them.
+        inputs: those that the outputs depend on.
+    """
+
+    config_map: str
+    inputs: tuple[StepInput, ...]
+
+    def render(self) -> dict[str, Any]:
+        """As the template's ``memoize``. The key is a hash: Argo allows letters, digits and ``-`` in it."""
+        values = ", ".join(one.variable for one in self.inputs)
+        return {
+            "key": f"{{{{=sprig.sha256sum(toJson([{values}]))}}}}",
+            "maxAge": MEMO_AGE,
+            "cache": {"configMap": {"name": self.config_map}},
+        }
+
+
 ResourceAction = ApplyObject | GetObject | PatchObject | DeleteObject | CancelJob
 
 
@@ -127,6 +152,7 @@ class WorkflowStep:
         on_cancel: see `argo.plugin_task.PluginTask`.
         retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only
             what the infrastructure broke.
+        memo: where the outputs of an earlier run are; None to run each time.
     """
 
     name: str
@@ -138,6 +164,7 @@ class WorkflowStep:
     wait: bool = True
     on_cancel: CancelAction = "delete"
     retries: int = 0
+    memo: StepMemo | None = None
 
 
 def render_inputs(inputs: tuple[StepInput, ...]) -> list[dict[str, str]]:

@@ -20,8 +20,10 @@ from edl_workflows.argo.step import (
     GetObject,
     PatchObject,
     StepInput,
+    StepMemo,
     WorkflowStep,
 )
+from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.objects import Model
@@ -34,7 +36,7 @@ from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
 from edl_workflows.stages.description import RequestField, StageSpec
-from edl_workflows.stages.goals import IfFinished
+from edl_workflows.stages.goals import MAX_WARNING, MAX_WARNINGS, IfFinished
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
@@ -97,6 +99,13 @@ OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 """The node's name without the numbers of its attempts: the same in each."""
 
+MEMO_INPUTS = (
+    StepInput("data", "Name of the data that the job trains on."),
+    StepInput("data-version", "Version of the data."),
+    StepInput("code", "Version of the code, such as a commit or an image's digest."),
+)
+"""What a job's result depends on besides its spec."""
+
 JOB_OUTPUTS: dict[str, str] = {
     "kind": ELASTIC_JOB,
     "namespace": NAMESPACE,
@@ -106,6 +115,8 @@ JOB_OUTPUTS: dict[str, str] = {
     "phase": f'{JQ}.status.phase // "Pending" | if . == "Created" then "Pending" else . end',
     "step": f"{JQ}.status.progress.step // 0",
     "records": f"{JQ}.status.progress.records // 0",
+    "training-metrics": f"{JQ}.status.progress.metrics // {{}}",
+    "warnings": f'{JQ}.status.warnings // [] | .[:{MAX_WARNINGS}] | map(.[:{MAX_WARNING}]) | join("; ")',
     "checkpoint-uri": f'{JQ}.status.checkpoint.uri // ""',
     "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
     "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"])'
@@ -120,6 +131,7 @@ _PHASE = (
 PLAN_OUTPUTS: Mapping[str, str] = {
     "kind": SCALE_PLAN,
     "namespace": NAMESPACE,
+    "training-metrics": "{}",
     "name": f"{JQ}.metadata.name",
     "uid": f"{JQ}.metadata.uid",
     "job": f"{JQ}.spec.ownerJob",
@@ -142,6 +154,7 @@ PLANNED_OUTPUTS: Mapping[str, str] = {
 }
 GONE_OUTPUTS: Mapping[str, str] = {
     "kind": ELASTIC_JOB, "namespace": NAMESPACE, "name": NAME.tag, "job": NAME.tag, "replicas": "{}",
+    "training-metrics": "{}",
 }  # fmt: skip
 
 ENDED = "status.phase == Failed"
@@ -180,6 +193,7 @@ def submit(
     on_cancel: CancelAction = "delete",
     retries: int = 0,
     owned: bool = True,
+    memoize: str = "",
 ) -> WorkflowStep:
     """Create a job from its spec.
 
@@ -189,14 +203,24 @@ def submit(
         on_cancel: what becomes of it if the step is cancelled (plugin only).
         retries: a failed job is replaced by a new one so many times (plugin only).
         owned: whether the job is deleted with its workflow.
+        memoize: a ConfigMap in which Argo keeps the outputs of jobs that succeeded. The step gets the inputs
+            ``data``, ``data-version`` and ``code``; with the same three and the same spec as before, it makes
+            no job and has the outputs of that time. Only with `wait`.
+
+    Raises:
+        InvalidError: it has a memory, but does not wait.
     """
+    if memoize and not wait:
+        raise InvalidError(
+            "memoize needs wait=True: only the outputs of a job that succeeded may be used again"
+        )
     spec = StepInput("spec", f"The {kind}'s spec, as YAML.", "yaml")
     manifest = _object(kind, NAME, owned=owned) | {"spec": spec}
     done = (_phase(kind, "Succeeded"), _phase(kind, "Failed")) if wait else ("", "")
     return WorkflowStep(
         _named("submit", kind),
         SUBMIT.name,
-        (NAME, spec, timeout("24h" if wait else "15m")),
+        (NAME, spec, timeout("24h" if wait else "15m"), *(MEMO_INPUTS if memoize else ())),
         {
             "manifest": _object(kind, NAME, owned=owned, marked=False) | {"spec": spec},
             "namespace": NAMESPACE,
@@ -206,6 +230,7 @@ def submit(
         wait=wait,
         on_cancel=on_cancel if wait else "keep",
         retries=retries,
+        memo=StepMemo(memoize, (*MEMO_INPUTS, spec)) if memoize else None,
     )
 
 

@@ -18,6 +18,7 @@ from edl_workflows.exceptions import (
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.objects import Model
+from edl_workflows.jobs.reported_text import inert_text
 from edl_workflows.jobs.scale_plan.model import JOB_FAILED, JOB_FINISHED, ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube.resources import Object, version_of
@@ -190,6 +191,11 @@ class OutputCheckpoint(Model):
     step: int
 
 
+MAX_WARNINGS = 10
+MAX_WARNING = 500
+"""Characters. Engines keep outputs in their databases, Argo in the Workflow object."""
+
+
 class Outputs(Model):
     """The outputs of a stage. They are small: engines copy them into their database.
 
@@ -199,6 +205,8 @@ class Outputs(Model):
         phase: phase of the object, a `JobPhase` or a phase of plans; "" if the object no longer exists.
         step, records: progress of training.
         metrics: the newest values that the program reported, by name; None if it reported none.
+        warnings: problems that do not stop the job, at most `MAX_WARNINGS` and each at most
+            `MAX_WARNING` characters, without control characters or Argo's tags; None if there are none.
         checkpoint: the newest checkpoint of the job, or the plan's.
         resumed_step: first training step after a migration.
         stall_seconds: how long training paused for a migration.
@@ -215,6 +223,7 @@ class Outputs(Model):
     step: int | None = None
     records: int | None = None
     metrics: dict[str, float] | None = None
+    warnings: list[str] | None = None
     checkpoint: OutputCheckpoint | None = None
     resumed_step: int | None = None
     stall_seconds: float | None = None
@@ -441,6 +450,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 "step": seen.progress.step,
                 "records": seen.progress.records,
                 "metrics": seen.progress.metrics or None,
+                "warnings": [inert_text(text)[:MAX_WARNING] for text in seen.warnings[:MAX_WARNINGS]] or None,
                 "checkpoint": OutputCheckpoint(uri=checkpoint.uri, step=checkpoint.step)
                 if checkpoint
                 else None,

@@ -21,13 +21,17 @@ import httpx
 import pytest
 import yaml
 
+from edl_workflows.argo import steps
 from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
 from edl_workflows.argo.executor_plugin import PluginOptions, plugin_manifests
+from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.cli import crds
 from edl_workflows.jobs import names
+from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
+from edl_workflows.stages.goals import MAX_WARNING
 from edl_workflows.testing import free_port
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
@@ -193,6 +197,44 @@ def test_outputs_reach_the_next_step(argo: Argo) -> None:
     argo.ended("follow", "Succeeded")
     found = {one["name"]: one["value"] for one in argo.node("follow", "collect")["outputs"]["parameters"]}
     assert (found["name"], found["phase"]) == ("outputs", "Succeeded")
+
+
+def test_a_second_run_with_the_same_data_and_code_makes_no_job(argo: Argo) -> None:
+    """The controller remembers the outputs of the first run; other data or another spec is trained anew. The
+    outputs have the job's metrics and its warnings, as text that is not expanded again."""
+    [remembered] = plugin_templates(steps.submit(memoize="edl-memo"))
+    hostile = inert_value("{{workflow.name}} {{=workflow.uid}} \x1b[2J" + 5_000 * "x")
+
+    def start(name: str, spec: str, version: str = "3") -> None:
+        given = {"name": name, "spec": spec, "data": "digits", "data-version": version, "code": "c0ffee"}
+        arguments = {"parameters": [{"name": key, "value": value} for key, value in given.items()]}
+        step = {"name": "train", "template": "submit", "arguments": arguments}
+        argo.start(name, [remembered, {"name": "pipeline", "steps": [[step]]}], [["pipeline"]])
+
+    spec = json.dumps(job("any")["spec"])
+    start("memo-first", spec)
+    argo.made("memo-first")
+    status = {"progress": {"step": 7, "metrics": {"loss": 0.5}}, "warnings": [hostile]}
+    client.patch_status(argo.cluster, ELASTIC_JOBS, "memo-first", status)
+    argo.finish("memo-first")
+    argo.ended("memo-first", "Succeeded")
+    start("memo-second", spec)
+    argo.ended("memo-second", "Succeeded")
+    first, second = argo.node("memo-first", "train"), argo.node("memo-second", "train")
+    outputs = {one["name"]: one["value"] for one in second["outputs"]["parameters"]}
+
+    assert second["memoizationStatus"]["hit"] is True
+    assert "memo-second" not in argo.jobs()
+    assert outputs == {one["name"]: one["value"] for one in first["outputs"]["parameters"]}
+    assert json.loads(outputs["training-metrics"]) == {"loss": 0.5}
+    assert outputs["warnings"] == hostile[:MAX_WARNING]
+    assert first["message"].startswith(
+        f"ElasticJob {argo.cluster.namespace}/memo-first Succeeded; step 7; loss 0.5"
+    )
+    start("memo-third", spec, version="4")
+    argo.made("memo-third")
+    argo.patch("memo-third", {"spec": {"shutdown": "Terminate"}})
+    argo.gone("memo-third")
 
 
 def test_stop_cancels_and_runs_the_exit_handler(argo: Argo) -> None:

@@ -82,7 +82,8 @@ def test_train(way: WaitMode, here: Argo) -> None:
     job.say("Running", progress={"step": 3, "records": 96})
     job.say(
         "Succeeded",
-        progress={"step": 7, "records": 224},
+        progress={"step": 7, "records": 224, "metrics": {"loss": 0.5}},
+        warnings=["the disk is full", 600 * "x"],
         checkpoint=CHECKPOINT,
         replicaStatuses={"worker": {"ready": 0}},
     )
@@ -97,8 +98,10 @@ def test_train(way: WaitMode, here: Argo) -> None:
         "phase": "Succeeded", "step": "7", "records": "224", "checkpoint-uri": CHECKPOINT["uri"],
         "checkpoint-step": "7",
         "resumed-step": "", "stall-seconds": "",
+        "warnings": f"the disk is full; {500 * 'x'}",
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
+    assert json.loads(found["training-metrics"]) == {"loss": 0.5}
     assert json.loads(found["replicas"]) == {"worker": 0}
 
 

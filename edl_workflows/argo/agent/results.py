@@ -5,7 +5,9 @@ from typing import Any, Literal
 
 from edl_workflows.argo import outputs
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
-from edl_workflows.stages.goals import Failed, Outputs, Skipped, StageResult
+from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
+from edl_workflows.jobs.reported_text import inert_text
+from edl_workflows.stages.goals import Failed, InProgress, Outputs, Skipped, StageResult
 
 MAX_MESSAGE = 2000
 """Characters. A workflow with all its nodes must fit into one object of the API server."""
@@ -32,15 +34,28 @@ class StepResult:
 
     def to_node(self) -> dict[str, Any]:
         """The entry in ``status.nodes``."""
-        node: dict[str, Any] = {"phase": self.phase, "message": self.message[:MAX_MESSAGE]}
+        # Jobs of other controllers, and their pods, may say anything; exit handlers copy messages.
+        node: dict[str, Any] = {"phase": self.phase, "message": inert_text(self.message)[:MAX_MESSAGE]}
         return node | ({"outputs": {"parameters": self.parameters}} if self.parameters else {})
 
 
 def result_of_outputs(found: Outputs, message: str = "") -> StepResult:
     """The result of a step that reached its goal, or does not wait for it."""
     state = f" {found.phase}" if found.phase else ""
-    told = message or f"{found.kind} {found.namespace}/{found.name}{state}"
+    told = message or f"{found.kind} {found.namespace}/{found.name}{state}{_describe_training(found)}"
     return StepResult("Succeeded", told, outputs.render_outputs(found))
+
+
+def _describe_training(found: Outputs) -> str:
+    """How far training came: step, metrics, checkpoint, warnings."""
+    warnings = found.warnings or []
+    parts = [
+        f"step {found.step:,}" if found.step else "",
+        describe_metrics(found.metrics or {}, MAX_CHARTED),
+        f"checkpoint at step {found.checkpoint.step:,}" if found.checkpoint else "",
+        f"warns: {'; '.join(warnings)}" if warnings else "",
+    ]
+    return "".join(f"; {part}" for part in parts if part)
 
 
 def result_of_stage(outcome: StageResult) -> StepResult:
@@ -51,8 +66,12 @@ def result_of_stage(outcome: StageResult) -> StepResult:
     """
     if isinstance(outcome, Failed):
         return result_of_error(outcome.error)
-    skipped = f"skipped: {outcome.reason}" if isinstance(outcome, Skipped) else ""
-    return result_of_outputs(outcome.outputs, skipped)
+    found = outcome.outputs
+    if isinstance(outcome, Skipped):
+        return result_of_outputs(found, f"skipped: {outcome.reason}")
+    if isinstance(outcome, InProgress):  # of a step that does not wait: why its job is queued
+        return result_of_outputs(found, f"{found.kind} {found.namespace}/{found.name} {outcome.message}")
+    return result_of_outputs(found)
 
 
 def result_of_error(error: Exception) -> StepResult:

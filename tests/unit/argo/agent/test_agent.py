@@ -43,7 +43,8 @@ def test_a_submitted_job_is_waited_for_and_its_outputs_are_handed_on(
         stand_in.end(name)
         answer = answered(argo, "w", "n1", "Succeeded")
 
-    assert answer["message"] == f"ElasticJob {cluster.namespace}/{name} Succeeded"
+    head = f"ElasticJob {cluster.namespace}/{name} Succeeded"
+    assert answer["message"] == f"{head}; step 100; checkpoint at step 100"
     found = parameters(argo, "w", "n1")
     assert (found["name"], found["phase"], found["step"]) == (name, "Succeeded", "100")
     assert (found["checkpoint-uri"], found["checkpoint-step"]) == ("/ck/100", "100")

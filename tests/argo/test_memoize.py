@@ -1,0 +1,45 @@
+"""Steps whose outputs Argo uses again: what the key depends on."""
+
+from typing import Any
+
+import pytest
+from hera.workflows import DAG, WorkflowTemplate
+
+from edl_workflows.argo import builders, steps
+from edl_workflows.argo.serializer import to_manifest
+from edl_workflows.argo.step import WaitMode
+from edl_workflows.exceptions import InvalidError
+
+
+def _workflow(waiting: WaitMode) -> dict[str, Any]:
+    with WorkflowTemplate(name="train", entrypoint="main") as workflow:
+        submit = builders.submit(waiting, memoize="edl-memo")
+        with DAG(name="main"):
+            submit(
+                arguments={
+                    "name": "digits",
+                    "spec": "{}",
+                    "data": "mnist",
+                    "data-version": "3",
+                    "code": "c0ffee",
+                }
+            )
+    return to_manifest(workflow)
+
+
+@pytest.mark.parametrize("waiting", ["plugin", "resource"])
+def test_the_key_is_of_data_code_and_spec(waiting: WaitMode) -> None:
+    """Neither the job's name nor a time-out makes a result another."""
+    [template] = [one for one in _workflow(waiting)["spec"]["templates"] if one["name"] == "submit"]
+
+    assert template["memoize"]["cache"] == {"configMap": {"name": "edl-memo"}}
+    assert template["memoize"]["key"] == (
+        "{{=sprig.sha256sum(toJson([inputs.parameters['data'], inputs.parameters['data-version'], "
+        "inputs.parameters['code'], inputs.parameters['spec']]))}}"
+    )
+
+
+def test_only_results_are_remembered() -> None:
+    """A step that does not wait has no result yet."""
+    with pytest.raises(InvalidError, match="memoize needs wait=True"):
+        steps.submit(memoize="edl-memo", wait=False)
