@@ -9,7 +9,7 @@ epoch is split among the new members, and only records of steps after the restor
 Pure: every member computes its share by itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_workflows.exceptions import InvalidError
@@ -99,6 +99,18 @@ class ElasticSampler:
             raise InvalidError(f"rank {rank} among {members} members: 0 to {members - 1} are possible")
         first = sum(counts[:rank])
         return tuple(self._mini_batch(number) for number in range(first, first + counts[rank]))
+
+    def upcoming(self, rank: int, members: int) -> Iterator[tuple[Sequence[int], ...]]:
+        """The same of the next step and all later ones, as long as the members stay. The position stays, too.
+
+        Raises:
+            InvalidError: as of `mini_batches`.
+        """
+        ahead = ElasticSampler(self._dataset, self._max_workers)
+        ahead.go_to(self.epoch, self.completed)
+        while not ahead.done:
+            yield ahead.mini_batches(rank, members)
+            ahead.advance()
 
     def advance(self) -> None:
         """Move on to the next step."""

@@ -206,6 +206,16 @@ class World:
         """Epoch of the next step, counted from 1."""
         return self._sampler.epoch
 
+    @property
+    def records_done(self) -> int:
+        """The position in the data: records that all members have trained so far, in all epochs."""
+        return self._sampler.records_done
+
+    def upcoming(self) -> Iterator[tuple[Sequence[int], ...]]:
+        """What the iteration gives from the next step on if the members stay, to be read ahead
+        (`edl_workflows.agent.torch_data`)."""
+        return self._sampler.upcoming(self.rank, self.size)
+
     def __iter__(self) -> Iterator[tuple[Sequence[int], ...]]:
         """Record indices of this member's mini-batches, step by step, until all epochs are done.
 

@@ -64,6 +64,21 @@ def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None
     assert [turns.of(process)[0][4] for process in turns.processes()].count(1) == WORKERS, "nobody began anew"
 
 
+@pytest.mark.long
+def test_members_with_data_workers_die(tmp_path: Path) -> None:
+    """Processes read records ahead when members die, in the backward pass and in the reduction: each record
+    is trained exactly once an epoch, also by the newcomers."""
+    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--data-workers", "2")
+    with CollectiveStandalone(tmp_path, WORKERS, program) as job:
+        job.wait(job.trains, SECONDS, "three members train")
+        for phase in ("backward", "reduction"):
+            before = job.version
+            (tmp_path / f"die-{phase}").touch()
+            again = partial(job.trains, before)
+            job.wait(again, SECONDS, f"three members train after a death in {phase}")
+        finished(job)
+
+
 def alive(process: int) -> bool:
     """Whether a process runs."""
     try:

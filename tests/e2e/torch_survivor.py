@@ -23,6 +23,7 @@ from edl_workflows.agent import connect
 from edl_workflows.agent.gloo_group import GlooGroup
 from edl_workflows.agent.sampler import ElasticSampler
 from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
+from edl_workflows.agent.torch_data import ElasticDataLoader
 from edl_workflows.agent.world import Place, Wishes
 
 INPUTS, HIDDEN, CLASSES, RECORDS = 64, 256, 10, 1024
@@ -138,6 +139,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--step-delay", type=float, default=0.0)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--data-workers", type=int, default=0, help="processes that read ahead")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     if options.alone:
@@ -173,9 +175,10 @@ def train(options: argparse.Namespace) -> None:
     notes = options.folder / f"turns-{job.node}-{os.getpid()}"
     dataset = Dataset(RECORDS, BATCH_SIZE, options.epochs)
     with notes.open("w") as file, training(job, lambda: parts, dataset, settings) as run:
-        for mini_batches in run:
+        records = torch.utils.data.StackDataset(**inputs(of, range(RECORDS)))
+        for mini_batches in ElasticDataLoader(run, records, num_workers=options.data_workers):
             version, size = job.version, run.size
-            step, loss = run.step([inputs(of, records) for records in mini_batches])
+            step, loss = run.step(mini_batches)
             turn = [time.time(), version, size, run.step_made, step, loss]
             file.write(json.dumps(turn) + "\n")
             file.flush()

@@ -80,6 +80,27 @@ def test_state_round_trip(dataset: Dataset, made: int, members: int) -> None:
     assert step(other, members) == step(one, members)
 
 
+@settings(max_examples=60, deadline=None)
+@given(dataset=datasets, made=st.integers(0, 30), members=st.integers(1, MOST), data=st.data())
+def test_upcoming_steps_are_those_that_come(
+    dataset: Dataset, made: int, members: int, data: st.DataObject
+) -> None:
+    """What a member may read ahead is what it gets step by step while the members stay, to the last epoch's
+    end; looking ahead does not move the position."""
+    sampler = ElasticSampler(dataset, MOST)
+    for _ in range(made):
+        sampler.advance()
+    rank, before = data.draw(st.integers(0, members - 1)), sampler.state_dict()
+    ahead = [[list(batch) for batch in step] for step in sampler.upcoming(rank, members)]
+    assert sampler.state_dict() == before
+    come = []
+    while not sampler.done:
+        come.append([list(batch) for batch in sampler.mini_batches(rank, members)])
+        sampler.advance()
+
+    assert ahead == come
+
+
 def test_place_survives_another_batch_size() -> None:
     """A job that continues with a larger maximum of workers, and so with larger batches, reads the rest of
     the epoch exactly once."""

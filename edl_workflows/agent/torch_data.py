@@ -1,0 +1,127 @@
+"""PyTorch's ``DataLoader`` for the loop of a collective job: worker processes, prefetch, collation and pinned
+memory, with the job's position in the data.
+
+::
+
+    with training(job, build, Dataset(len(images), batch_size=32, num_epochs=10), options) as run:
+        for mini_batches in ElasticDataLoader(run, images, num_workers=4, pin_memory=True):
+            run.step(mini_batches)
+
+What is read ahead belongs to nobody: the position moves when a step is made (`World.records_done`, one
+number), and each turn compares the records that it is to train with those that were read. If they differ,
+because the members changed, what was read ahead is dropped and read anew. So no record is lost or trained
+twice, whatever was in the workers' queues.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader
+
+from edl_workflows.exceptions import InvalidError
+
+MiniBatches = tuple[Sequence[int], ...]
+_DECIDED_BY_JOB = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
+"""Arguments of ``DataLoader`` that the job's data set and position replace."""
+
+
+class Turns(Protocol):
+    """The part of `edl_workflows.agent.world.World` that the loader needs."""
+
+    def __iter__(self) -> Iterator[MiniBatches]:
+        """Records of this member's mini-batches, turn by turn."""
+        ...
+
+    def upcoming(self) -> Iterator[MiniBatches]:
+        """The same from the next turn on, as long as the members stay."""
+        ...
+
+
+class ElasticDataLoader:
+    """The mini-batches of each turn of a training, loaded ahead. Iterate over it in place of the training.
+
+    Args:
+        run: the training.
+        records: a data set with ``__getitem__`` (or ``__getitems__``), whose indices are those of the
+            training's `Dataset`. Its records are dictionaries, or `collate_fn` makes a dictionary of them.
+        options: arguments of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``,
+            ``pin_memory``, ``prefetch_factor``, ``multiprocessing_context``, ``worker_init_fn``, … Workers
+            are kept between epochs.
+
+    Raises:
+        InvalidError: an option says which records to load; `Dataset` does.
+    """
+
+    def __init__(self, run: Turns, records: Any, **options: Any) -> None:
+        if taken := [name for name in _DECIDED_BY_JOB if name in options]:
+            raise InvalidError(
+                f"{', '.join(taken)}: the job decides which records a member loads; set batch_size, shuffle "
+                "and seed of edl_workflows.agent.sampler.Dataset"
+            )
+        self._run = run
+        self._plan = _Plan(run)
+        # The workers' seeds are drawn from a source of their own, so that a restart of the workers does not
+        # change the model's random numbers, such as those of dropout.
+        settings = {"generator": torch.Generator(), "persistent_workers": options.get("num_workers", 0) > 0}
+        self._loader = DataLoader(records, batch_sampler=self._plan, **{**settings, **options})
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """The collated mini-batches of each turn; those without records, at the end of an epoch, are left
+        out. Answer each with one `World.step`."""
+        ahead: Iterator[Any] = iter(())
+        for mini_batches in self._run:
+            wanted = [list(records) for records in mini_batches if len(records)]
+            if not self._plan.begins_with(wanted):
+                ahead = iter(self._loader)  # drops what was read ahead, and asks for the plan anew
+            loaded = []
+            for _ in wanted:
+                loaded.append(next(ahead))
+                self._plan.drop_first()
+            yield loaded
+
+
+class _Plan:
+    """The loader's batch sampler: the mini-batches that this member will train if the members stay.
+
+    Args:
+        run: the training.
+    """
+
+    def __init__(self, run: Turns) -> None:
+        self._run = run
+        self._source: Iterator[list[int]] = iter(())
+        self._planned: deque[list[int]] = deque()
+        self._given = 0
+        """How many of the planned mini-batches, from the first, the loader reads or has read."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Give the loader the plan from the run's present turn on."""
+        self._source = (list(one) for turn in self._run.upcoming() for one in turn if len(one))
+        self._planned.clear()
+        self._given = 0
+        return self._give()
+
+    def begins_with(self, wanted: Sequence[list[int]]) -> bool:
+        """Whether these are the first mini-batches of the plan."""
+        self._extend(len(wanted))
+        return list(islice(self._planned, len(wanted))) == wanted
+
+    def drop_first(self) -> None:
+        """Forget the first mini-batch: the loader has returned it."""
+        self._planned.popleft()
+        self._given -= 1
+
+    def _give(self) -> Iterator[list[int]]:
+        while True:
+            self._extend(self._given + 1)
+            if len(self._planned) == self._given:
+                return
+            self._given += 1
+            yield self._planned[self._given - 1]
+
+    def _extend(self, length: int) -> None:
+        """Plan at least so many mini-batches, if there are as many."""
+        self._planned.extend(islice(self._source, max(0, length - len(self._planned))))

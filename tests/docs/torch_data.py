@@ -1,0 +1,12 @@
+"""The excerpt on data loaders in "Write a training program"; `tests.torch.test_torch_data` runs it."""
+
+from typing import Any
+
+from edl_workflows.agent.torch_data import ElasticDataLoader
+from edl_workflows.agent.world import World
+
+
+def train(run: World, records: Any) -> None:
+    """Train to the end, with records that two other processes read ahead."""
+    for mini_batches in ElasticDataLoader(run, records, num_workers=2, pin_memory=False):
+        run.step(mini_batches)
