@@ -223,7 +223,7 @@ function past(points, plans, now, finished) {
     ...measured.map((name) =>
       chart({
         ...common, title: name, unit: "", height: 130, free: true,
-        series: [{ name: "newest", style: "s3", values: points.map((point) => point.metrics[name] ?? null) }],
+        series: [{ name: "value", style: "s3", values: points.map((point) => point.metrics[name] ?? null) }],
       }),
     ),
     nodes.length ? chart({ ...common, title: "Nodes", unit: "nodes", height: 130, whole: true, series: nodes }) : null,
