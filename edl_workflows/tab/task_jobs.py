@@ -73,34 +73,26 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
     from airflow.utils.session import create_session
     from sqlalchemy import Select, select
 
-    one = selection.task_id is not None
-    wanted: Select[Any] = XComModel.get_many(
-        run_id=selection.run_id,
-        key=OBJECT_KEY,
-        dag_ids=selection.dag_id,
-        task_ids=selection.task_id,
-        map_indexes=selection.map_index if one else None,
-        limit=MAX_TASKS,
-    )
-    fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields).where(
-        Rendered.dag_id == selection.dag_id, Rendered.run_id == selection.run_id
-    )
-    if one:
-        fields = fields.where(
-            Rendered.task_id == selection.task_id, Rendered.map_index == selection.map_index
-        )
+    def of_selection(model: Any) -> list[Any]:
+        conditions = [model.dag_id == selection.dag_id, model.run_id == selection.run_id]
+        if selection.task_id is None:
+            return conditions
+        return [*conditions, model.task_id == selection.task_id, model.map_index == selection.map_index]
+
+    newest = XComModel.timestamp.desc()
+    wanted: Select[Any] = select(XComModel).where(XComModel.key == OBJECT_KEY, *of_selection(XComModel))
+    fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields)
     with create_session() as session:
         pushed = [
-            (row.task_id, row.map_index, XComModel.deserialize_value(row), row.timestamp)
-            for row in session.scalars(wanted)
+            (row.task_id, row.map_index, XComModel.deserialize_value(row))
+            for row in session.scalars(wanted.order_by(newest).limit(MAX_TASKS))
         ]
-        keys = {(task_id, map_index) for task_id, map_index, *_ in pushed}
+        keys = {(task_id, map_index) for task_id, map_index, _ in pushed}
         rendered = {
             (task_id, map_index): values
-            for task_id, map_index, values in session.execute(fields)
+            for task_id, map_index, values in session.execute(fields.where(*of_selection(Rendered)))
             if (task_id, map_index) in keys and isinstance(values, dict)
         }
-    pushed.sort(key=lambda row: row[3], reverse=True)
     return [
         TaskWork(
             selection.dag_id,
@@ -109,7 +101,7 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
             target,
             rendered.get((task_id, map_index), {}),
         )
-        for task_id, map_index, value, _ in pushed
+        for task_id, map_index, value in pushed
         if (target := TaskObject.read(value)) is not None
     ]
 
