@@ -53,7 +53,7 @@ def install(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
 
     cluster = connect(kubeconfig, context, None)
     for plural, text in definitions():
-        manifest = yaml.safe_load(text)
+        manifest = yaml.load(text, yaml.CSafeLoader)
         try:
             client.create(cluster, manifest)
         except AlreadyExistsError:

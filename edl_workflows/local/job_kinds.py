@@ -14,7 +14,7 @@ def install(client: LocalClient) -> None:
     """Create the definitions, or update them if they come from an older version."""
     folder = resources.files("edl_workflows.jobs") / "crds"
     for file in folder.iterdir():
-        definition = yaml.safe_load(file.read_text(encoding="utf-8"))
+        definition = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
         name = definition["metadata"]["name"]
         if client.find(_DEFINITIONS, name) is None:
             client.create(_DEFINITIONS, definition)

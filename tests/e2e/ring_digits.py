@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -34,6 +33,9 @@ class Batch:
 
 def digits() -> Batch:
     """All of scikit-learn's bundled digits."""
+    # Who only collects the tests does not wait for scikit-learn.
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     return Batch(bunch.data / 16.0, bunch.target)
 

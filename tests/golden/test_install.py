@@ -40,4 +40,4 @@ def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(render_yaml(recorded), encoding="utf-8")
 
-    assert recorded == list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    assert recorded == list(yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader))

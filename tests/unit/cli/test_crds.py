@@ -10,7 +10,7 @@ from edl_workflows.jobs.kinds import KINDS
 def test_print_gives_every_definition(capsys: pytest.CaptureFixture[str]) -> None:
     """The output is a YAML stream for `kubectl apply`."""
     assert main(["crds", "print"]) == 0
-    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    printed = list(yaml.load_all(capsys.readouterr().out, yaml.CSafeLoader))
 
     kinds = sorted((row.source.api for row in KINDS), key=lambda api: api.plural)
     assert [p["metadata"]["name"] for p in printed] == [f"{api.plural}.{api.group}" for api in kinds]

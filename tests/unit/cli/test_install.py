@@ -14,7 +14,7 @@ from edl_workflows.install.options import InstallOptions, InstallPart, PullPolic
 def printed(*arguments: str) -> list[dict[str, Any]]:
     result = CliRunner().invoke(root.app, ["install", *arguments])
     assert result.exit_code == 0, result.output
-    return list(yaml.safe_load_all(result.stdout))
+    return list(yaml.load_all(result.stdout, yaml.CSafeLoader))
 
 
 def test_every_option_reaches_the_manifests() -> None:

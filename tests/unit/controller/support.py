@@ -14,7 +14,8 @@ from edl_workflows.kube.resources import ELASTIC_JOBS, Scope
 def crds() -> list[dict[str, Any]]:
     """The definitions of our kinds."""
     folder = package_files.files("edl_workflows.jobs") / "crds"
-    return [yaml.safe_load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
+    files = (file for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return [yaml.load(file.read_text(), yaml.CSafeLoader) for file in files]
 
 
 def elastic_job(name: str = "mnist", workers: int = 1) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Laws of every installation."""
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,14 @@ def described(options: InstallOptions) -> str:
     return "-".join(part for part in parts if part) or "plain"
 
 
+@functools.lru_cache(maxsize=1)
+def _objects(options: InstallOptions) -> list[dict[str, Any]]:
+    """The objects of one installation, which are only read: to make their definitions takes 0.1 s."""
+    return installation_manifests(options)
+
+
 def of_kind(options: InstallOptions, kind: str) -> list[dict[str, Any]]:
-    return [one for one in installation_manifests(options) if one["kind"] == kind]
+    return [one for one in _objects(options) if one["kind"] == kind]
 
 
 def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
@@ -65,7 +72,7 @@ def test_text_is_the_objects(options: InstallOptions) -> None:
     objects = installation_manifests(options)
     text = render_yaml(objects)
 
-    assert list(yaml.safe_load_all(text)) == objects
+    assert list(yaml.load_all(text, yaml.CSafeLoader)) == objects
     assert render_yaml(installation_manifests(options)) == text
     assert "&id" not in text
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
@@ -221,7 +228,7 @@ def test_definitions_are_those_that_crds_prints() -> None:
     """`edl install` and `edl crds print` give the same definitions, except for the label of the
     installation."""
     installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
-    printed = [yaml.safe_load(text) for _, text in crds.definitions()]
+    printed = [yaml.load(text, yaml.CSafeLoader) for _, text in crds.definitions()]
     for one in printed:
         one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
 

@@ -153,7 +153,7 @@ def _ours() -> Mapping[tuple[str, str], Schemas]:
     found = {}
     for kind in KINDS:
         file = resources.files("edl_workflows.jobs") / "crds" / f"{kind.source.api.plural}.yaml"
-        definition = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]
+        definition = yaml.load(file.read_text(encoding="utf-8"), yaml.CSafeLoader)["spec"]
         for version in definition["versions"]:
             key = (f"{definition['group']}/{version['name']}", kind.name)
             found[key] = Schemas("", {kind.name: version["schema"]["openAPIV3Schema"]})
