@@ -15,11 +15,17 @@ CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 TORCH_READY := $(VENV)-torch/.ready
+# What `make test-airflow-versions` runs, and with which versions. Other tests need what only the newest has.
+AIRFLOW := 3.0 3.1 3.2
+AIRFLOW_TESTS := tests/unit/operators tests/unit/hooks tests/unit/triggers $(addprefix tests/airflow/test_,\
+	operators.py semantics.py deferral.py finished_early.py task_state.py reaper.py reruns.py)
+# They were released before the libraries under them deprecated what they use.
+OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::FutureWarning
 # What `make demo` trains with: tensorflow, or torch.
 FRAMEWORK := tensorflow
 BED := $(BIN)/python -m tests.cluster.bed
 
-.PHONY: help demo test test-all test-e2e test-torch test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
+.PHONY: help demo test test-all test-e2e test-torch test-airflow-versions test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +63,12 @@ test-e2e: $(READY)  ## The end-to-end tests that `make test` leaves out (an hour
 
 test-torch: $(READY)  ## Tests of the PyTorch adapter, with an interpreter that has PyTorch (5 GB, kept outside the repository)
 	$$($(BIN)/python -m tests.clients.environments torch) -m pytest tests/torch
+
+test-airflow-versions: $(READY)  ## The provider's tests on older Airflows, kept outside the repository; AIRFLOW="3.0 3.1 3.2"
+	@set -e; for version in $(AIRFLOW); do echo "Airflow $$version"; \
+	python=$$($(BIN)/python -m tests.clients.environments airflow-$$version); \
+	$(BIN)/uv pip install --quiet --python $$python --no-deps --editable .; \
+	$$python -m pytest $(OLD_WARNINGS) $(AIRFLOW_TESTS); done
 
 test-cluster: $(READY)  ## Tests on a real Kubernetes with Argo, started for them unless it runs (root, Go)
 	$(BED) build

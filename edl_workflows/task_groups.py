@@ -5,8 +5,9 @@ from datetime import timedelta
 from itertools import chain, count
 from typing import Any, Literal, Self, TypeVar, cast
 
-from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
+from airflow.sdk import BaseOperator, TaskGroup
 
+from edl_workflows.hooks.airflow_versions import TriggerRule
 from edl_workflows.operators.elastic_job import CancelJobOperator, SubmitElasticJobOperator
 from edl_workflows.operators.job import SubmitJobOperator
 from edl_workflows.operators.scale_plan import (

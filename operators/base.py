@@ -12,15 +12,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from airflow.sdk import Asset, BaseOperator, conf
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowRuntimeError,
-    AirflowTaskTimeout,
-    TaskDeferralError,
-    TaskDeferralTimeout,
-)
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from edl_workflows.exceptions import (
     EdlError,
@@ -29,6 +22,16 @@ from edl_workflows.exceptions import (
     JobFinishedError,
     PlanFailedError,
     StageTimeoutError,
+)
+from edl_workflows.hooks.airflow_versions import (
+    DELIVERED,
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferralError,
+    TaskDeferralTimeout,
+    conf,
+    task_store,
 )
 from edl_workflows.hooks.errors import (
     AirflowStageSkipped,
@@ -412,17 +415,20 @@ class StageOperator(StageTask):
         return (start + min(limits)).timestamp() if limits else None
 
     def _store_state(self, context: "Context", handle: "Handle", *, delivered: bool) -> None:
-        state: JsonValue = {"handle": handle.model_dump(mode="json"), "delivered": delivered}
-        context["task_state_store"].set(STATE_KEY, state)
+        state: JsonValue = {"handle": handle.model_dump(mode="json"), DELIVERED: delivered}
+        task_store(context).set(STATE_KEY, state)
 
     def _load_state(self, context: "Context") -> "tuple[Handle | None, bool]":
         from edl_workflows.stages.goals import Handle
 
-        state = context["task_state_store"].get(STATE_KEY)
+        state = task_store(context).get(STATE_KEY)
         if not isinstance(state, dict):
             return None, False
+        delivered = bool(state.get(DELIVERED))
+        if "handle" not in state:  # an older Airflow keeps nothing else of an earlier attempt
+            return None, delivered
         try:
-            return Handle.model_validate(state.get("handle")), bool(state.get("delivered"))
+            return Handle.model_validate(state["handle"]), delivered
         except ValueError:
             self.log.warning(
                 "An earlier attempt stored the state of another version of this package: %s", state

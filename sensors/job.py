@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from edl_workflows.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
+from edl_workflows.hooks.airflow_versions import AirflowSensorTimeout
 from edl_workflows.hooks.errors import AirflowStageSkipped, raised_for_airflow
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
 

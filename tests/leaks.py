@@ -28,6 +28,8 @@ _POOLS = (
     "fsspecIO",
     "InProcessExecutionAPI-loop",
 )
+_OLD_LOOP = "(run_forever)"
+"""How the name of that thread ends in Airflow 3.0 and 3.1."""
 
 
 def mark_processes() -> None:
@@ -46,7 +48,11 @@ def mark_processes() -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.name.startswith(_POOLS)}
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith(_POOLS) and not thread.name.endswith(_OLD_LOOP)
+    }
 
 
 def _processes() -> set[psutil.Process]:

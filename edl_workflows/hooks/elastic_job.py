@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from kubernetes import client, config
 from pydantic import BaseModel, ConfigDict
 
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.hooks.airflow_versions import AirflowException, AirflowNotFoundException
 from edl_workflows.kube import errors
 from edl_workflows.kube.connect import DEFAULT_NAMESPACE, Cluster, ClusterSource
 

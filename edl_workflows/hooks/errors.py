@@ -9,8 +9,6 @@ Cheap to import: operators do at parse time.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
-
 from edl_workflows.exceptions import (
     ConflictError,
     EdlError,
@@ -24,6 +22,7 @@ from edl_workflows.exceptions import (
     StageTimeoutError,
     UnavailableError,
 )
+from edl_workflows.hooks.airflow_versions import AirflowException, AirflowFailException, AirflowSkipException
 
 
 class AirflowEdlError(AirflowException, EdlError):

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from edl_workflows.hooks.airflow_versions import conf
 from edl_workflows.kube.log_stream import LogPosition
 from edl_workflows.stages.training_logs import PodLine
 
@@ -33,7 +34,6 @@ def read_positions(ti: Any) -> dict[str, LogPosition]:
     Args:
         ti: a triggerer's task instance.
     """
-    from airflow.sdk.configuration import conf
     from airflow.utils.helpers import log_filename_template_renderer
     from jinja2 import TemplateError
 

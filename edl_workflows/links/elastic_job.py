@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
 
+from edl_workflows.hooks.airflow_versions import conf
 from edl_workflows.links.tab import url_of_tab
 
 if TYPE_CHECKING:

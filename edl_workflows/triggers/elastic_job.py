@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
 from edl_workflows.hooks import written_logs
+from edl_workflows.hooks.airflow_versions import KillableTrigger
 from edl_workflows.hooks.errors import branch_name
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.jobs.objects import Model
@@ -51,7 +52,7 @@ class StageEvent(Model):
     link: str = ""
 
 
-class ElasticJobTrigger(BaseTrigger):
+class ElasticJobTrigger(KillableTrigger):
     """Waits for the goal of a stage's handle.
 
     Args:

@@ -1,6 +1,8 @@
 """Running a DAG that a test built, in this process: Airflow wants its serialised form in the database
 first."""
 
+from datetime import UTC, datetime
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,19 +19,27 @@ def write(dag: "DAG") -> None:
     """Write the serialised form into the database."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.models.serialized_dag import SerializedDagModel
-    from airflow.serialization.definitions.dag import SerializedDAG
-    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.serialization import serialized_objects
 
+    try:
+        from airflow.serialization.definitions import dag as home
+    except ImportError:
+        home = serialized_objects  # type: ignore[misc]
+    serialized_dag: Any = home.SerializedDAG
     manager: Any = DagBundlesManager
     manager().sync_bundles_to_db()
-    lazy = LazyDeserializedDAG.from_dag(dag)
-    SerializedDAG.bulk_write_to_db("dags-folder", None, [lazy])
+    lazy_dag: Any = serialized_objects.LazyDeserializedDAG
+    if hasattr(lazy_dag, "from_dag"):
+        lazy = lazy_dag.from_dag(dag)
+    else:  # before 3.1
+        dag.relative_fileloc = "test.py"
+        lazy = lazy_dag(data=serialized_dag.to_dict(dag))
+    serialized_dag.bulk_write_to_db("dags-folder", None, [lazy])
     SerializedDagModel.write_dag(lazy, bundle_name="dags-folder")
 
 
 def begin(dag: "DAG", last: str) -> str:
     """Start a run and leave it when a task has ended; the run's id."""
-    from airflow.sdk.timezone import utcnow
     from airflow.utils.session import create_session
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
@@ -38,7 +48,7 @@ def begin(dag: "DAG", last: str) -> str:
     with create_session() as session:
         stored(dag, session).create_dagrun(
             run_id=run_id,
-            run_after=utcnow(),
+            run_after=datetime.now(UTC),
             run_type=DagRunType.MANUAL,
             triggered_by=DagRunTriggeredByType.TEST,
             state="running",
@@ -50,8 +60,12 @@ def begin(dag: "DAG", last: str) -> str:
 
 def stored(dag: "DAG", session: Any) -> Any:
     """The DAG as the scheduler and the API server read it."""
-    from airflow.models.dagbag import DBDagBag
+    try:
+        from airflow.models.dagbag import DBDagBag
+    except ImportError:  # before 3.1
+        from airflow.models.serialized_dag import SerializedDagModel
 
+        return SerializedDagModel.get_dag(dag.dag_id, session=session)
     return DBDagBag().get_latest_version_of_dag(dag.dag_id, session=session)
 
 
@@ -79,7 +93,13 @@ def go_on(dag: "DAG", run_id: str, last: str = "") -> dict[str, str]:
                 ti.state = "scheduled"
             session.commit()
             for ti in due:
-                _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+                run_task: Any = _run_task
+                task: Any = dag.task_dict[ti.task_id]
+                if "task" in signature(_run_task).parameters:
+                    run_task(ti=ti, task=task, run_triggerer=True)
+                else:  # before 3.1
+                    ti.task = task
+                    run_task(ti=ti, run_triggerer=True)
 
 
 def clear(dag: "DAG", run_id: str, task_id: str, *, downstream: bool = True) -> None:

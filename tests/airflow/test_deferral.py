@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import TaskDeferralError, TaskDeferred
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from edl_workflows.exceptions import JobDisappearedError, StageTimeoutError
+from edl_workflows.hooks.airflow_versions import TaskDeferralError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS

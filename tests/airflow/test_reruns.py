@@ -34,6 +34,7 @@ CLEARED: dict[str, tuple[str, bool, str, str]] = {
     "clear `trained`, job deleted": ("training.trained", True, "gone", ANEW),
     "clear the run, job failed": ("", True, "failed", ANEW),
     "clear `submit`, job running": ("training.submit", True, "running", REUSED),
+    "clear a change, with the tasks after it, job running": ("training.scale", True, "running", REUSED),
 }
 """What is done: the task that is cleared, whether with the tasks after it, the job's state, and the job
 afterwards. Each run succeeds in the end."""
@@ -42,6 +43,7 @@ STOPPED: dict[str, str] = {
     "mark the run succeeded": "teardown",
     "mark `trained` failed": "teardown",
     "mark `trained` succeeded": "teardown",
+    "mark `scale` failed": "teardown",
     "delete the run": "reaper",
 }
 """What is done while the job runs, and what ends the job."""
@@ -97,8 +99,9 @@ def test_what_is_stopped_leaves_no_job(row: str, cluster: Cluster, stand_in: Sta
 
     if row == "delete the run":
         dags.delete_run(dag, run_id)
-    elif subject == "`trained`":
-        dags.mark_task(dag, run_id, "training.trained", "failed" if words[-1] == "failed" else "success")
+    elif subject.startswith("`"):
+        task_id = f"training.{subject.strip('`')}"
+        dags.mark_task(dag, run_id, task_id, "failed" if words[-1] == "failed" else "success")
         dags.go_on(dag, run_id)
     else:
         dags.mark_run(dag, run_id, "failed" if words[-1] == "failed" else "success")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import yaml
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from edl_workflows import exceptions, operators, sensors
 from edl_workflows.get_provider_info import get_provider_info

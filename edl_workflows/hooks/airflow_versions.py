@@ -1,0 +1,123 @@
+"""What differs between Airflow 3.0, 3.1, 3.2 and 3.3, in one place: names that moved, and what the newest
+version has and older ones must replace.
+
+Cheap to import: operators do at parse time.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TriggerRule,
+    conf,
+)
+from airflow.triggers.base import BaseTrigger
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralError, TaskDeferralTimeout
+except ImportError:  # before 3.2
+    from airflow.exceptions import TaskDeferralError, TaskDeferralTimeout  # type: ignore[no-redef]
+
+__all__ = [
+    "DELIVERED",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "AirflowTaskTimeout",
+    "KillableTrigger",
+    "TaskDeferralError",
+    "TaskDeferralTimeout",
+    "TaskStore",
+    "TriggerRule",
+    "conf",
+    "task_store",
+]
+
+DELIVERED = "delivered"
+"""The flag of a stored state that older versions keep across attempts."""
+
+
+class TaskStore(Protocol):
+    """Where a task instance keeps what its later legs and attempts need: small JSON values by key."""
+
+    def get(self, key: str) -> Any:
+        """The value; None if there is none."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Replace the value."""
+
+
+def task_store(context: Mapping[str, Any]) -> TaskStore:
+    """Airflow's task state store (3.3); in older versions, the XComs of the task instance."""
+    store: TaskStore | None = context.get("task_state_store")
+    return XComStore(context["ti"]) if store is None else store
+
+
+class XComStore:
+    """Values that survive a deferral, and of an earlier attempt the flag `DELIVERED` of each.
+
+    A task's XComs survive its deferrals, but are deleted when its next attempt begins. The attempt is told
+    their keys; so the flag is a key of its own.
+
+    Args:
+        ti: a worker's task instance.
+    """
+
+    def __init__(self, ti: Any) -> None:
+        self._ti = ti
+
+    def get(self, key: str) -> Any:
+        """The value as this attempt set it, or the flag of the attempt before."""
+        if (value := self._pull(key)) is not None:
+            return value
+        told = self._ti._ti_context_from_server  # noqa: SLF001 - of past versions, which no longer change
+        if told is None or self._flag(key) not in (told.xcom_keys_to_clear or ()):
+            return None
+        self._ti.xcom_push(self._flag(key), True)  # for the next attempt, should this one be lost
+        return {DELIVERED: True}
+
+    def set(self, key: str, value: Any) -> None:
+        """Replace the value and its flag."""
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        ti, flag = self._ti, self._flag(key)
+        ti.xcom_push(key, value)
+        if value.get(DELIVERED):
+            ti.xcom_push(flag, True)
+        elif self._pull(flag) is not None:
+            BaseXCom.delete(
+                key=flag, task_id=ti.task_id, dag_id=ti.dag_id, run_id=ti.run_id, map_index=ti.map_index
+            )
+
+    def _pull(self, key: str) -> Any:
+        return self._ti.xcom_pull(task_ids=self._ti.task_id, key=key, map_indexes=self._ti.map_index)
+
+    @staticmethod
+    def _flag(key: str) -> str:
+        return f"{key}_{DELIVERED}"
+
+
+class KillableTrigger(BaseTrigger):
+    """A trigger whose ``on_kill`` every version calls when a user kills the deferred task.
+
+    Airflow before 3.3 calls only ``cleanup``, at every end of a trigger: after its event, at a restart of the
+    triggerer, and when its task was killed, cleared or timed out. So ``on_kill`` must tell these apart by the
+    state of the task.
+    """
+
+    if not hasattr(BaseTrigger, "on_kill"):
+
+        async def cleanup(self) -> None:
+            """Hand on to ``on_kill``."""
+            await self.on_kill()
+
+    async def on_kill(self) -> None:
+        """Cancel what the trigger waits for, if the task was killed."""
