@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import (
@@ -120,11 +117,6 @@ def mapped() -> Iterator[None]:
         raise InvalidError(f"the Brain's store cannot store this value: {_first_line(error)}") from error
     except (DBAPIError, PoolTimeoutError) as error:
         raise UnavailableError(f"the Brain's store is not available: {_first_line(error)}") from error
-    except CommandError as error:
-        raise InvalidError(
-            f"another version created the Brain's store ({_first_line(error)}); run that version or a "
-            "newer one"
-        ) from error
     except SQLAlchemyError as error:
         raise InvalidError(f"the Brain's store rejected this: {_first_line(error)}") from error
 
@@ -136,17 +128,28 @@ def migrate(engine: Engine) -> None:
         InvalidError: the store was created by a newer version.
         UnavailableError: the database does not answer.
     """
+    # A planner process only reads; Alembic would be a quarter of what it imports.
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util.exc import CommandError
+
     config = Config()
     folder = str(Path(__file__).parent / "migrations")
     config.set_main_option("script_location", folder.replace("%", "%%"))
     config.set_main_option("path_separator", "os")
-    with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            # The advisory lock is released with the transaction. With SQLite the transaction already has the
-            # write lock.
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+    try:
+        with writing(engine) as connection:
+            if engine.dialect.name == "postgresql":
+                # The advisory lock is released with the transaction. With SQLite the transaction already has
+                # the write lock.
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK})
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except CommandError as error:
+        raise InvalidError(
+            f"another version created the Brain's store ({_first_line(error)}); run that version or a "
+            "newer one"
+        ) from error
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
