@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import functools
-import itertools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -24,12 +24,19 @@ _GATHER_SECONDS = 0.005
 """How long to wait for more pods before a decision. Pods are often created in groups, and their priorities
 only matter in a common decision."""
 _REST = 4
-"""Pause after a decision, as a multiple of its duration. A decision about 10,000 waiting pods takes 0.2 s of
-processor time, which other components need too."""
+"""Pause after a decision, as a multiple of the time that it took to make. A decision about 10,000 waiting
+pods takes 0.2 s of processor time, which other components need too."""
 _FEW = 200
 """Number of pods up to which a decision takes only milliseconds, so that it can run on the event loop."""
 _PORTION_SECONDS = 0.02
 """How long decisions are carried out before other components get a turn."""
+_REPORTING_SECONDS = 0.5
+"""How long the reasons of waiting pods are written before the next decision. A pod that is created meanwhile
+may fit; it must not wait until thousands of others have got their reasons."""
+_GATED = "Scheduling is blocked due to non-empty scheduling gates"
+_NO_REASON = ("", "")
+_Reason = tuple[Pod, str, str]
+"""A pod that is not scheduled, with reason and message for its condition."""
 
 
 class Scheduler:
@@ -67,31 +74,21 @@ class Scheduler:
             await self._wake.wait()
             await asyncio.sleep(max(_GATHER_SECONDS, _REST * took))
             self._wake.clear()
+            node = self._node()
+            if node is None:
+                continue  # the node registers again, which wakes this loop
             began = time.monotonic()
-            await self.step()
+            bind, reasons = await self._decide(node)
             took = time.monotonic() - began
+            await _in_portions(functools.partial(self._bind, pod, node.name) for pod in bind)
+            writes = (functools.partial(self._refuse, *one) for one in reasons)
+            if not await _in_portions(writes, _REPORTING_SECONDS):
+                self.touch()
 
-    async def step(self) -> None:
-        """Decide for all waiting pods and carry the decision out. If there are many, the decision is made in
-        a worker thread."""
-        node = self._node()
-        if node is None:
-            return  # the node registers again, which wakes this loop
+    async def _decide(self, node: SchedulerNode) -> tuple[Sequence[Pod], list[_Reason]]:
+        """Decide for all waiting pods; in a worker thread if there are many."""
         pods = list(self._pods.objects.values())
-        decision = plan(node, pods) if len(pods) <= _FEW else await asyncio.to_thread(plan, node, pods)
-        gates = "Scheduling is blocked due to non-empty scheduling gates"
-        steps = itertools.chain(
-            (functools.partial(self._bind, pod, node.name) for pod in decision.bind),
-            (functools.partial(self._refuse, pod, "Unschedulable", why) for pod, why in decision.refused),
-            (functools.partial(self._refuse, pod, "SchedulingGated", gates) for pod in decision.gated),
-        )
-        began = time.monotonic()
-        for step in steps:
-            with _pod_may_change(step.args[0]):
-                step()
-            if time.monotonic() - began > _PORTION_SECONDS:
-                await asyncio.sleep(0)
-                began = time.monotonic()
+        return _decision(node, pods) if len(pods) <= _FEW else await asyncio.to_thread(_decision, node, pods)
 
     def _bind(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
@@ -102,8 +99,6 @@ class Scheduler:
     def _refuse(self, pod: Pod, reason: str, message: str) -> None:
         conditions = pod.status.get("conditions") or []
         old: Object = next((one for one in conditions if one["type"] == "PodScheduled"), {})
-        if (old.get("reason"), old.get("message")) == (reason, message):
-            return
         condition = {
             "type": "PodScheduled",
             "status": "False",
@@ -117,6 +112,49 @@ class Scheduler:
         self._pods.take(changed)
         if reason == "Unschedulable":
             self._events.warning(pod, "FailedScheduling", message)
+
+
+async def _in_portions(steps: Iterable[functools.partial[None]], seconds: float = math.inf) -> bool:
+    """Take steps, each for the pod that is its first argument, and let other components have their turn.
+
+    Returns:
+        Whether all were taken. At least one is, however little time there is.
+    """
+    first = began = time.monotonic()
+    for step in steps:
+        with _pod_may_change(step.args[0]):
+            step()
+        now = time.monotonic()
+        if now - first > seconds:
+            return False
+        if now - began > _PORTION_SECONDS:
+            await asyncio.sleep(0)
+            began = time.monotonic()
+    return True
+
+
+def _decision(node: SchedulerNode, pods: list[Pod]) -> tuple[Sequence[Pod], list[_Reason]]:
+    """The pods to bind, and the reasons to write: those of pods without a reason come first."""
+    decision = plan(node, pods)
+    reasons: list[_Reason] = [
+        *((pod, "Unschedulable", why) for pod, why in decision.refused),
+        *((pod, "SchedulingGated", _GATED) for pod in decision.gated),
+    ]
+    first: list[_Reason] = []
+    changed: list[_Reason] = []
+    for one in reasons:
+        old = _reason_of(one[0])
+        if old != one[1:]:
+            (first if old == _NO_REASON else changed).append(one)
+    return decision.bind, first + changed
+
+
+def _reason_of(pod: Pod) -> tuple[str, str]:
+    """Reason and message of a pod that was not scheduled."""
+    for one in pod.status.get("conditions") or []:
+        if one["type"] == "PodScheduled":
+            return one.get("reason", ""), one.get("message", "")
+    return _NO_REASON
 
 
 @contextlib.contextmanager

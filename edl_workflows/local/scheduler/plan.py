@@ -178,6 +178,7 @@ def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod)
     lacking = free.lacking(pod_requests(pod))
     most = _places(node)
     too_many = f"1 Too many pods ({most} run at once: edl local up --pods-per-core)"
-    if not lacking and free_for_masters < 1 and _is_master(pod):
+    # Whether workers leave a place changes by the second; the reason of thousands of masters should not.
+    if set(lacking) <= {"pods"} and free_for_masters < 1 and _is_master(pod):
         return f"1 Too many masters (half of the {most} pods that run at once: edl local up --pods-per-core)"
     return ", ".join(too_many if name == "pods" else f"1 Insufficient {name}" for name in lacking)

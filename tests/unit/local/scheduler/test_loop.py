@@ -12,10 +12,12 @@ from edl_workflows.local.apiserver.server import ApiServer, open_server
 from edl_workflows.local.events import EventRecorder
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod
+from edl_workflows.local.scheduler import loop
 from edl_workflows.local.scheduler.loop import Scheduler
 from tests.unit.local.scheduler.test_plan import make_node, make_pod
 
 WAITING = 10_000
+WAITING_WITH_REASON = 30
 YOUNGER = 10**9
 """Seconds, than the two that exist."""
 MOST_CPU_SECONDS = 0.1
@@ -66,3 +68,42 @@ def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytes
 
     asyncio.run(whole())
     assert max(seen) < MOST_CPU_SECONDS
+
+
+def create(server: ApiServer, pods: Mirror[Pod], name: str, cpu: str) -> None:
+    """A pod that the scheduler learns of."""
+    main = {"name": "m", "image": "x", "resources": {"requests": {"cpu": cpu}}}
+    manifest = {"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [main]}}
+    pods.take(server.client.create("pods", manifest))
+
+
+def test_a_pod_that_fits_does_not_wait_for_the_reasons_of_others(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod that is created while many others get their reasons is bound before they all have one. In the
+    end all have one."""
+    monkeypatch.setattr(loop, "_REPORTING_SECONDS", 0.0)
+    pods = Mirror(server.client, "pods", Pod.model_validate)
+    for number in range(WAITING_WITH_REASON):
+        create(server, pods, f"large-{number}", "3")
+    scheduler = Scheduler(server.client, pods, lambda: make_node("2"), EventRecorder(server.client, "s", ""))
+    told: set[str] = set()
+    told_before = WAITING_WITH_REASON
+
+    async def whole() -> None:
+        nonlocal told_before
+        task = asyncio.create_task(scheduler.run())
+        scheduler.touch()
+        async for _, pod in server.client.watch("pods", since=server.client.revision):
+            if pod["status"].get("conditions"):
+                told.add(pod["metadata"]["name"])
+            if "default/small" not in pods.objects:
+                create(server, pods, "small", "1")
+            if pod["metadata"]["name"] == "small" and pod["spec"].get("nodeName"):
+                told_before = min(told_before, len(told))
+            if len(told - {"small"}) == WAITING_WITH_REASON:
+                break
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(whole(), 240))
+    assert told_before < WAITING_WITH_REASON

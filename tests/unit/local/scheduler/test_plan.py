@@ -88,6 +88,20 @@ def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
     }
 
 
+@pytest.mark.parametrize("workers", range(3))
+def test_the_reason_of_a_master_does_not_depend_on_workers(workers: int) -> None:
+    """Thousands of waiting masters keep their reason while workers of others come and go."""
+    pods = [
+        *(of_job(make_pod(f"{job}-master", nodeName="edl-local"), job, master=True) for job in "ab"),
+        *(of_job(make_pod(f"{job}-worker", nodeName="edl-local"), job) for job in "ab"[:workers]),
+        of_job(make_pod("c-master"), "c", master=True),
+    ]
+
+    [(_, why)] = plan(make_node(pods=4), pods).refused
+
+    assert "1 Too many masters" in why
+
+
 @pytest.mark.parametrize("places", range(1, 7))
 def test_jobs_submitted_together_all_end(places: int) -> None:
     """A job's worker is made when its master runs, and both end when the worker has run: no number of jobs
