@@ -40,6 +40,7 @@ from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensors import Array, State
 from edl_workflows.agent.torch_state import (
+    checksum,
     describe_tensors,
     empty_tensors,
     from_saved_state,
@@ -177,15 +178,25 @@ class TorchTraining:
         self._load(from_saved_state(tensors))
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
-        """Broadcast the state and numbers of rank `root`. A state is loaded when all of it has arrived."""
+        """Broadcast the state and numbers of rank `root`. A state is loaded when all of it has arrived, with
+        the checksum that `root` has computed."""
         group = self._formed
         skeleton, tensors = split(self._state())
         described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
         sent = group.broadcast_bytes(described, root)
-        first_numbers, skeleton, descriptions = json.loads(sent)
-        if group.rank != root:
-            tensors = empty_tensors(descriptions)
+        try:
+            first_numbers, skeleton, descriptions = json.loads(sent)
+            if group.rank != root:
+                tensors = empty_tensors(descriptions)
+        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+            raise UnavailableError(
+                f"what rank {root} says of its state can't be read: {error!r}; do all members run the same "
+                "version of edl-workflows?"
+            ) from error
         received = {name: group.broadcast(tensor, root) for name, tensor in tensors.items()}
+        sums = group.gather(checksum(received))
+        if sums[group.rank] != sums[root]:
+            raise UnavailableError(f"the state of rank {root} arrived damaged: its checksum differs")
         if load and group.rank != root:
             self._load(join(skeleton, received))
         return [int(number) for number in first_numbers]

@@ -7,6 +7,7 @@ Nothing is pickled.
 """
 
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -166,3 +167,12 @@ def describe_tensors(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str
 def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
     """Tensors on the CPU, as `describe_tensors` describes them."""
     return {name: torch.empty(shape, dtype=_NAMES[dtype]) for name, dtype, shape in described}
+
+
+def checksum(tensors: Mapping[str, torch.Tensor]) -> int:
+    """CRC-32 of the values of tensors, in their order."""
+    total = 0
+    for one in tensors.values():
+        values = one.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        total = zlib.crc32(values.numpy().data, total)
+    return total

@@ -45,11 +45,14 @@ class CollectiveStandalone(Standalone):
 
     def trains(self, after: int = 0) -> bool:
         """Whether a version later than this one has all workers, and has made a step."""
+        active = (self.status().get("directive") or {}).get("active") or {}
+        return len(active.get("workers", ())) >= self._workers and self.goes_on(after)
+
+    def goes_on(self, after: int) -> bool:
+        """Whether a version later than this one has made a step."""
         directive = self.status().get("directive") or {}
         active = directive.get("active") or {}
-        if len(active.get("workers", ())) < self._workers:
-            return False
-        return bool(directive["trained"] == active["version"] > after)
+        return bool(active and directive["trained"] == active["version"] > after)
 
     def _start_master(self) -> subprocess.Popen[bytes]:
         words = [str(self.folder / "state"), str(self._port), self._nodes]

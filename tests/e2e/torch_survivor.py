@@ -25,10 +25,9 @@ from edl_workflows.agent.sampler import ElasticSampler
 from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
 from edl_workflows.agent.torch_data import ElasticDataLoader
 from edl_workflows.agent.world import Place, Wishes
+from tests.e2e.turns import BATCH_SIZE, MOST, RECORDS
 
-INPUTS, HIDDEN, CLASSES, RECORDS = 64, 256, 10, 1024
-BATCH_SIZE, MOST = 16, 4
-STEPS_PER_EPOCH = RECORDS // (BATCH_SIZE * MOST)
+INPUTS, HIDDEN, CLASSES = 64, 256, 10
 SENT = 6
 """Broadcasts after which a part of the state has been sent, and a part has not."""
 
@@ -165,11 +164,16 @@ def train_alone(epochs: int) -> dict[int, float]:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train as a member of a job; each turn is a line of JSON in a file named after node and process."""
+    """Train as a member of a job; each turn is a line of JSON in a file named after node and process.
+
+    If the folder has a file ``last``, training ends with the step in it. Whoever writes it names a step that
+    no member has begun.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     job = connect()
-    of, parts, hurry = data(), build(), options.folder / "hurry"
+    of, parts = data(), build()
+    hurry, last = options.folder / "hurry", options.folder / "last"
     Dying(options.folder).install(parts)
     settings = TrainingOptions(options.folder / "checkpoints", save_seconds=None, threads=1)
     notes = options.folder / f"turns-{job.node}-{os.getpid()}"
@@ -179,13 +183,14 @@ def train(options: argparse.Namespace) -> None:
         for mini_batches in ElasticDataLoader(run, records, num_workers=options.data_workers):
             version, size = job.version, run.size
             step, loss = run.step(mini_batches)
-            turn = [time.time(), version, size, run.step_made, step, loss]
+            delay = 0.0 if hurry.exists() else options.step_delay
+            turn = [time.time(), version, size, run.step_made, step, loss, delay]
             file.write(json.dumps(turn) + "\n")
             file.flush()
-            if not hurry.exists():
-                time.sleep(options.step_delay)
-        seen = parts.model.seen.detach()
-        file.write(json.dumps({"seen": [float(seen.min()), float(seen.max())]}) + "\n")
+            if last.exists() and step >= int(last.read_text()):
+                break
+            time.sleep(delay)
+        file.write(json.dumps({"seen": parts.model.seen.tolist()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,10 @@ from pathlib import Path
 from tests.clients.environments import python_environment
 
 SECONDS = 600.0
-Turn = tuple[float, int, int, bool, int, float]
-"""Unix seconds, version, members, whether the step was made, step, loss."""
+RECORDS, BATCH_SIZE, MOST = 1024, 16, 4
+STEPS_PER_EPOCH = RECORDS // (BATCH_SIZE * MOST)
+Turn = tuple[float, int, int, bool, int, float, float]
+"""Unix seconds, version, members, whether the step was made, step, loss, seconds of rest that follow."""
 
 
 class Turns:
@@ -44,11 +46,10 @@ class Turns:
     def losses(self) -> dict[int, float]:
         """Loss of each step; of one that several processes made, any."""
         turns = [turn for process in self.processes() for turn in self.of(process)]
-        return {step: loss for _, _, _, made, step, loss in turns if made}
+        return {step: loss for _, _, _, made, step, loss, _ in turns if made}
 
     def seen(self) -> list[list[float]]:
-        """The least and the greatest number of times that a record was trained, as each member says that
-        reached the end."""
+        """How often each record was trained, as each member says that reached the end."""
         texts = [file.read_text() for file in self._folder.glob("turns-*")]
         return [json.loads(text.splitlines()[-1])["seen"] for text in texts if '"seen"' in text]
 

@@ -1,6 +1,8 @@
 """The PyTorch adapter: the same training whatever the number of members, and one model in all of them."""
 
 import contextlib
+import random
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,17 @@ from edl_workflows.agent.tensors import load, save
 from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
 from edl_workflows.agent.world import Reduced, Wishes
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
-from tests.torch.members import SECONDS, joined, network, parameters, places, records, set_values, together
+from tests.torch.members import (
+    PIXELS,
+    SECONDS,
+    joined,
+    network,
+    parameters,
+    places,
+    records,
+    set_values,
+    together,
+)
 
 MINI_BATCHES, RECORDS, STEPS = 4, 3, 12
 
@@ -210,6 +222,71 @@ def test_buckets_are_reduced_while_gradients_are_computed(monkeypatch: pytest.Mo
     assert events.count("reduce") == 5  # four parameters, and the numbers
 
 
+def failures(members: Sequence[TorchTraining]) -> list[str]:
+    """Broadcast rank 0's state; why each member can't take part, "" for one that can."""
+
+    def one(member: TorchTraining) -> str:
+        try:
+            member.broadcast([5])
+        except UnavailableError as error:
+            return str(error)
+        return ""
+
+    return together([lambda member=member: one(member) for member in members])  # type: ignore[misc]
+
+
+def test_a_state_that_arrives_damaged_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One changed bit: that member says so and keeps its model; the other goes on."""
+    members = joined(2)
+    before = parameters(members[1])
+    group = members[1]._formed
+    receive = group.broadcast
+
+    def damaged(tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+        received = receive(tensor, root)
+        if received.dtype == torch.float32 and received.numel() == PIXELS * 16:
+            received.view(torch.uint8)[0, 0] ^= 1
+        return received
+
+    monkeypatch.setattr(group, "broadcast", damaged)
+
+    assert failures(members) == ["", "the state of rank 0 arrived damaged: its checksum differs"]
+    assert equal(parameters(members[1]), before)
+
+
+def test_a_peer_that_sends_rubbish_as_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members say so, and keep their models."""
+    for rubbish in (b"\xff\x00", b"[1, 2]", b"7"):
+        members = joined(2)
+        before = parameters(members[1])
+        send = members[0]._formed.broadcast_bytes
+        monkeypatch.setattr(
+            members[0]._formed,
+            "broadcast_bytes",
+            lambda _, root, send=send, rubbish=rubbish: send(rubbish, root),
+        )
+        said = failures(members)
+
+        assert all(one.startswith("what rank 0 says of its state can't be read") for one in said)
+        assert equal(parameters(members[1]), before)
+
+
+def test_strangers_that_send_rubbish_to_the_group() -> None:
+    """Random bytes at each port on which members listen neither end a process nor change the training."""
+    (alone,) = joined(1)
+    [expected] = train([alone], range(STEPS))
+    members = joined(2)
+    broadcast(members)
+    source = random.Random(5)
+    for address, port in _listening():
+        for size in (0, 1, 64, 4096):
+            with contextlib.suppress(OSError), socket.create_connection((address, port), 1.0) as stranger:
+                stranger.sendall(source.randbytes(size))
+
+    results = train(members, range(STEPS))
+    assert [one.loss for one in results[0]] == pytest.approx([one.loss for one in expected], abs=1e-5)
+
+
 @pytest.mark.parametrize("killed", [0, 1], ids=["rank 0", "rank 1"])
 def test_a_killed_member_breaks_the_group(killed: int) -> None:
     """The other's step fails with UnavailableError; it neither hangs nor trains alone."""
@@ -264,10 +341,21 @@ def test_the_group_listens_on_its_members_address_only() -> None:
 
 def _listening_addresses() -> set[str]:
     """Addresses on which this process listens."""
+    return {address for address, _ in _sockets()}
+
+
+def _listening() -> list[tuple[str, int]]:
+    """Addresses of this machine and ports on which this process listens."""
+    return [("127.0.0.1", int(port, 16)) for _, port in _sockets()]
+
+
+def _sockets() -> list[tuple[str, str]]:
+    """Address and port of the sockets on which this process listens, in the kernel's notation."""
     own = set()
     for handle in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             own.add(str(handle.readlink()))
     lines = [line.split() for kind in ("tcp", "tcp6") for line in
              Path(f"/proc/self/net/{kind}").read_text().splitlines()[1:]]  # fmt: skip
-    return {line[1].partition(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own}
+    found = [line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in own]
+    return [(one.partition(":")[0], one.partition(":")[2]) for one in found]
