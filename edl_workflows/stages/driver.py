@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from edl_workflows.exceptions import EdlError, JobFailedError, StageTimeoutError, UnavailableError
+from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
-from edl_workflows.kube.resources import Object, Scope, version_of
+from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages import failed_pod
 from edl_workflows.stages.description import R, StageSpec
@@ -70,7 +70,7 @@ class GoalWait:
 
     def confirm(self, source: ClusterSource) -> Object | None:
         """The object as the API server has it now."""
-        return self._look(source.connect())
+        return _find(source.connect(), self._handle)
 
     def take(self, state: Object | None) -> StageEnd | None:
         """Evaluate the next state; None to keep waiting."""
@@ -110,7 +110,7 @@ class GoalWait:
         """The result after the deadline. A last check tells whether the goal was reached while nobody
         waited."""
         try:
-            result = self.take(self._look(source.connect().with_policy(LAST_CHECK)))
+            result = self.take(_find(source.connect().with_policy(LAST_CHECK), self._handle))
         except EdlError as error:
             result, last_error = None, last_error or error
         if result is not None:
@@ -120,27 +120,17 @@ class GoalWait:
         message = f"{self._handle} did not reach its goal in time; it {state}{cause}"
         return Failed(StageTimeoutError(message))
 
-    def _look(self, cluster: Cluster) -> Object | None:
-        handle = self._handle
-        return client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
-
-
-def scope_of(handle: Handle, *, shared: bool) -> Scope:
-    """What to watch for a handle: the namespace if the watch is shared with other waiters, else the one
-    object."""
-    alone = "" if shared else f"metadata.name={handle.name}"
-    return Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
-
 
 def check_now(cluster: Cluster, handle: Handle) -> StageResult:
     """Evaluate the goal now, with one request."""
-    found = client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
-    result = evaluate_goal(handle, read_object(handle.kind, found))
-    return (
-        failed_pod.explain(ClusterSource.of(cluster), handle, result)
-        if isinstance(result, Failed)
-        else result
-    )
+    result = evaluate_goal(handle, read_object(handle.kind, _find(cluster, handle)))
+    if not isinstance(result, Failed):
+        return result
+    return failed_pod.explain(ClusterSource.of(cluster), handle, result)
+
+
+def _find(cluster: Cluster, handle: Handle) -> Object | None:
+    return client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
 
 
 def wait_for_goal(
@@ -156,29 +146,29 @@ def wait_for_goal(
         notify: called on changes and at least once a minute.
     """
     result = _wait_blocking(source, handle, deadline, notify)
-    if not isinstance(result, Failed) or not isinstance(result.error, JobFailedError):
-        return result
-    return failed_pod.explain(source, handle, result)
+    return failed_pod.explain(source, handle, result) if isinstance(result, Failed) else result
 
 
 def _wait_blocking(source: ClusterSource, handle: Handle, deadline: float | None, notify: Notify) -> StageEnd:
-    pursuit = GoalWait(handle, notify)
-    with SHARED.blocking_states(source, scope_of(handle, shared=False), handle.name) as states:
+    wait = GoalWait(handle, notify)
+    alone = f"metadata.name={handle.name}"
+    scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
+    with SHARED.blocking_states(source, scope, handle.name) as states:
         while True:
             try:
-                state = _next_blocking(states, pursuit, deadline)
-                if pursuit.must_confirm(state):
-                    state = _confirm(pursuit, source, deadline)
+                state = _next_blocking(states, wait, deadline)
+                if wait.must_confirm(state):
+                    state = _confirm(wait, source, deadline)
             except TimeoutError:
-                return pursuit.overdue(source, states.last_error)
+                return wait.overdue(source, states.last_error)
             except EdlError as error:
                 return Failed(error)
-            result = pursuit.take(state)
+            result = wait.take(state)
             if result is not None:
                 return result
 
 
-def _next_blocking(states: BlockingStates, pursuit: GoalWait, deadline: float | None) -> State:
+def _next_blocking(states: BlockingStates, wait: GoalWait, deadline: float | None) -> State:
     """The next state; the reminders that become due before it are written.
 
     Raises:
@@ -188,14 +178,14 @@ def _next_blocking(states: BlockingStates, pursuit: GoalWait, deadline: float | 
     while True:
         left = math.inf if deadline is None else max(0.0, deadline - time.time())
         try:
-            return states.next(min(left, pursuit.seconds_until_reminder()))
+            return states.next(min(left, wait.seconds_until_reminder()))
         except TimeoutError:
             if deadline is not None and time.time() >= deadline:
                 raise
-            pursuit.remind()
+            wait.remind()
 
 
-def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
+def _confirm(wait: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
     """Read the object, and retry while the API server is unavailable: the wait survives outages.
 
     Raises:
@@ -204,7 +194,7 @@ def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -
     """
     while True:
         try:
-            return pursuit.confirm(source)
+            return wait.confirm(source)
         except UnavailableError:
             left = math.inf if deadline is None else deadline - time.time()
             if left <= 0:
@@ -212,11 +202,11 @@ def _confirm(pursuit: GoalWait, source: ClusterSource, deadline: float | None) -
             time.sleep(min(RETRY_SECONDS, left))
 
 
-async def _confirm_in_loop(pursuit: GoalWait, source: ClusterSource) -> Object | None:
+async def _confirm_in_loop(wait: GoalWait, source: ClusterSource) -> Object | None:
     """As `_confirm`, without a deadline: the caller cancels it."""
     while True:
         try:
-            return await asyncio.to_thread(pursuit.confirm, source)
+            return await asyncio.to_thread(wait.confirm, source)
         except UnavailableError:
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -241,42 +231,43 @@ async def await_goal(
             namespaces.
         logs: writes the training logs meanwhile.
     """
-    pursuit = GoalWait(handle, notify, logs)
+    wait = GoalWait(handle, notify, logs)
     async with logs.streaming() if logs is not None else nullcontext():
-        result = await _wait_in_loop(source, handle, deadline, pursuit, everywhere=everywhere)
-    if not isinstance(result, Failed) or not isinstance(result.error, JobFailedError):
+        result = await _wait_in_loop(source, handle, deadline, wait, everywhere=everywhere)
+    if not isinstance(result, Failed):
         return result
     return await asyncio.to_thread(failed_pod.explain, source, handle, result)
 
 
 async def _wait_in_loop(
-    source: ClusterSource, handle: Handle, deadline: float | None, pursuit: GoalWait, *, everywhere: bool
+    source: ClusterSource, handle: Handle, deadline: float | None, wait: GoalWait, *, everywhere: bool
 ) -> StageEnd:
-    scope = Scope(resource_of(handle.kind)) if everywhere else scope_of(handle, shared=True)
+    # Not the object alone: all waits in the namespace share one watch.
+    scope = Scope(resource_of(handle.kind), ALL_NAMESPACES if everywhere else handle.namespace)
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
         try:
             async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
                 while True:
-                    state = await _next_state(states, pursuit)
-                    if pursuit.must_confirm(state):
-                        state = await _confirm_in_loop(pursuit, source)
-                    result = pursuit.take(state)
+                    state = await _next_state(states, wait)
+                    if wait.must_confirm(state):
+                        state = await _confirm_in_loop(wait, source)
+                    result = wait.take(state)
                     if result is not None:
                         return result
         except TimeoutError:
-            return await asyncio.to_thread(pursuit.overdue, source, states.last_error)
+            return await asyncio.to_thread(wait.overdue, source, states.last_error)
         except EdlError as error:
             return Failed(error)
 
 
-async def _next_state(states: AsyncStates, pursuit: GoalWait) -> State:
+async def _next_state(states: AsyncStates, wait: GoalWait) -> State:
     """As `_next_blocking`, without a deadline: the caller cancels it."""
     while True:
         try:
-            async with asyncio.timeout(pursuit.seconds_until_reminder()):
+            async with asyncio.timeout(wait.seconds_until_reminder()):
                 return await anext(states)
         except TimeoutError:
-            pursuit.remind()
+            wait.remind()
 
 
 def run_stage(

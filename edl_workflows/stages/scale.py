@@ -43,7 +43,7 @@ class ScaleRequest(scale_plans.PlanRequest):
 
 
 def begin_scale(cluster: Cluster, request: ScaleRequest, identity: StageIdentity) -> Handle:
-    """Create or adopt the plan, or edit the spec; raises as `plans.create_plan`."""
+    """Create or adopt the plan, or edit the spec; raises as `scale_plans.create_plan`."""
     row = kinds.kind_of(request.kind)
     if row.scale is not None:
         return scale_by_spec(cluster, request, row, request.replicas)
