@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.metrics import LOSS, MAX_CHARTED, choose_charted
+from edl_workflows.jobs.metrics import MAX_CHARTED, choose_charted, sort_names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobView
 
@@ -94,8 +94,7 @@ class Timeline:
     @property
     def metric_names(self) -> list[str]:
         """The metrics with a curve: those of any sample, the loss first, at most `MAX_CHARTED`."""
-        names = {name for sample in self.samples for name in sample.metrics}
-        return sorted(names, key=lambda name: (name != LOSS, name))[:MAX_CHARTED]
+        return sort_names({name for sample in self.samples for name in sample.metrics})[:MAX_CHARTED]
 
     def to_json(self) -> dict[str, Any]:
         """The values, as JSON can hold them."""

@@ -65,6 +65,11 @@ def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
     return found
 
 
+def sort_names(names: Iterable[str]) -> list[str]:
+    """The names of metrics in the order in which people see them: the loss first, then the others by name."""
+    return sorted(names, key=lambda name: (name != LOSS, name))
+
+
 def choose_charted(metrics: Mapping[str, float], earlier: Iterable[str] = ()) -> dict[str, float]:
     """The metrics of a new point of a history: those that the history has already, then the loss, then others
     by name, `MAX_CHARTED` together. Values have six significant digits, as many as a chart shows.
@@ -73,8 +78,7 @@ def choose_charted(metrics: Mapping[str, float], earlier: Iterable[str] = ()) ->
         metrics: the newest values.
         earlier: names that the history has.
     """
-    by_rank = sorted(metrics, key=lambda name: (name != LOSS, name))
-    names = list(dict.fromkeys((*earlier, *by_rank)))[:MAX_CHARTED]
+    names = list(dict.fromkeys((*earlier, *sort_names(metrics))))[:MAX_CHARTED]
     return {name: float(f"{metrics[name]:.6g}") for name in names if name in metrics}
 
 
@@ -85,6 +89,6 @@ def describe_metrics(metrics: Mapping[str, float], most: int = MAX_METRICS) -> s
         metrics: the newest values.
         most: of more metrics only their number is told.
     """
-    names = sorted(metrics, key=lambda name: (name != LOSS, name))
+    names = sort_names(metrics)
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return ", ".join([*(f"{name} {metrics[name]:.4g}" for name in names[:most]), *more])
