@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.local_group import group_command
-from edl_workflows.agent.logs import json_lines
+from edl_workflows.agent.logs import json_lines, leave_out_requests
 from edl_workflows.agent.signals import call_on_signals
 from edl_workflows.agent.supervisor import AgentSettings, Supervisor
 from edl_workflows.exceptions import EdlError
@@ -32,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(
         stream=sys.stderr, level=level, format="%(asctime)s edl-agent %(levelname)s %(message)s"
     )
-    for noisy in ("httpx", "httpcore"):  # one line per request would bury the output of the training
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    leave_out_requests()
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
         _parser().error("no command given: write the training program after --")
@@ -69,11 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="run the training program under the control of the job's master",
         description="Runs the training program under the control of the job's master: one process for the "
-        "active "
-        "cluster version, and one prepared for the next. The pod's environment gives the master's address. "
-        "If the "
-        "command is a shell script, let it `exec` the program: SIGTERM ends the script, and when the script "
-        "ends, so do all processes that it started.",
+        "active cluster version, and one prepared for the next. The pod's environment gives the master's "
+        "address. If the command is a shell script, let it `exec` the program: SIGTERM ends the script, and "
+        "when the script ends, so do all processes that it started.",
     )
     run.add_argument(
         "--checkpoint-grace",

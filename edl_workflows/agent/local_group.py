@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.logs import leave_out_requests
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
@@ -222,8 +223,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s edl-agent %(levelname)s %(message)s")
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    leave_out_requests()
     try:
         environments = rank_environments(os.environ, count_processes(options.processes))
         job = connect()

@@ -50,17 +50,23 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def leave_out_requests() -> None:
+    """Leave httpx's line for each request to the master out of the log: it would bury the output of the
+    training."""
+    for noisy in ("httpx", "httpcore"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
 def json_lines(
     environment: NodeEnvironment, version: int | Callable[[], int]
 ) -> "logging.StreamHandler[TextIO]":
-    """A handler that writes JSON lines to stderr. httpx's lines for each request to the master are left out.
+    """A handler that writes JSON lines to stderr, without lines about requests (`leave_out_requests`).
 
     Args:
         environment: the pod's environment (`Job.environment`).
         version: the cluster version (`Job.version`), or a function that returns it.
     """
-    for noisy in ("httpx", "httpcore"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    leave_out_requests()
     handler: logging.StreamHandler[TextIO] = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(environment, version if callable(version) else lambda: version))
     return handler
