@@ -1,7 +1,7 @@
 """Renders the manifest of an ElasticJob that runs a program which travels with it. Pure.
 
-`edl run`, the client and pipelines' functions make their jobs here. What a framework needs, a user does not
-have to know: the strategy follows from what the program imports.
+`edl run` and the client make their jobs here. The user need not choose a distribution strategy: it follows
+from what the program imports.
 """
 
 import ast
@@ -160,15 +160,16 @@ def imported_modules(program: TrainingProgram) -> Iterator[str]:
 
 
 def _template(options: ProgramOptions) -> dict[str, Any]:
-    """The pod template of workers and parameter servers alike."""
-    # A person reads this log.
+    """The pod template of workers and parameter servers alike. The agent's log is text, because people read
+    it."""
     command = [options.python, "-m", "edl_workflows.agent", "run", "--log-format=console", "--"]
     command += [options.python, "-m", "edl_workflows.agent.program"]
     variables = dict(options.env)
     if options.checkpoints:
         variables[names.ENV_CHECKPOINT_DIR] = options.checkpoints
     amounts = {"requests": dict(options.resources), "limits": dict(options.limits)}
-    given: Mapping[str, Any] = next(iter((options.template.get("spec") or {}).get("containers") or ()), {})
+    containers = list((options.template.get("spec") or {}).get("containers") or ())
+    given: Mapping[str, Any] = containers[0] if containers else {}
     image = options.image or given.get("image") or DEFAULT_IMAGE
     container: dict[str, Any] = {
         "name": given.get("name") or CONTAINER,
@@ -181,8 +182,7 @@ def _template(options: ProgramOptions) -> dict[str, Any]:
     if any(amounts.values()):
         container["resources"] = {key: value for key, value in amounts.items() if value}
     rendered = overlay_template(options.template, {"spec": {"containers": [container]}})
-    others = list((options.template.get("spec") or {}).get("containers") or ())[1:]
-    rendered["spec"]["containers"] += others
+    rendered["spec"]["containers"] += containers[1:]
     return rendered if rendered["metadata"] else {"spec": rendered["spec"]}
 
 
