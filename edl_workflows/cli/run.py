@@ -21,13 +21,14 @@ from edl_workflows.jobs.elastic_job.from_program import Framework
 if TYPE_CHECKING:
     from edl_workflows.client.places import Place
     from edl_workflows.client.training import ElasticTraining
+    from edl_workflows.client.worker_logs import WorkerLogs
     from edl_workflows.jobs.elastic_job.from_program import ProgramOptions
     from edl_workflows.stages.goals import Outputs
 
 app = typer.Typer(no_args_is_help=True)
 
 
-class Target(StrEnum):
+class PlaceName(StrEnum):
     """Where the job runs."""
 
     LOCAL = "local"
@@ -130,12 +131,12 @@ def run(
         list[str] | None, typer.Argument(help="Arguments of the script, after --.", show_default=False)
     ] = None,
     on: Annotated[
-        Target,
+        PlaceName,
         typer.Option(
             help="local: the embedded cluster, which is started for the job if it does not run; cluster: the "
             "context of the kubeconfig. --kubeconfig and --context mean cluster.",
         ),
-    ] = Target.LOCAL,
+    ] = PlaceName.LOCAL,
     timeout: Timeout = None,
     *,
     job: JobFlags,
@@ -156,26 +157,26 @@ def run(
         place = _open(on, target)
         try:
             training = submit(place, program, options, hint=script.stem, name=job.name, notify=say)
-            outputs = _follow(training, timeout, errors=output is not OutputFormat.TABLE)
+            outputs = _follow(training, timeout, to_stderr=output is not OutputFormat.TABLE)
             show(outputs, output)
         finally:
             place.close()
 
 
-def _open(on: Target, target: ClusterFlags) -> "Place":
+def _open(on: PlaceName, target: ClusterFlags) -> "Place":
     from edl_workflows.client.places import open_place
 
-    if on is Target.CLUSTER or target.kubeconfig is not None or target.context is not None:
+    if on is PlaceName.CLUSTER or target.kubeconfig is not None or target.context is not None:
         return open_place(target.connect(), say)
     return open_place("local", say).in_namespace(target.namespace)
 
 
-def _follow(training: "ElasticTraining", timeout: float | None, *, errors: bool) -> "Outputs":
+def _follow(training: "ElasticTraining", timeout: float | None, *, to_stderr: bool) -> "Outputs":
     """Print the workers' logs until the job has ended. Whatever else ends the wait cancels the job."""
     from edl_workflows.client.training import LAST_LINES_SECONDS
 
     logs = training.worker_logs()
-    printer = threading.Thread(target=_print, args=(logs, errors), name="log", daemon=True)
+    printer = threading.Thread(target=_print, args=(logs, to_stderr), name="log", daemon=True)
     with logs.following():
         printer.start()
         try:
@@ -193,9 +194,9 @@ def _follow(training: "ElasticTraining", timeout: float | None, *, errors: bool)
     return outputs
 
 
-def _print(logs: Any, errors: bool) -> None:
+def _print(logs: "WorkerLogs", to_stderr: bool) -> None:
     for line in logs.lines():
-        if errors:
+        if to_stderr:
             say(line)
         else:
             print_log(f"{line}\n")
