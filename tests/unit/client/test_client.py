@@ -81,7 +81,7 @@ def test_a_wait_that_takes_too_long(cluster: Cluster, stand_in: StandIn) -> None
 
 
 def test_a_notebook_shows_a_table(cluster: Cluster, stand_in: StandIn) -> None:
-    """Texts of the job are escaped."""
+    """With the job's name and its phase."""
     training = train(fit, {"rate": 1}, on=cluster, image="train:1")
     training.wait_for_step(1, timeout=60)
     shown = training._repr_html_()
