@@ -14,8 +14,9 @@ Needs the base install only. The TensorFlow adapters, `edl_workflows.agent.tenso
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.function import report_result
 from edl_workflows.agent.job import Job, connect
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.shards import Batch
 
-__all__ = ["Batch", "CheckpointStore", "Job", "connect", "open_store"]
+__all__ = ["Batch", "CheckpointStore", "Job", "connect", "open_store", "report_result"]

@@ -53,6 +53,8 @@ from edl_workflows.protocol.training import (
     CheckpointTicket,
     ModelReport,
     ModelVerdict,
+    ResultReceipt,
+    ResultReport,
     StepReport,
 )
 
@@ -170,6 +172,10 @@ class MasterClient:
     def step(self, report: StepReport) -> Directive:
         """Report the newest training step."""
         return self._post("/v1/steps", report, Directive)
+
+    def result(self, report: ResultReport) -> ResultReceipt:
+        """Report what the training function returned."""
+        return self._post("/v1/result", report, ResultReceipt)
 
     def begin_checkpoint(self, begin: CheckpointBegin) -> CheckpointTicket:
         """Announce a checkpoint; the master records the data position."""

@@ -1,16 +1,67 @@
 """Calls the function of a program that was made from a function
-(`edl_workflows.jobs.elastic_job.program.TrainingProgram.of_function`)."""
+(`edl_workflows.jobs.elastic_job.program.TrainingProgram.of_function`), and reports its result."""
 
 import json
+import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
+from edl_workflows.agent.client import MasterClient, call_until_answered
+from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.jobs import names
+from edl_workflows.jobs.function_result import render_result
+from edl_workflows.protocol.training import ResultReport
+
+REPORT_SECONDS = 300.0
+"""How long a result waits for a master that restarts."""
+
 
 def call_function(function: Callable[..., Any], arguments: str) -> None:
-    """Call a training function.
+    """Call a training function and report what it returns. None is no result.
 
     Args:
         function: the function.
         arguments: its arguments by name, as a JSON object.
+
+    Raises:
+        InvalidError, UnavailableError: as `report_result`.
     """
-    function(**json.loads(arguments))
+    value = function(**json.loads(arguments))
+    if value is not None:
+        report_result(value)
+
+
+def report_result(value: object) -> None:
+    """Report the result of a training, a small JSON value: it reaches the job's status and pipelines. Returns
+    when the master has stored it. Every worker may report; the master keeps the result of rank 0.
+
+    Does nothing outside a job, on parameter servers, and in all but the first process of a pod.
+
+    Args:
+        value: numbers, texts, lists and maps. Scalars and arrays of the frameworks become numbers and lists,
+            numbers that are not finite become null.
+
+    Raises:
+        InvalidError: it is not a JSON value, or larger than 8 KiB.
+        UnavailableError: the master did not answer in time.
+    """
+    trains = os.environ.get(names.ENV_NODE_TYPE) in (names.CHIEF_TYPE, names.WORKER_TYPE)
+    if not trains or os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    text, environment = render_result(value), NodeEnvironment.read()
+    report = ResultReport(node=environment.node, result=text)
+    late = threading.Event()
+    timer = threading.Timer(REPORT_SECONDS, late.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        with MasterClient(environment.master, environment.token) as client:
+            if call_until_answered(lambda: client.result(report), late) is None:
+                raise UnavailableError(
+                    f"the job's master at {environment.master} did not take the training's result within "
+                    f"{REPORT_SECONDS:.0f} s"
+                )
+    finally:
+        timer.cancel()

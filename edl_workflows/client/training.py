@@ -111,6 +111,15 @@ class ElasticTraining:
             raise end.error
         return end.outputs
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait until the job has succeeded, and return what the training function returned: a JSON value.
+        None if it returned nothing, and of a script.
+
+        Args:
+            timeout: as of `wait`; so are the errors.
+        """
+        return self.wait(timeout).result
+
     async def wait_async(self) -> Outputs:
         """As `wait`, in an event loop, on the watch that all waiters of the process share."""
         end = await driver.await_goal(self._source(), self.handle, notify=self._notify)

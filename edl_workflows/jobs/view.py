@@ -87,6 +87,7 @@ class JobView:
         plan: name of the ScalePlan that is being carried out; "" if there is none.
         restarts: the newest restarts of nodes and training processes, oldest first.
         failed_pod: the pod with which the job failed, if its status names it.
+        result: what the training function returned, as JSON; "" if there is none.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -108,6 +109,7 @@ class JobView:
     plan: str = ""
     restarts: tuple[RestartRecord, ...] = ()
     failed_pod: FailedPod | None = None
+    result: str = ""
     started: datetime | None = None
     finished: datetime | None = None
     conditions: dict[str, str] = field(default_factory=dict)

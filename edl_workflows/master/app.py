@@ -59,6 +59,8 @@ from edl_workflows.protocol.training import (
     CheckpointTicket,
     ModelReport,
     ModelVerdict,
+    ResultReceipt,
+    ResultReport,
     StepReport,
 )
 
@@ -153,6 +155,12 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
     async def died(message: ExitReport) -> Response:
         messages.take_death_report(state, message)
         return await answers.once_stored(message.node)
+
+    @app.post("/v1/result")
+    async def result(message: ResultReport) -> ResultReceipt:
+        kept = messages.take_result(state, message)
+        await master.durable(master.changed(WriteUrgency.NOW))
+        return ResultReceipt(kept=kept)
 
 
 def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, field_validator
 
+from edl_workflows.jobs.function_result import ResultText
 from edl_workflows.jobs.metrics import Metrics
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.datasets import MAX_SHARDS_PER_MESSAGE, DatasetName, ReleasedShard, ShardKey
@@ -51,6 +52,28 @@ class StepReport(Message):
     def _diverged(cls, value: object) -> object:
         """Drops a loss that is not finite; the report of the step must arrive all the same."""
         return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class ResultReport(Message):
+    """`POST /v1/result`: what the training function of a worker returned. Every worker reports; the master
+    keeps the result of rank 0. Repeatable.
+
+    Attributes:
+        result: a JSON value as text.
+    """
+
+    node: NodeRef
+    result: ResultText
+
+
+class ResultReceipt(Message):
+    """Answer to `ResultReport`.
+
+    Attributes:
+        kept: whether it is the job's result now.
+    """
+
+    kept: bool
 
 
 class ConsumedShards(Message):

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from edl_workflows.exceptions import (
     EdlError,
+    InvalidError,
     JobDisappearedError,
     JobFailedError,
     JobFinishedError,
@@ -17,8 +18,9 @@ from edl_workflows.exceptions import (
 )
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.function_result import read_result
 from edl_workflows.jobs.objects import Model
-from edl_workflows.jobs.reported_text import inert_text
+from edl_workflows.jobs.reported_text import inert_text, inert_value
 from edl_workflows.jobs.scale_plan.model import JOB_FAILED, JOB_FINISHED, ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
 from edl_workflows.kube.resources import Object, version_of
@@ -207,6 +209,7 @@ class Outputs(Model):
         metrics: the newest values that the program reported, by name; None if it reported none.
         warnings: problems that do not stop the job, at most `MAX_WARNINGS` and each at most
             `MAX_WARNING` characters, without control characters or Argo's tags; None if there are none.
+        result: what the training function returned; None if it returned nothing, and of a script.
         checkpoint: the newest checkpoint of the job, or the plan's.
         resumed_step: first training step after a migration.
         stall_seconds: how long training paused for a migration.
@@ -224,6 +227,7 @@ class Outputs(Model):
     records: int | None = None
     metrics: dict[str, float] | None = None
     warnings: list[str] | None = None
+    result: Any = None
     checkpoint: OutputCheckpoint | None = None
     resumed_step: int | None = None
     stall_seconds: float | None = None
@@ -451,6 +455,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
                 "records": seen.progress.records,
                 "metrics": seen.progress.metrics or None,
                 "warnings": [inert_text(text)[:MAX_WARNING] for text in seen.warnings[:MAX_WARNINGS]] or None,
+                "result": _result_of(seen),
                 "checkpoint": OutputCheckpoint(uri=checkpoint.uri, step=checkpoint.step)
                 if checkpoint
                 else None,
@@ -471,6 +476,14 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
             "stall_seconds": status.stall_seconds,
         }
     )
+
+
+def _result_of(job: JobView) -> Any:
+    """The function's result; None if there is none, or the status was edited to what is not one."""
+    try:
+        return inert_value(read_result(job.result)) if job.result else None
+    except InvalidError:
+        return None
 
 
 def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:

@@ -3,11 +3,12 @@
 from edl_workflows.client import train
 
 
-def double(rate: float, steps: int) -> None:
+def double(rate: float, steps: int) -> dict[str, float]:
     """Runs in each worker; it imports what it uses."""
     import os
 
     print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}: {rate * steps}", flush=True)
+    return {"product": rate * steps}
 
 
 def main() -> None:
@@ -15,7 +16,7 @@ def main() -> None:
     with train(double, {"rate": 0.5, "steps": 4}, workers=2) as training:
         for line in training.logs():
             print(line)
-        print(training.wait().phase)
+        print(training.result())
 
 
 if __name__ == "__main__":

@@ -86,5 +86,5 @@ def test_a_function_is_trained_from_python(environment: dict[str, str]) -> None:
     lines = [line.partition(" | ") for line in done.stdout.splitlines() if "rank" in line]
     assert {node for node, _, _ in lines} == {"worker-0", "worker-1"}
     assert {said for _, _, said in lines} == {"rank 0 of 2: 2.0", "rank 1 of 2: 2.0"}
-    assert done.stdout.splitlines()[-1] == "Succeeded"
+    assert done.stdout.splitlines()[-1] == "{'product': 2.0}"
     assert not runs(environment)

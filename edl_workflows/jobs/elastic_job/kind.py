@@ -47,6 +47,7 @@ def view(job: ElasticJob) -> JobView:
         plan=status.scale_plan,
         restarts=tuple(status.restarts.recent) if status.restarts else (),
         failed_pod=_failed_pod(status),
+        result=status.result,
     )
 
 

@@ -391,7 +391,7 @@ class AutoscalingStatus(Status):
 class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes
     ``progress``, ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``parameterServers``,
-    ``autoscaling``, ``warnings`` and ``failure``: one writer a field.
+    ``autoscaling``, ``warnings``, ``result`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
@@ -401,6 +401,7 @@ class ElasticJobStatus(JobStatus):
         autoscaling: the newest plan of the job's optimizer, and why.
         warnings: what people should know although the job goes on: checkpoints that could not be restored,
             hangs, stragglers.
+        result: what the training function returned, as JSON; "" of a script, and before the end.
         failure: why the master gave the job up ({reason, message}, of a failed node also {pod, lastLines});
             the controller copies it when the master ends.
         master_restarts: how many masters were replaced; survives the controller.
@@ -419,6 +420,7 @@ class ElasticJobStatus(JobStatus):
     parameter_servers: ParameterServersStatus | None = None
     autoscaling: AutoscalingStatus | None = None
     warnings: list[str] = Field(default_factory=list)
+    result: str = ""
     failure: dict[str, str] | None = None
     master_restarts: int = 0
     scale_plan: str = ""

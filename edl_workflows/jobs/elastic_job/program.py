@@ -6,8 +6,10 @@ program is text and its arguments are JSON: nothing is pickled. Larger programs 
 """
 
 import ast
+import builtins
 import hashlib
 import json
+import symtable
 import textwrap
 from collections.abc import Mapping
 from typing import Any, Self
@@ -25,6 +27,10 @@ MAX_FILES = 32
 PROGRAM_KEY = "program.json"
 """The key in the ConfigMap."""
 DIGEST_CHARACTERS = 10
+_MODULE_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
+"""Names that every program has."""
+# Annotations may name what the function's module imports: they are not evaluated.
+_HEAD = "from __future__ import annotations\n\n"
 
 _CALL = """
 
@@ -96,10 +102,11 @@ class TrainingProgram(Model):
             arguments: arguments by name; JSON values.
 
         Raises:
-            InvalidError: `source` is not that of one function, an argument is not a JSON value, or the
-                program is too large.
+            InvalidError: `source` is not that of one function, the function uses a name of its module, an
+                argument is not a JSON value, or the program is too large.
         """
         text, name = _without_decorators(source)
+        _refuse_outer_names(text, name)
         try:
             values = json.dumps(dict(arguments or {}), allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -107,7 +114,7 @@ class TrainingProgram(Model):
                 f"the arguments of {name} must be JSON values, since they travel as text: {error}"
             ) from error
         main = "program.py"
-        return cls._checked(main, {main: text + _CALL.format(function=name, arguments=values)})
+        return cls._checked(main, {main: _HEAD + text + _CALL.format(function=name, arguments=values)})
 
     @classmethod
     def _checked(cls, main: str, files: Mapping[str, str]) -> Self:
@@ -184,6 +191,51 @@ def _without_decorators(source: str) -> tuple[str, str]:
         )
     function = found[0]
     return "".join(text.splitlines(keepends=True)[function.lineno - 1 :]), function.name
+
+
+def _refuse_outer_names(text: str, function: str) -> None:
+    """Refuse a function that uses names of the module or function around it: they don't travel.
+
+    Raises:
+        InvalidError: it does; the message names them.
+    """
+    tree = _Unannotated().visit(_parse(text, "the function"))
+    top = symtable.symtable(ast.unparse(ast.fix_missing_locations(tree)), function, "exec")
+    used: set[str] = set()
+    made = {function}
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if table is top or symbol.is_global():
+                (made if symbol.is_assigned() or symbol.is_imported() else used).add(symbol.get_name())
+    outer = sorted(used - made - _MODULE_NAMES)
+    if outer:
+        raise InvalidError(
+            f"the function {function} uses {', '.join(outer)} of the module around it, which does not travel "
+            "with it: import inside the function what it uses, and pass values as arguments"
+        )
+
+
+class _Unannotated(ast.NodeTransformer):
+    """Leaves annotations out, which a program does not evaluate."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
 
 
 def _with_variables(replicas: Mapping[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from edl_workflows.master.state.nodes import node_check, relaunch
 from edl_workflows.master.state.nodes.fault_steps import end_node, forget_processes
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
 from edl_workflows.master.state.plans import plan_run
-from edl_workflows.master.state.stored_state import StepProgress
+from edl_workflows.master.state.stored_state import FunctionResult, StepProgress
 from edl_workflows.master.state.versions import cluster_versions, rendezvous, version_steps
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.message import problems
@@ -43,6 +43,7 @@ from edl_workflows.protocol.training import (
     CheckpointRestore,
     ModelReport,
     ModelVerdict,
+    ResultReport,
     StepReport,
 )
 
@@ -381,6 +382,34 @@ def take_model_report(state: JobState, message: ModelReport) -> ModelVerdict:
         return ModelVerdict()
     state.plan = plan = replace(plan, after=message.evaluation)
     return ModelVerdict(refused=plan_run.describe_changed_model(plan))
+
+
+def take_result(state: JobState, message: ResultReport) -> bool:
+    """Records what a worker's training function returned, if it is the job's result: that of the lowest rank,
+    and of several with that rank, as after a restart, the last one.
+
+    Returns:
+        Whether it was recorded.
+
+    Raises:
+        NotFoundError: the job never had such a node.
+    """
+    node = find_node(state, message.node)
+    if node is None or not node.live or not _trains(node):
+        return False
+    rank = _rank_of_result(state, node)
+    if state.result is not None and rank > state.result.rank:
+        return False
+    state.result = FunctionResult(rank, message.result)
+    return True
+
+
+def _rank_of_result(state: JobState, node: JobNode) -> int:
+    """The chief's is 0. In a collective job the members of the training group come before other nodes."""
+    if state.settings.collective:
+        members = state.world.members if state.world else ()
+        return members.index(node.id) if node.id in members else len(members) + node.id
+    return 0 if node is state.chief else 1 + node.rank
 
 
 def _trains(node: JobNode) -> bool:

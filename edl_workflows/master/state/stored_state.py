@@ -75,6 +75,19 @@ class StepProgress:
 
 
 @dataclass(frozen=True)
+class FunctionResult:
+    """What the training function returned.
+
+    Attributes:
+        rank: of the worker that reported it.
+        text: the value as JSON.
+    """
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Announcement:
     """What the nodes were told last: the directive, and the nodes that shall stop."""
 
@@ -134,6 +147,8 @@ class JobRecord:
     """Whether the program's processes can change their group while they run."""
     connected: bool = False
     """Whether a training process has reported to the master, so that the program uses the library."""
+    result: FunctionResult | None = None
+    """What the training function returned; None of a script, and before the end."""
 
     def __post_init__(self) -> None:
         self.nodes.next_ids = self.next_ids

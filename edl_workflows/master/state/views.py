@@ -203,6 +203,8 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     if newest is not None:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
         patch["checkpoint"] = checkpoint.to_dict()
+    if state.result is not None:
+        patch["result"] = state.result.text
     if state.outcome is not None and not state.outcome.succeeded:
         patch["failure"] = _failure_status(state.outcome)
     return dict(inert_value(patch))

@@ -67,11 +67,26 @@ def test_a_function_becomes_a_program_that_calls_it() -> None:
         ("def a(): ...\ndef b(): ...", {}, "not that of one function"),
         ("x = lambda: 1", {}, "not that of one function"),
         ("def train(:", {}, "line 1: this is not valid Python"),
+        ("def train(x=RATE): ...", {}, "uses RATE of the module around it"),
+        ("def train():\n  def step(): return np.ones(outer)\n  return step", {}, "uses np, outer of the mod"),
+        ("def train():\n  return [(lambda: scale)() for _ in 'ab']", {}, "uses scale of the module"),
         ("def train(): ...", {"x": object()}, "must be JSON values"),
         ("def train(): ...", {"x": float("nan")}, "must be JSON values"),
         ("def train():\n  return '''" + "x" * MAX_BYTES + "'''", {}, "may have"),
     ],
-    ids=["lambda", "async", "two", "assigned", "syntax", "object", "nan", "large"],
+    ids=[
+        "lambda",
+        "async",
+        "two",
+        "assigned",
+        "syntax",
+        "default",
+        "in-a-function",
+        "in-a-lambda",
+        "object",
+        "nan",
+        "large",
+    ],
 )
 def test_what_is_no_function_with_json_arguments_is_refused(
     source: str, arguments: dict[str, Any], message: str
@@ -79,6 +94,31 @@ def test_what_is_no_function_with_json_arguments_is_refused(
     """The message says what is wrong."""
     with pytest.raises(InvalidError, match=message):
         TrainingProgram.of_function(source, arguments)
+
+
+def test_a_function_may_use_what_it_makes_and_annotate_with_what_it_does_not() -> None:
+    """Imports, local and global variables, classes, itself and built-ins; annotations are not evaluated."""
+    source = """
+def train(x: np.ndarray = 1) -> Anything:
+    import math, numpy as np
+    from json import dumps as write
+    global seen
+    seen = [np, write]
+    y: Tensor = math.pi
+    class Model:
+        z = 2
+        def step(self) -> Unknown:
+            return super().__init__() or y + self.z + len(seen)
+    try:
+        return [Model().step() for _ in range(2)]
+    except ValueError as error:
+        return train(str(error))
+"""
+    program = TrainingProgram.of_function(source)
+    found: dict[str, Any] = {"__name__": "program"}
+    exec(compile(program.files[program.main], "program.py", "exec"), found)
+
+    assert callable(found["train"])
 
 
 @pytest.mark.parametrize(
