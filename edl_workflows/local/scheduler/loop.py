@@ -24,15 +24,15 @@ _GATHER_SECONDS = 0.005
 """How long to wait for more pods before a decision. Pods are often created in groups, and their priorities
 only matter in a common decision."""
 _REST = 4
-"""Pause after a decision, as a multiple of the time that it took to make. A decision about 10,000 waiting
-pods takes 0.2 s of processor time, which other components need too."""
+"""Time between two decisions, as a multiple of the time that one took. A decision about 10,000 waiting pods
+takes 0.2 s of processor time, which other components need too."""
 _FEW = 200
 """Number of pods up to which a decision takes only milliseconds, so that it can run on the event loop."""
 _PORTION_SECONDS = 0.02
 """How long decisions are carried out before other components get a turn."""
 _REPORTING_SECONDS = 0.5
-"""How long the reasons of waiting pods are written before the next decision. A pod that is created meanwhile
-may fit; it must not wait until thousands of others have got their reasons."""
+"""How long, at least, reasons of waiting pods may be written before the next decision. A pod that is created
+meanwhile may fit; it must not wait until thousands of others have got their reasons."""
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _NO_REASON = ("", "")
 _Reason = tuple[Pod, str, str]
@@ -69,20 +69,21 @@ class Scheduler:
 
     async def run(self) -> None:
         """Decide and carry out decisions until cancelled."""
-        took = 0.0
+        rested = 0.0
         while True:
             await self._wake.wait()
-            await asyncio.sleep(max(_GATHER_SECONDS, _REST * took))
+            await asyncio.sleep(max(_GATHER_SECONDS, rested - time.monotonic()))
             self._wake.clear()
             node = self._node()
             if node is None:
                 continue  # the node registers again, which wakes this loop
             began = time.monotonic()
             bind, reasons = await self._decide(node)
-            took = time.monotonic() - began
+            rest = _REST * (time.monotonic() - began)
+            rested = time.monotonic() + rest
             await _in_portions(functools.partial(self._bind, pod, node.name) for pod in bind)
             writes = (functools.partial(self._refuse, *one) for one in reasons)
-            if not await _in_portions(writes, _REPORTING_SECONDS):
+            if not await _in_portions(writes, max(_REPORTING_SECONDS, rest)):
                 self.touch()
 
     async def _decide(self, node: SchedulerNode) -> tuple[Sequence[Pod], list[_Reason]]:

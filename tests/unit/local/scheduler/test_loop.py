@@ -83,6 +83,7 @@ def test_a_pod_that_fits_does_not_wait_for_the_reasons_of_others(
     """A pod that is created while many others get their reasons is bound before they all have one. In the
     end all have one."""
     monkeypatch.setattr(loop, "_REPORTING_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_REST", 0)
     pods = Mirror(server.client, "pods", Pod.model_validate)
     for number in range(WAITING_WITH_REASON):
         create(server, pods, f"large-{number}", "3")
