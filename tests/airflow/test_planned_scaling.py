@@ -35,6 +35,7 @@ class Person:
 
     Attributes:
         asked: what he was asked.
+        waits: Airflow waits for the answer.
     """
 
     cluster: Cluster
@@ -42,6 +43,7 @@ class Person:
     plan: dict[str, Any]
     answer: str
     asked: list[str] = field(default_factory=list)
+    waits: threading.Event = field(default_factory=threading.Event)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def act(self) -> None:
@@ -51,6 +53,7 @@ class Person:
         client.patch_status(self.cluster, ELASTIC_JOBS, name, {"autoscaling": self.plan})
         self._await(lambda: self._state("approve") in ("awaiting_input", "skipped"))
         if self._state("approve") == "awaiting_input":
+            self._await(self.waits.is_set)
             self._respond()
         self._await(lambda: self._state("apply") in ("success", "skipped", "failed"))
         self.stand_in.end(name)
@@ -103,6 +106,22 @@ def beside(person: Person) -> Iterator[None]:
         thread.join()
 
 
+def tell_when_it_waits(person: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``dag.test()`` writes a task's state once more after the task has written it, and would undo an answer
+    given in between."""
+    from airflow.sdk.definitions import dag
+
+    run_task = dag._run_task
+
+    def told(*, ti: Any, **arguments: Any) -> Any:
+        result = run_task(ti=ti, **arguments)
+        if ti.task_id == "approve":
+            person.waits.set()
+        return result
+
+    monkeypatch.setattr(dag, "_run_task", told)
+
+
 @pytest.fixture
 def airflow_logs(airflow_db: None) -> None:
     """As in each of Airflow's own processes; its operators that skip ask for the level. Other tests undo
@@ -129,6 +148,7 @@ def test_a_plan_is_applied_when_somebody_says_so(
     connection: None,
     cluster: Cluster,
     stand_in: StandIn,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """He reads what would change and why; what he approves is made as it was planned, and nothing else is
     ever made."""
@@ -136,6 +156,7 @@ def test_a_plan_is_applied_when_somebody_says_so(
 
     dag = DagBag(str(FILE)).dags[DAG_ID]
     person = Person(cluster, stand_in, plan, answer)
+    tell_when_it_waits(person, monkeypatch)
 
     with beside(person):
         run = dags.run(dag)
