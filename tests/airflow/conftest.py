@@ -1,6 +1,7 @@
 """A migrated Airflow database, connections to a real API server, and DAGs that run in this process."""
 
 import json
+import signal
 import warnings
 
 import pytest
@@ -20,8 +21,10 @@ def airflow_db() -> None:
     four times as long as the tables."""
     from airflow.utils.db import initdb
 
+    timer = signal.getitimer(signal.ITIMER_REAL)  # the test's time-out, which Airflow replaces by its own
     with warnings.catch_warnings(action="ignore"):  # of Airflow's own modules
         initdb()
+    signal.setitimer(signal.ITIMER_REAL, *timer)
 
 
 @pytest.fixture
