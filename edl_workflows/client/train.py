@@ -60,9 +60,10 @@ def train(
     except (TypeError, ValueError) as error:
         raise InvalidError(f"train: {error}") from error
     if callable(program):
-        if not isinstance(arguments, Mapping):
-            arguments = {}
-        travelling, hint = function_program(program, arguments), program.__name__
+        values = arguments or {}
+        if not isinstance(values, Mapping):
+            raise InvalidError("the arguments of a function are a mapping: JSON values by name")
+        travelling, hint = function_program(program, values), program.__name__
     else:
         if isinstance(arguments, Mapping):
             raise InvalidError("the arguments of a script are a list of strings, as on a command line")

@@ -110,6 +110,8 @@ def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:
     """Before it travels: an argument is missing or unknown, or there is no source."""
+    with pytest.raises(InvalidError, match="JSON values by name"):
+        train(fit, ["--rate", "1"])
     with pytest.raises(InvalidError, match="missing a required argument: 'rate'"):
         function_program(fit, {})
     with pytest.raises(InvalidError, match="unexpected keyword argument 'speed'"):
