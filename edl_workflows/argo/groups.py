@@ -7,7 +7,7 @@ from typing import Any
 from hera.shared.serialization import MISSING
 from hera.workflows import DAG, Parameter, Steps, Suspend, models
 
-from edl_workflows.argo import builders, steps
+from edl_workflows.argo import builders, step_fields, steps
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.step import StepInput, WaitMode
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
@@ -52,7 +52,10 @@ def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrat
     checkpoint = builders.checkpoint(waiting)
     migrate = builders.migrate_ps(waiting, until="Restarting")
     restart = builders.wait_for_plan(waiting)
-    common = {steps.JOB.name: steps.JOB.tag, steps.STEP_TIMEOUT.name: steps.STEP_TIMEOUT.tag}
+    common = {
+        step_fields.JOB.name: step_fields.JOB.tag,
+        step_fields.STEP_TIMEOUT.name: step_fields.STEP_TIMEOUT.tag,
+    }
     with DAG(
         name=name, inputs=[parameter(one) for one in _PLAN_INPUTS], outputs=outputs_of("restart")
     ) as dag:
@@ -99,9 +102,9 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
             ``plan``.
     """
     plan, ask, apply = builders.plan_scale(waiting), approval(), builders.apply_plan(waiting)
-    inputs = [parameter(one) for one in (steps.JOB, steps.STEP_TIMEOUT)]
+    inputs = [parameter(one) for one in (step_fields.JOB, step_fields.STEP_TIMEOUT)]
     with DAG(name=name, inputs=inputs, outputs=outputs_of("plan", ("plan",))) as dag:
-        planned: Any = plan(name="plan", arguments={steps.JOB.name: steps.JOB.tag})
+        planned: Any = plan(name="plan", arguments={step_fields.JOB.name: step_fields.JOB.tag})
         changes = f"jsonpath(tasks.{planned.name}.outputs.parameters.plan, '$.empty')"
         given = {"plan": output(planned, "plan")}
         asked: Any = ask(name="approve", arguments=given, when=f"{{{{={changes} == false}}}}", depends="plan")
@@ -109,8 +112,8 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
             name="apply",
             arguments={
                 **given,
-                steps.JOB.name: steps.JOB.tag,
-                steps.STEP_TIMEOUT.name: steps.STEP_TIMEOUT.tag,
+                step_fields.JOB.name: step_fields.JOB.tag,
+                step_fields.STEP_TIMEOUT.name: step_fields.STEP_TIMEOUT.tag,
             },
             # Succeeded: what was skipped has no answer to look at.
             depends="approve.Succeeded",
@@ -136,10 +139,10 @@ def clean_up(waiting: WaitMode, name: str = "clean-up", *, kind: str = ELASTIC_J
         kind: the job's.
     """
     cancel = builders.cancel(waiting, kind=kind)
-    with Steps(name=name, inputs=[parameter(one) for one in (steps.NAME, POLICY, STATUS)]) as handler:
+    with Steps(name=name, inputs=[parameter(one) for one in (step_fields.NAME, POLICY, STATUS)]) as handler:
         cancel(
             name="cancel",
-            arguments={steps.NAME.name: steps.NAME.tag, POLICY.name: POLICY.tag},
+            arguments={step_fields.NAME.name: step_fields.NAME.tag, POLICY.name: POLICY.tag},
             when=f"{STATUS.tag} != Succeeded && {POLICY.tag} != keep",
         )
     return handler

@@ -5,11 +5,8 @@ and options for the author of a workflow. A function with a ``kind`` makes steps
 the kind in the name of the template unless it is ElasticJob.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
-
-from pydantic.alias_generators import to_camel
+from typing import Any
 
 from edl_workflows.argo.manifest_text import Tag
 from edl_workflows.argo.resource_template import JQ
@@ -23,10 +20,24 @@ from edl_workflows.argo.step import (
     StepMemo,
     WorkflowStep,
 )
+from edl_workflows.argo.step_fields import (
+    COMMON_PHASE,
+    GONE_OUTPUTS,
+    JOB,
+    MEMO_INPUTS,
+    NAME,
+    NAMESPACE,
+    PLAN_OUTPUTS,
+    PLANNED_OUTPUTS,
+    STEP_TIMEOUT,
+    inputs_of,
+    job_outputs,
+    request_of,
+    timeout,
+)
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import autoscaling, kinds, names
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
-from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.stages.apply_plan import APPLY_PLAN
 from edl_workflows.stages.autoscale import AUTOSCALE
@@ -35,145 +46,29 @@ from edl_workflows.stages.catalog import stage_of
 from edl_workflows.stages.checkpoint import CHECKPOINT
 from edl_workflows.stages.collect import COLLECT
 from edl_workflows.stages.delete import DELETE
-from edl_workflows.stages.description import RequestField, StageSpec
-from edl_workflows.stages.goals import MAX_WARNING, MAX_WARNINGS, IfFinished
+from edl_workflows.stages.description import StageSpec
+from edl_workflows.stages.goals import IfFinished
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.migrate_ps import MIGRATE_PS
 from edl_workflows.stages.ownership import CancelAction
 from edl_workflows.stages.plan_scale import PLAN_SCALE
-from edl_workflows.stages.planned_change import MAX_REASON, PlannedChange
+from edl_workflows.stages.planned_change import MAX_REASON
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.submit import SUBMIT
 from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
-
-NAMESPACE = "{{workflow.namespace}}"
-"""Jobs live where their workflow does: an owner in another namespace would make the garbage collector delete
-them."""
-
-
-def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
-    """The inputs of a stage's template, by the fields of its request."""
-    return {field.name: _input(field) for field in stage.fields() if field.argument.argo}
-
-
-def _input(field: RequestField) -> StepInput:
-    kind: Literal["text", "integer", "yaml"] = "text"
-    if field.shape == "map" and field.info.annotation is not PlannedChange:  # that one is read by expressions
-        kind = "yaml"
-    elif field.shape == "integer":
-        kind = "integer"
-    default = field.argument.default
-    if default is None and not field.required:
-        default = _default_text(field.default)
-    name = field.argument.parameter or field.name.replace("_", "-")
-    return StepInput(name, field.argument.argo_help or field.argument.help, kind, default)
-
-
-def _default_text(value: Any) -> str:
-    """A default as the text of a parameter; a field that is not given is an empty text."""
-    if isinstance(value, Model):
-        return json.dumps(value.to_dict())
-    return "" if value is None else str(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _request_of(
-    stage: StageSpec[Any], kind: str = ELASTIC_JOB, if_finished: IfFinished = IfFinished.SKIP, **fixed: Any
-) -> dict[str, Any]:
-    """The request of a plugin step: its inputs, the job's namespace and kind, and what the workflow's author
-    fixed."""
-    if if_finished != IfFinished.SKIP:  # the default of every stage
-        fixed["if_finished"] = if_finished
-    values: dict[str, Any] = {field: given.tag for field, given in inputs_of(stage).items()}
-    values |= {"namespace": NAMESPACE, **fixed}
-    if kind != ELASTIC_JOB:
-        values["kind"] = kind
-    return {to_camel(field): values[field] for field in stage.request.model_fields if field in values}
-
-
-NAME = inputs_of(WAIT)["name"]
-JOB, STEP_TIMEOUT = (inputs_of(SCALE)[name] for name in ("job", "step_timeout_seconds"))
 
 OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 """How the marks of all that the workflow makes begin, whichever way it waits."""
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 """The node's name without the numbers of its attempts: the same in each."""
 
-MEMO_INPUTS = (
-    StepInput("data", "Name of the data that the job trains on."),
-    StepInput("data-version", "Version of the data."),
-    StepInput("code", "Version of the code, such as a commit or an image's digest."),
-)
-"""What a job's result depends on besides its spec."""
-
-JOB_OUTPUTS: dict[str, str] = {
-    "kind": ELASTIC_JOB,
-    "namespace": NAMESPACE,
-    "name": NAME.tag,
-    "uid": f"{JQ}.metadata.uid",
-    "job": NAME.tag,
-    "phase": f'{JQ}.status.phase // "Pending" | if . == "Created" then "Pending" else . end',
-    "step": f"{JQ}.status.progress.step // 0",
-    "records": f"{JQ}.status.progress.records // 0",
-    "training-metrics": f"{JQ}.status.progress.metrics // {{}}",
-    "warnings": f'{JQ}.status.warnings // [] | .[:{MAX_WARNINGS}] | map(.[:{MAX_WARNING}]) | join("; ")',
-    "checkpoint-uri": f'{JQ}.status.checkpoint.uri // ""',
-    "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
-    "replicas": f'{JQ}(.status.replicaStatuses // {{}}) | del(.["{names.MASTER_TYPE}"])'
-    " | map_values(.ready // 0)",
-}
-_PHASE = (
-    f'{JQ}.status.phase // "Pending" | (.[:1] | ascii_upcase) + .[1:]'
-    ' | {"Created": "Pending", "Creating": "Pending", "Starting": "Pending",'
-    ' "Rescheduling": "Scaling"}[.] // .'
-)
-"""The phase of a job of any kind, in the terms common to all."""
-PLAN_OUTPUTS: Mapping[str, str] = {
-    "kind": SCALE_PLAN,
-    "namespace": NAMESPACE,
-    "training-metrics": "{}",
-    "name": f"{JQ}.metadata.name",
-    "uid": f"{JQ}.metadata.uid",
-    "job": f"{JQ}.spec.ownerJob",
-    "phase": f'{JQ}.status.phase // "Pending"',
-    "checkpoint-uri": f'{JQ}.status.checkpoint.uri // ""',
-    "checkpoint-step": f'{JQ}.status.checkpoint.step // ""',
-    "resumed-step": f'{JQ}.status.resumedStep // ""',
-    "stall-seconds": f'{JQ}.status.stallSeconds // ""',
-    "replicas": "{}",
-}
-_AUTOSCALING = ".status.autoscaling // {}"
-PLANNED_OUTPUTS: Mapping[str, str] = {
-    **JOB_OUTPUTS,
-    "name": JOB.tag,
-    "job": JOB.tag,
-    "plan": f"{JQ}{_AUTOSCALING} | "
-    '{optimizer: (.optimizer // "local"), stage: (.stage // ""), replicas: (.replicaResourceSpecs // {}), '
-    "migrate: (.migratePods // []), reasons: (.reasons // {}), notes: (.notes // [])} "
-    "| .empty = (.replicas == {} and .migrate == [])",
-}
-GONE_OUTPUTS: Mapping[str, str] = {
-    "kind": ELASTIC_JOB, "namespace": NAMESPACE, "name": NAME.tag, "job": NAME.tag, "replicas": "{}",
-    "training-metrics": "{}",
-}  # fmt: skip
-
 ENDED = "status.phase == Failed"
-
-
-def timeout(default: str) -> StepInput:
-    """The input that limits how long a step may take."""
-    return StepInput("timeout", "How long the step may take, as 90s, 30m or 24h.", default=default)
 
 
 def spelled(kind: str, phase: str) -> str:
     """A phase as the kind's users know it: TrainingJobs write theirs in lower case."""
     return phase.lower() if kinds.kind_of(kind).failed.islower() else phase
-
-
-def _job_outputs(kind: str, outputs: Mapping[str, str] = JOB_OUTPUTS) -> Mapping[str, str]:
-    if kind == ELASTIC_JOB:
-        return outputs
-    return {**outputs, "kind": kind} | ({"phase": _PHASE} if "phase" in outputs else {})
 
 
 def _named(verb: str, kind: str) -> str:
@@ -226,7 +121,7 @@ def submit(
             "namespace": NAMESPACE,
         },
         ApplyObject(manifest, *done),
-        _job_outputs(kind),
+        job_outputs(kind),
         wait=wait,
         on_cancel=on_cancel if wait else "keep",
         retries=retries,
@@ -259,9 +154,9 @@ def wait_for_job(
         name or _named("wait", kind),
         WAIT.name,
         (*inputs.values(), timeout("24h")),
-        {"phases": fixed["phases"], "step": step.tag, **_request_of(WAIT, kind, if_finished, **fixed)},
+        {"phases": fixed["phases"], "step": step.tag, **request_of(WAIT, kind, if_finished, **fixed)},
         GetObject(_object(kind, NAME), _reached(kind, phases, step), _missed(kind, phases)),
-        _job_outputs(kind),
+        job_outputs(kind),
         on_cancel=on_cancel,
     )
 
@@ -305,7 +200,7 @@ def wait_for_plan(*, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
         "wait-plan",
         WAIT_PLAN.name,
         (name, timeout("1h")),
-        _request_of(WAIT_PLAN, if_finished=if_finished),
+        request_of(WAIT_PLAN, if_finished=if_finished),
         GetObject(_object(SCALE_PLAN, name), "status.phase == Succeeded", ENDED),
         PLAN_OUTPUTS,
         on_cancel="keep",
@@ -318,9 +213,9 @@ def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
         _named("collect", kind),
         COLLECT.name,
         (NAME, timeout("5m")),
-        _request_of(COLLECT, kind),
+        request_of(COLLECT, kind),
         GetObject(_object(kind, NAME)),
-        _job_outputs(kind),
+        job_outputs(kind),
         on_cancel="keep",
     )
 
@@ -330,14 +225,14 @@ def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
     owner = f"{OWNER}/"
     policy = inputs_of(CANCEL)["action"]
     mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
-    phase = '.status.phase // "Pending"' if kind == ELASTIC_JOB else f"({_PHASE.removeprefix(JQ)})"
+    phase = '.status.phase // "Pending"' if kind == ELASTIC_JOB else f"({COMMON_PHASE.removeprefix(JQ)})"
     return WorkflowStep(
         _named("cancel", kind),
         CANCEL.name,
         (NAME, policy, timeout("15m")),
-        _request_of(CANCEL, kind, owner=owner),
+        request_of(CANCEL, kind, owner=owner),
         CancelJob(_object(kind, NAME), policy, kinds.kind_of(kind).suspension(suspend=True)),
-        {**_job_outputs(kind), "phase": f'{JQ}if {mark} then {phase} else "" end'},
+        {**job_outputs(kind), "phase": f'{JQ}if {mark} then {phase} else "" end'},
         on_cancel="keep",
     )
 
@@ -367,7 +262,7 @@ def plan_scale(*, wait_for_change: bool = False, if_finished: IfFinished = IfFin
         PLAN_SCALE.name,
         PLAN_SCALE.name,
         (JOB, timeout("1h")),
-        _request_of(PLAN_SCALE, if_finished=if_finished, **fixed),
+        request_of(PLAN_SCALE, if_finished=if_finished, **fixed),
         GetObject(
             _object(ELASTIC_JOB, JOB),
             "status.phase in (Created, Pending, Running), status.autoscaling.stage",
@@ -445,9 +340,9 @@ def autoscale(*, kind: str = "TrainingJob", if_finished: IfFinished = IfFinished
         _named("autoscale", kind),
         AUTOSCALE.name,
         (NAME, bounds, timeout("5m")),
-        _request_of(AUTOSCALE, kind, if_finished),
+        request_of(AUTOSCALE, kind, if_finished),
         PatchObject(wanted),
-        _job_outputs(kind),
+        job_outputs(kind),
         on_cancel="keep",
     )
 
@@ -458,9 +353,9 @@ def delete(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
         _named("delete", kind),
         DELETE.name,
         (NAME, timeout("15m")),
-        _request_of(DELETE, kind),
+        request_of(DELETE, kind),
         DeleteObject(_object(kind, NAME)),
-        _job_outputs(kind, GONE_OUTPUTS),
+        job_outputs(kind, GONE_OUTPUTS),
         on_cancel="keep",
     )
 
@@ -473,9 +368,9 @@ def _switch(
         _named(stage.name, kind),
         stage.name,
         (NAME, timeout("30m")),
-        _request_of(stage, kind, if_finished),
+        request_of(stage, kind, if_finished),
         PatchObject(_object(kind, NAME) | {"spec": spec}, *goal),
-        _job_outputs(kind),
+        job_outputs(kind),
         on_cancel="keep",
     )
 
@@ -513,7 +408,7 @@ def _plan(
         stage.name,
         stage.name,
         (JOB, *own, STEP_TIMEOUT, timeout("1h")),
-        _request_of(stage, if_finished=if_finished, **fixed),
+        request_of(stage, if_finished=if_finished, **fixed),
         ApplyObject(plan, success, ENDED, pinned if pins else {}),
         PLAN_OUTPUTS,
         retries=retries,
@@ -589,4 +484,4 @@ def default_step(stage: StageSpec[Any]) -> WorkflowStep:
     """The step of a stage without a resource template: the agent runs it (plugin only)."""
     inputs = (*inputs_of(stage).values(), timeout("1h"))
     on_cancel: CancelAction = "keep" if stage.waits == "never" else "delete"
-    return WorkflowStep(stage.name, stage.name, inputs, _request_of(stage), None, {}, on_cancel=on_cancel)
+    return WorkflowStep(stage.name, stage.name, inputs, request_of(stage), None, {}, on_cancel=on_cancel)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hera.shared.serialization import MISSING
 from hera.workflows import DAG, ClusterWorkflowTemplate, Container, Env, Parameter, WorkflowTemplate, models
 
-from edl_workflows.argo import builders, groups, steps
+from edl_workflows.argo import builders, groups, step_fields, steps
 from edl_workflows.argo.groups import output, outputs_of
 from edl_workflows.argo.serializer import to_manifest
 from edl_workflows.argo.step import WaitMode
@@ -40,7 +40,9 @@ ON_CANCEL = cast("CancelAction", "{{workflow.parameters.clean-up}}")
 """A text for Argo to fill in, in the place of one of the actions."""
 JOB = Parameter(name="job", description="Name of the ElasticJob to change.")
 STEP_TIMEOUT = Parameter(
-    name=steps.STEP_TIMEOUT.name, value=steps.STEP_TIMEOUT.default, description=steps.STEP_TIMEOUT.description
+    name=step_fields.STEP_TIMEOUT.name,
+    value=step_fields.STEP_TIMEOUT.default,
+    description=step_fields.STEP_TIMEOUT.description,
 )
 IMAGE = Parameter(name="image", description="Image of the commands.")
 EVALUATE = Parameter(
@@ -164,7 +166,7 @@ def checkpoint_migrate_restart(options: TemplateOptions) -> dict[str, Any]:
         JOB,
         *(
             Parameter(name=name, value=given[name].default, description=given[name].description)
-            for name in ("replicas", "resource", "migrate", steps.STEP_TIMEOUT.name)
+            for name in ("replicas", "resource", "migrate", step_fields.STEP_TIMEOUT.name)
         ),
     ]
     description = (
@@ -235,7 +237,7 @@ def clean_up(options: TemplateOptions) -> dict[str, Any]:
     """The exit handler alone, for workflows of others to refer to."""
     parameters = [
         Parameter(name=one.name, description=one.description, value=one.default or MISSING)
-        for one in (steps.NAME, groups.POLICY, groups.STATUS)
+        for one in (step_fields.NAME, groups.POLICY, groups.STATUS)
     ]
     description = (
         "An exit handler: ends an ElasticJob that goes on although its workflow failed or was stopped."

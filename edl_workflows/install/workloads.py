@@ -110,7 +110,8 @@ def _deployment(options: InstallOptions, name: str, arguments: list[str]) -> Man
 
 
 def _pod_spec(options: InstallOptions, name: str, arguments: list[str]) -> Manifest:
-    listen = ["--metrics-host", "0.0.0.0", "--metrics-port", str(PORT)]  # noqa: S104 - probes come from the node
+    # Probes come from the node.
+    listen = ["--metrics-host", "0.0.0.0", "--metrics-port", str(PORT)]  # noqa: S104
     container: Manifest = {
         "name": "main",
         "image": options.image,

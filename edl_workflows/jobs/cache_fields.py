@@ -40,7 +40,8 @@ def keep_pod(obj: Mapping[str, Any]) -> Object:
             {"name": c.get("name"), "state": c.get("state") or {}, "restartCount": c.get("restartCount") or 0}
             for c in status["containerStatuses"]
         ]
-    return _shared({**_head(obj), "spec": {"containers": containers}, "status": kept})  # type: ignore[no-any-return]
+    kept_fields = {**_head(obj), "spec": {"containers": containers}, "status": kept}
+    return _shared(kept_fields)  # type: ignore[no-any-return]
 
 
 def _head(obj: Mapping[str, Any]) -> Object:

@@ -58,7 +58,8 @@ class WatchStream:
         self._cluster = cluster
         self._scope = scope
         self._resource_version = resource_version
-        self._seconds = seconds or random.randint(MIN_SECONDS, 2 * MIN_SECONDS)  # noqa: S311 - a spread, no secret
+        spread = random.randint(MIN_SECONDS, 2 * MIN_SECONDS)  # noqa: S311 - no secret
+        self._seconds = seconds or spread
         self._response: Any = None
         self._closed = False
 

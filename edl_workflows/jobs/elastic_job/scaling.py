@@ -68,7 +68,8 @@ def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
     others: dict[str, float] = {}
     for role, count in count_wanted_nodes(job).items():
         if role != names.WORKER_TYPE:
-            one = demand.pod_requests(job.spec.replica_specs[role].template.get("spec") or {})  # type: ignore[index]  # a literal
+            template = job.spec.replica_specs[role].template  # type: ignore[index]  # a literal
+            one = demand.pod_requests(template.get("spec") or {})
             demand.add_amounts(others, {name: amount * count for name, amount in one.items()})
     said = job.spec.resource_limits
     limits = {"cpu": said.cpu, "memory": said.memory, "nvidia.com/gpu": said.gpu}

@@ -10,6 +10,7 @@ fill the disk.
 """
 
 import asyncio
+import functools
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -164,7 +165,7 @@ class GarbageCollector:
             dependent = self._store.get(key)
             if dependent is not None:
                 rest = [uid for uid in dependent.owners if uid != owner.uid]
-                self._registry.amend(key, lambda meta, rest=rest: _keep_owners(meta, rest))  # type: ignore[misc]
+                self._registry.amend(key, functools.partial(_keep_owners, uids=rest))
         self._release(owner.key, ORPHAN_FINALIZER)
 
     def _release(self, key: StoreKey, finalizer: str) -> None:

@@ -128,7 +128,7 @@ class Network:
             self._changed.clear()
             try:
                 await self._follow()
-            except Exception:  # noqa: BLE001 - must not end the cluster; the next change triggers another attempt
+            except Exception:  # noqa: BLE001 - must not end the cluster; the next change tries again
                 _log.exception("network not updated")
             await asyncio.sleep(_PUBLISH_SECONDS)  # gathers changes into one write
 

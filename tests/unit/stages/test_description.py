@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseOperator
 
-from edl_workflows.argo import steps
+from edl_workflows.argo import step_fields, steps
 from edl_workflows.cli.root import COMMANDS
 from edl_workflows.get_provider_info import get_provider_info
 from edl_workflows.operators.base import CLUSTER_FIELDS, ClusterTask, StageOperator, StageTask
@@ -64,7 +64,7 @@ def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
     assert names[-1] == "timeout"
     assert step.inputs[-1].default
     if stage.name != "submit":  # its manifest is made of the input spec
-        assert set(names[:-1]) == {given.name for given in steps.inputs_of(stage).values()}
+        assert set(names[:-1]) == {given.name for given in step_fields.inputs_of(stage).values()}
 
 
 @EACH_STAGE
