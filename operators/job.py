@@ -30,8 +30,8 @@ class SubmitJobOperator(StageOperator):
             ``.yml`` or ``.json`` file relative to the DAG file. All of it is templated.
         on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or
             "keep" it.
-        logs: training logs in the task's log while it waits: "chief" for those of the pod that tells of
-            training (the chief, else the first worker), "all" for those of the pods of all roles. Each line
+        logs: training logs in the task's log while it waits: "chief" for those of the chief (of a
+            job without one, of its first worker), "all" for those of the pods of all roles. Each line
             names its pod. By default none.
         log_tail_lines: of a pod that ran before the wait began, only so many of its last lines.
         kwargs: arguments of `StageOperator`.

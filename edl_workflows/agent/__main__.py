@@ -10,12 +10,10 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.local_group import group_command
 from edl_workflows.agent.logs import json_lines, leave_out_requests
+from edl_workflows.agent.program import INVALID
 from edl_workflows.agent.signals import call_on_signals
 from edl_workflows.agent.supervisor import AgentSettings, Supervisor
 from edl_workflows.exceptions import EdlError
-
-INVALID = 2
-"""Exit code for wrong usage or environment, as argparse's own."""
 
 
 def main(argv: Sequence[str]) -> int:

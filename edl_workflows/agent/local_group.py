@@ -23,6 +23,7 @@ from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job, connect
 from edl_workflows.agent.logs import leave_out_requests
 from edl_workflows.agent.processes import TrainingProcess
+from edl_workflows.agent.program import INVALID
 from edl_workflows.exceptions import EdlError, InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -233,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
             job.close()
     except EdlError as error:
         log.error("%s", error)  # noqa: TRY400 - a user's mistake needs no traceback
-        return 2
+        return INVALID
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.elastic_job.program import TrainingProgram
 
 INVALID = 2
-"""Exit code if there is no program to run, as of `edl_workflows.agent.__main__`."""
+"""Exit code of the agent's programs for wrong usage or environment, as argparse's own."""
 
 
 def read_program(environ: Mapping[str, str]) -> TrainingProgram:

@@ -2,7 +2,6 @@
 a cluster that a kubeconfig names."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -12,14 +11,10 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ALL_NAMESPACES, ELASTIC_JOBS, Scope
 from edl_workflows.local import daemon
 from edl_workflows.stages.goals import has_ended, read_object
+from edl_workflows.stages.identity import Notify, tell_nobody
 
 STOP_SECONDS = 60.0
 On = Literal["local", "cluster"]
-Notify = Callable[[str], None]
-
-
-def _ignore(_line: str) -> None:
-    """Nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +33,7 @@ class Place:
     python: str = "python"
     folder: Path | None = None
     started: bool = False
-    notify: Notify = field(default=_ignore, repr=False)
+    notify: Notify = field(default=tell_nobody, repr=False)
 
     def checkpoints(self, job: str) -> str:
         """The default folder of a job's checkpoints; "" if there is none, on other clusters."""
@@ -62,7 +57,7 @@ class Place:
         daemon.down(self.folder, seconds=STOP_SECONDS)
 
 
-def open_place(on: On | Cluster = "local", notify: Notify = _ignore) -> Place:
+def open_place(on: On | Cluster = "local", notify: Notify = tell_nobody) -> Place:
     """A place by name.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.client.places import Notify, On, Place, open_place
+from edl_workflows.client.places import On, Place, open_place
 from edl_workflows.client.training import ElasticTraining
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
@@ -18,12 +18,8 @@ from edl_workflows.jobs.elastic_job.from_program import (
 )
 from edl_workflows.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
-
-
-def _ignore(_line: str) -> None:
-    """Nobody is told."""
 
 
 def train(
@@ -33,7 +29,7 @@ def train(
     workers: int = 1,
     framework: str | None = None,
     on: On | Cluster = "local",
-    notify: Notify = _ignore,
+    notify: Notify = tell_nobody,
     **options: Any,
 ) -> ElasticTraining:
     """Submit an elastic training and return at once.

@@ -4,7 +4,7 @@ import asyncio
 import html
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver
 from edl_workflows.stages.catalog import stage_of
 from edl_workflows.stages.goals import Failed, GoneGoal, Handle, Outputs, read_object
-from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.ownership import cancel_object
 
 CANCEL_SECONDS = 120.0
@@ -30,11 +30,6 @@ LAST_LINES_SECONDS = 30.0
 """How long the last lines of the logs are waited for when the job has ended."""
 STOP_SECONDS = 60.0
 """Twice the default grace period of a pod."""
-Notify = Callable[[str], None]
-
-
-def _ignore(_line: str) -> None:
-    """Nobody is told."""
 
 
 class ElasticTraining:
@@ -49,7 +44,7 @@ class ElasticTraining:
         notify: called with lines about the job while something waits for it.
     """
 
-    def __init__(self, place: Place, handle: Handle, notify: Notify = _ignore) -> None:
+    def __init__(self, place: Place, handle: Handle, notify: Notify = tell_nobody) -> None:
         self.place = place
         self.handle = handle
         self._notify = notify

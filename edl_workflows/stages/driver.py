@@ -8,7 +8,6 @@ since a wait may continue in another process.
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
@@ -29,7 +28,7 @@ from edl_workflows.stages.goals import (
     evaluate_goal,
     read_object,
 )
-from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.job_log import StateReporter
 from edl_workflows.stages.ownership import resource_of
 from edl_workflows.stages.training_logs import TrainingLogs
@@ -38,13 +37,6 @@ LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
 """For the last check after a deadline: one short attempt."""
 RETRY_SECONDS = 5.0
 """Between checks while the API server is unavailable."""
-
-Notify = Callable[[str], None]
-"""Called with a line about the object each time that its state changes, and at least once a minute."""
-
-
-def _ignore(_message: str) -> None:
-    pass
 
 
 class GoalWait:
@@ -56,7 +48,9 @@ class GoalWait:
         logs: writes the training logs.
     """
 
-    def __init__(self, handle: Handle, notify: Notify = _ignore, logs: TrainingLogs | None = None) -> None:
+    def __init__(
+        self, handle: Handle, notify: Notify = tell_nobody, logs: TrainingLogs | None = None
+    ) -> None:
         self._handle = handle
         self._notify = notify
         self._state = ""
@@ -134,7 +128,7 @@ def _find(cluster: Cluster, handle: Handle) -> Object | None:
 
 
 def wait_for_goal(
-    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = _ignore
+    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = tell_nobody
 ) -> StageEnd:
     """Block until the goal is reached or can no longer be reached. The error of a job that failed contains
     the last lines of the pod that failed.
@@ -215,7 +209,7 @@ async def await_goal(
     source: ClusterSource,
     handle: Handle,
     deadline: float | None = None,
-    notify: Notify = _ignore,
+    notify: Notify = tell_nobody,
     *,
     everywhere: bool = False,
     logs: TrainingLogs | None = None,
@@ -276,7 +270,7 @@ def run_stage(
     request: R,
     identity: StageIdentity,
     deadline: float | None = None,
-    notify: Notify = _ignore,
+    notify: Notify = tell_nobody,
 ) -> Outputs:
     """Begin a stage and wait for its goal, in one call. A stage that is skipped says so and returns the
     outputs of the job as it is.

@@ -35,8 +35,12 @@ _HASH = 10
 _FOREIGN = re.compile(r"[^a-z0-9]+")
 
 
-def _ignore(_message: str) -> None:
-    pass
+Notify = Callable[[str], None]
+"""Called with a line for people about the object of a stage."""
+
+
+def tell_nobody(_line: str) -> None:
+    """The `Notify` of callers that show no lines."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class StageIdentity:
     rerun: bool = False
     on_cancel: str = ""
     lifetime: Lifetime | Literal[""] = ""
-    notify: Callable[[str], None] = field(default=_ignore, compare=False, repr=False)
+    notify: Notify = field(default=tell_nobody, compare=False, repr=False)
 
     @classmethod
     def of_person(cls, program: str) -> Self:

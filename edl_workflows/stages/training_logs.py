@@ -24,6 +24,7 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.log_stream import LogLine, LogPosition, LogStream
 from edl_workflows.kube.resources import PODS, Object, Scope
 from edl_workflows.stages.goals import Handle, ObservedObject
+from edl_workflows.stages.identity import Notify
 
 MAX_PODS = 16
 """Followed at the same time for one job."""
@@ -44,7 +45,7 @@ class LogRequest(Model):
     """Which logs to write.
 
     Attributes:
-        pods: "chief" for the one pod that tells of training, "all" for the pods of all roles.
+        pods: "chief" for the chief (of a job without one, the first worker), "all" for the pods of all roles.
         tail_lines: of a pod that ran before the wait began, only so many of its last lines.
     """
 
@@ -165,7 +166,7 @@ class TrainingLogs:
         handle: Handle,
         request: LogRequest,
         write: Callable[[PodLine], None],
-        notify: Callable[[str], None],
+        notify: Notify,
         known: Mapping[str, LogPosition] | None = None,
     ) -> None:
         self._source = source

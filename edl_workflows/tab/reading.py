@@ -203,7 +203,7 @@ def _try_plans(job: FoundJob, notes: list[str]) -> list[ScalePlan]:
 
 
 def read_last_lines(job: FoundJob) -> LogDocument:
-    """The last lines of the pod that tells of training."""
+    """The last lines of the chief, or of the first worker of a job without one."""
     scope = Scope(PODS, job.namespace, label_selector=job.row.pods_of(job.name))
     try:
         chosen = choose_pods(job.row, client.list_objects(job.cluster, scope).items, "chief")

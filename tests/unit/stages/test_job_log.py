@@ -110,7 +110,12 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
     "a plan with its reason": (
         _RUNNING,
         _job(planned=_PLANNED),
-        ["its optimizer plans worker 4, mnist-edljob-ps-0 replaced (worker: speed grows with workers)"],
+        [
+            (
+                "has a new plan of its optimizer: worker 4, mnist-edljob-ps-0 replaced "
+                "(worker: speed grows with workers)"
+            )
+        ],
     ),
     "the same plan again": (
         _job(planned=_PLANNED),
