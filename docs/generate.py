@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from edl_workflows import exceptions, task_groups
+from edl_workflows import decorators, exceptions, task_groups
 from edl_workflows.agent.__main__ import main as agent
 from edl_workflows.argo.lint import schema as argo_schema
 from edl_workflows.argo.lint.rules import RULES as LINT_RULES
@@ -271,12 +271,14 @@ def airflow_page() -> str:
     ]
     own = [f"{head(member)}\n\n{arguments(member, own_classes(member))}" for member in classes]
     job, group = task_groups.elastic_job, task_groups.checkpoint_migrate_restart
+    task = decorators.ElasticTaskOperator
     return page(
         "Airflow operators and sensors",
         "This page lists every operator, sensor and task group with its arguments. "
         "[Write a DAG](../how-to/write-a-dag.md) shows how to use them.",
         *common,
         *own,
+        f"{head(task)}\n\n{arguments(task, (task,))}",
         f"{head(job)}\n\n{arguments(job, (job,))}",
         f"{head(group)}\n\n{arguments(group)}",
     )

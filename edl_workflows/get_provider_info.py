@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": integration, "python-modules": ["edl_workflows.triggers.elastic_job"]}
         ],
+        "task-decorators": [{"name": "elastic", "class-name": "edl_workflows.decorators.elastic_task"}],
         "extra-links": ["edl_workflows.links.elastic_job.ElasticJobLink"],
     }
 

@@ -1,6 +1,5 @@
 """Submits a Python script or function as an elastic training."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from edl_workflows.jobs.elastic_job.program import MAX_BYTES, TrainingProgram
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
+from edl_workflows.stages.travelling import function_program
 
 
 def train(
@@ -151,21 +151,3 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InvalidError(f"can't read {path}: {error}") from error
-
-
-def function_program(function: Callable[..., Any], arguments: Mapping[str, Any]) -> TrainingProgram:
-    """The program that calls a function.
-
-    Raises:
-        InvalidError: its source is not available, or it can't be called with these arguments.
-    """
-    try:
-        inspect.signature(function).bind(**arguments)
-        source = inspect.getsource(function)
-    except TypeError as error:
-        raise InvalidError(f"{getattr(function, '__name__', function)}: {error}") from error
-    except OSError as error:
-        raise InvalidError(
-            f"the source of {function.__name__} is not available: define it in a file or a notebook's cell"
-        ) from error
-    return TrainingProgram.of_function(source, arguments)

@@ -1,8 +1,11 @@
-"""The ConfigMap of a program that travels with its job."""
+"""Programs that travel with their jobs: the text of a function, and the ConfigMap of a program."""
 
+import inspect
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from edl_workflows.exceptions import AlreadyExistsError, ConflictError, UnavailableError
+from edl_workflows.exceptions import AlreadyExistsError, ConflictError, InvalidError, UnavailableError
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.program import TrainingProgram
 from edl_workflows.jobs.manifests import describe_conflict, is_terminating
@@ -58,3 +61,21 @@ def _is_owned(found: Object, **wanted: str | None) -> bool:
     """Whether one of the object's owners has these values."""
     owners = found["metadata"].get("ownerReferences") or []
     return any(all(one.get(key) == value for key, value in wanted.items()) for one in owners)
+
+
+def function_program(function: Callable[..., Any], arguments: Mapping[str, Any]) -> TrainingProgram:
+    """The program that calls a function.
+
+    Raises:
+        InvalidError: its source is not available, or it can't be called with these arguments.
+    """
+    try:
+        inspect.signature(function).bind(**arguments)
+        source = inspect.getsource(function)
+    except TypeError as error:
+        raise InvalidError(f"{getattr(function, '__name__', function)}: {error}") from error
+    except OSError as error:
+        raise InvalidError(
+            f"the source of {function.__name__} is not available: define it in a file or a notebook's cell"
+        ) from error
+    return TrainingProgram.of_function(source, arguments)

@@ -93,6 +93,8 @@ class StandIn:
         hold: no plan gets further than this phase.
         fail: plans fail instead of succeeding, with the reason `failure`.
         idle: new jobs stay without a status.
+        ends: the phase in which jobs end that don't say; "" if they go on.
+        result: what the jobs' functions returned, as JSON.
     """
 
     cluster: Cluster
@@ -100,6 +102,8 @@ class StandIn:
     fail: bool = False
     failure: str = "StepTimeout"
     idle: bool = False
+    ends: str = ""
+    result: str = ""
     _ends: dict[str, str] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -132,6 +136,7 @@ class StandIn:
         if self.idle or status.get("phase") in ("Succeeded", "Failed"):
             return
         ends = self._ends.get(metadata["name"]) or (metadata.get("annotations") or {}).get(ENDS)
+        ends = ends or self.ends
         wanted: dict[str, Any] = {
             "phase": "Running",
             "reason": "",
@@ -146,6 +151,7 @@ class StandIn:
         wanted |= {
             "observedGeneration": metadata["generation"],
             "progress": {"step": 100, "records": 6400},
+            "result": self.result,
             "checkpoint": {"uri": "/ck/100", "step": 100, "time": "2026-01-01T00:00:00Z"},
             "replicaStatuses": {"worker": {"desired": 1, "ready": 1}},
         }

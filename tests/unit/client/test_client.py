@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.client import train
-from edl_workflows.client.train import function_program, read_script
+from edl_workflows.client.train import read_script
 from edl_workflows.exceptions import InvalidError, JobDisappearedError, JobFailedError, StageTimeoutError
 from edl_workflows.jobs.elastic_job.program import MAX_BYTES
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, ELASTIC_JOBS, SCALE_PLANS, Scope
+from edl_workflows.stages.travelling import function_program
 from tests.airflow.support import StandIn
 
 

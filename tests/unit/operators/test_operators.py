@@ -60,7 +60,9 @@ HEAVY = (
 
 def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
     """Airflow parses each DAG file again and again; the client alone takes more than a second."""
-    ours = ", ".join(["edl_workflows.task_groups", *(module.__name__ for module in MODULES)])
+    ours = ", ".join(
+        ["edl_workflows.task_groups", "edl_workflows.decorators", *(module.__name__ for module in MODULES)]
+    )
     code = f"import sys, {ours}\nprint([name for name in {HEAVY} if name in sys.modules])"
 
     done = subprocess.run(
