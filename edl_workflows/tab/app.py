@@ -42,6 +42,12 @@ TaskId = Annotated[str | None, Query(min_length=1, max_length=250)]
 MapIndex = Annotated[int, Query(ge=-1, le=1_000_000)]
 
 
+def _selection(
+    dag_id: DagId, run_id: RunId, task_id: TaskId = None, map_index: MapIndex = -1
+) -> TaskSelection:
+    return TaskSelection(dag_id, run_id, task_id, map_index)
+
+
 class DecisionAnswer(BaseModel):
     """What was done."""
 
@@ -72,15 +78,12 @@ def make_app() -> FastAPI:
     def read_tab(
         response: Response,
         user: GetUserDep,
-        dag_id: DagId,
-        run_id: RunId,
-        task_id: TaskId = None,
-        map_index: MapIndex = -1,
+        selection: Annotated[TaskSelection, Depends(_selection)],
     ) -> TabDocument:
         response.headers.update(_DATA_HEADERS)
-        work = find_work(TaskSelection(dag_id, run_id, task_id, map_index))
+        work = find_work(selection)
         reader = JobReader(clusters, rights_of(user))
-        jobs, notes = reader.read_jobs(work, with_logs=task_id is not None)
+        jobs, notes = reader.read_jobs(work, with_logs=selection.task_id is not None)
         return TabDocument(now=datetime.now(UTC).timestamp(), jobs=jobs, notes=notes)
 
     @app.post("/dags/{dag_id}/decisions", dependencies=[Depends(requires_access_dag("PUT"))])
@@ -88,19 +91,15 @@ def make_app() -> FastAPI:
         response: Response,
         user: GetUserDep,
         decision: Decision,
-        dag_id: DagId,
-        run_id: RunId,
-        task_id: TaskId = None,
-        map_index: MapIndex = -1,
+        selection: Annotated[TaskSelection, Depends(_selection)],
     ) -> DecisionAnswer:
         response.headers.update(_DATA_HEADERS)
         rights = rights_of(user)
-        selection = TaskSelection(dag_id, run_id, task_id, map_index)
         job = _find_decided(JobReader(clusters, rights), selection, decision)
         if not rights.edit(job.dag_id):
             raise exceptions.ForbiddenError(f"you have no right to edit the DAG {job.dag_id}")
         assert job.found is not None, "one that was deleted is not found"
-        decider = Decider(user.get_name(), dag_id, datetime.now(UTC))
+        decider = Decider(user.get_name(), selection.dag_id, datetime.now(UTC))
         elastic = ElasticJob.read_stored(job.found)[0]
         return DecisionAnswer(message=carry_out(job.cluster, elastic, decision, decider))
 
