@@ -27,6 +27,7 @@ from edl_workflows.local.testing import LocalCluster, Settings, cluster
 
 SUBMITTERS = 8
 POLL_SECONDS = 1.0
+SECOND_LOOK_SECONDS = 10.0
 
 
 @dataclass
@@ -40,7 +41,9 @@ class Figures:
         phases: of the jobs at the end.
         pod_phases: of the pods at the end.
         waiting: why pods wait, with their number.
-        silent: unfinished jobs and pods that give no reason.
+        silent_once: unfinished jobs and pods that gave no reason at the first look.
+        silent: those of them that still gave none at a second look, ten seconds later. A pod that was created
+            a moment before a look has no reason yet.
         answer_milliseconds: median and longest time of a small request, asked once a second throughout.
         memory_mib: of the cluster's process at its largest.
         cpu_seconds: of the cluster's process.
@@ -52,6 +55,7 @@ class Figures:
     phases: dict[str, int] | None = None
     pod_phases: dict[str, int] | None = None
     waiting: dict[str, int] | None = None
+    silent_once: int = 0
     silent: int = 0
     answer_milliseconds: tuple[float, float] = (0.0, 0.0)
     memory_mib: float = 0.0
@@ -93,15 +97,28 @@ def waits_for(pod: Object) -> str:
     return next(filter(None, [*refused, *(one.get("reason") for one in states if one)]), "")
 
 
-def look(target: Cluster, figures: Figures) -> None:
-    """Count phases and reasons."""
+def look(target: Cluster, figures: Figures) -> set[str]:
+    """Count phases and reasons.
+
+    Returns:
+        The uids of the unfinished jobs and pods that give no reason.
+    """
     jobs, pods = (client.list_objects(target, Scope(one)).items for one in (ELASTIC_JOBS, PODS))
     figures.phases = dict(Counter((one.get("status") or {}).get("phase", "(none yet)") for one in jobs))
     figures.pod_phases = dict(Counter(one["status"]["phase"] for one in pods))
-    pending = [waits_for(one) for one in pods if one["status"]["phase"] == "Pending"]
-    figures.waiting = dict(Counter(pending))
-    unexplained = [one for one in jobs if not (one.get("status") or {}).get("phase")]
-    figures.silent = len(unexplained) + pending.count("")
+    pending = [one for one in pods if one["status"]["phase"] == "Pending"]
+    figures.waiting = dict(Counter(map(waits_for, pending)))
+    silent = [one for one in jobs if not (one.get("status") or {}).get("phase")]
+    silent += [one for one in pending if not waits_for(one)]
+    return {one["metadata"]["uid"] for one in silent}
+
+
+def look_twice(target: Cluster, figures: Figures) -> None:
+    """Count who gives no reason at two looks that are some seconds apart."""
+    first = look(target, figures)
+    time.sleep(SECOND_LOOK_SECONDS)
+    figures.silent_once = len(first)
+    figures.silent = len(first & look(target, figures))
 
 
 def watch(found: LocalCluster, figures: Figures, seconds: float, submitted: Future[None]) -> None:
@@ -142,7 +159,7 @@ def measure(folder: Path, count: int, minutes: float) -> Figures:
         submitted = pool.submit(submit, found, count, figures)
         watch(found, figures, minutes * 60, submitted)
         submitted.result()
-        look(found.client(), figures)
+        look_twice(found.client(), figures)
         figures.watched_seconds = round(time.monotonic() - began, 1)
         _process(found)
     return figures
