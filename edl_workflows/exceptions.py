@@ -15,6 +15,7 @@
     ├── PlanFailedError         a ScalePlan ended in phase Failed; its job continues unchanged
     ├── JobDisappearedError     the job was deleted or replaced while a caller waited for it
     ├── StageTimeoutError       a stage's deadline passed
+    │   └── QueueTimeoutError   a job did not begin to run in time: it still waits for pods or quota
     └── CheckpointError         a checkpoint is missing, torn or does not verify
 
 Every message says what happened, where (field path, object) and what to do. No client library's exception
@@ -105,6 +106,10 @@ class JobDisappearedError(EdlError):
 
 class StageTimeoutError(EdlError):
     """A stage's deadline passed before its goal was reached."""
+
+
+class QueueTimeoutError(StageTimeoutError):
+    """A job did not begin to run in time; the message says what it waits for."""
 
 
 class CheckpointError(EdlError):

@@ -43,6 +43,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         manifest: the job, as for `SubmitJobOperator`.
         kind: kind of the job.
         completion_timeout: time limit of ``trained``, from its start; by default Airflow's for sensors.
+        queue_timeout: how long the job may wait for pods or quota before it runs for the first time, counted
+            from the start of each task that waits for it: ``trained`` and those of `wait`.
         on_kill_action: "delete" a job that has not ended, or "suspend" it: its data position and checkpoints
             stay.
         prefix_group_id: whether the tasks' ids begin with the group's.
@@ -56,12 +58,14 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         manifest: dict[str, Any] | str,
         kind: str = "ElasticJob",
         completion_timeout: timedelta | None = None,
+        queue_timeout: timedelta | None = None,
         on_kill_action: Literal["delete", "suspend"] = "delete",
         prefix_group_id: bool = True,
         **common: Any,
     ) -> None:
         super().__init__(group_id=group_id, prefix_group_id=prefix_group_id)
         self._kind = kind
+        self._queue_timeout = queue_timeout
         self._common = common
         self.submit = self._add(
             SubmitElasticJobOperator if kind == "ElasticJob" else SubmitJobOperator,
@@ -100,7 +104,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
     ) -> JobSensor:
         """Wait for a training step, a phase or a condition, as `JobSensor`; by default for success."""
         goal = {"step": step, "phases": phases, "condition": condition}
-        options = {"kind": self._kind, "poke_interval": POKE_SECONDS, **goal, **kwargs}
+        common = {"kind": self._kind, "poke_interval": POKE_SECONDS, "queue_timeout": self._queue_timeout}
+        options = {**common, **goal, **kwargs}
         return self._add(JobSensor, task_id, name=self.name, **options)
 
     def scale(

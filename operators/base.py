@@ -129,6 +129,8 @@ class StageTask(ClusterTask):
     """Name of the stage in `edl_workflows.stages.catalog`."""
     operator_extra_links = (ElasticJobLink(),)
     on_kill_action: OnKillAction = "keep"
+    queue_timeout: timedelta | None = None
+    """How long, from the start of the task, the job may wait before it runs for the first time."""
     log_request: dict[str, Any] | None = None
     """Which training logs to write while the task waits: a `stages.training_logs.LogRequest` as a dict."""
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
@@ -174,13 +176,24 @@ class StageTask(ClusterTask):
         self.log.info("%s: %s", handle, self.link or handle.describe_command)
         return handle
 
-    def check_now(self, handle: "Handle") -> "StageResult":
+    def check_now(self, handle: "Handle", queue_deadline: float | None = None) -> "StageResult":
         """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
         from edl_workflows.stages import driver
 
-        return driver.check_now(self.hook.cluster(), handle)
+        return driver.check_now(self.hook.cluster(), handle, queue_deadline)
 
-    def defer_until(self, handle: "Handle", deadline: float | None) -> NoReturn:
+    def queue_deadline(self, context: "Context") -> float | None:
+        """Unix time until which the job must have begun to run; None without a `queue_timeout`."""
+        if self.queue_timeout is None:
+            return None
+        ti = context["ti"]
+        # A sensor that is rescheduled starts anew for each look.
+        start = ti.get_first_reschedule_date(context) if getattr(self, "reschedule", False) else None
+        return ((start or ti.start_date) + self.queue_timeout).timestamp()
+
+    def defer_until(
+        self, handle: "Handle", deadline: float | None, queue_deadline: float | None = None
+    ) -> NoReturn:
         """Release the worker and wait in the triggerer."""
         from edl_workflows.triggers.elastic_job import ElasticJobTrigger
 
@@ -188,6 +201,7 @@ class StageTask(ClusterTask):
             handle=handle.model_dump(mode="json"),
             connection=self.connection,
             deadline=deadline,
+            queue_deadline=queue_deadline,
             on_kill_action=self.on_kill_action,
             link=self.link,
             logs=self.log_request,
@@ -393,19 +407,21 @@ class StageOperator(StageTask):
 
         if not self.wait_for_completion:
             return Done(now.outputs)
-        deadline = self._deadline(context)
+        deadline, queue_deadline = self._deadline(context), self.queue_deadline(context)
         if self.deferrable:
-            self.defer_until(handle, deadline)
-        source = self.hook.source()
+            self.defer_until(handle, deadline, queue_deadline)
+        source, notify = self.hook.source(), self.log.info
         if self.log_request is None:
-            return driver.wait_for_goal(source, handle, deadline, self.log.info)
+            return driver.wait_for_goal(source, handle, deadline, notify, queue_deadline=queue_deadline)
         from edl_workflows.hooks import written_logs
         from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
 
         async def wait() -> "StageEnd":
             request = LogRequest.model_validate(self.log_request)
             logs = TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning)
-            return await driver.await_goal(source, handle, deadline, self.log.info, logs=logs)
+            return await driver.await_goal(
+                source, handle, deadline, notify, queue_deadline=queue_deadline, logs=logs
+            )
 
         return asyncio.run(wait())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from edl_workflows.exceptions import EdlError, InvalidError
@@ -28,6 +29,8 @@ class SubmitJobOperator(StageOperator):
     Args:
         manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``,
             ``.yml`` or ``.json`` file relative to the DAG file. All of it is templated.
+        queue_timeout: how long, from the start of the task, the job may wait for pods or quota before it runs
+            for the first time. Then the job is cancelled, and the task fails with what the job waits for.
         on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or
             "keep" it.
         logs: training logs in the task's log while it waits: "chief" for those of the chief (of a
@@ -50,12 +53,14 @@ class SubmitJobOperator(StageOperator):
         self,
         *,
         manifest: dict[str, Any] | str,
+        queue_timeout: timedelta | None = None,
         logs: Literal["chief", "all"] | None = None,
         log_tail_lines: int = 1000,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.manifest = manifest
+        self.queue_timeout = queue_timeout
         self.logs = logs
         self.log_tail_lines = log_tail_lines
         if logs is not None:

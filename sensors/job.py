@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -25,7 +26,8 @@ class StageSensor(StageTask, BaseSensorOperator):
         from edl_workflows.stages.goals import Done, Failed, Skipped
 
         with raised_for_airflow():
-            result = self.check_now(self._handle or self.begin(context))
+            handle = self._handle or self.begin(context)
+            result = self.check_now(handle, self.queue_deadline(context))
             if isinstance(result, Failed):
                 raise self.failure(result.error)
         if isinstance(result, Skipped):
@@ -41,7 +43,7 @@ class StageSensor(StageTask, BaseSensorOperator):
             return super().execute(context)
         first = self.poke(context)
         if not first.is_done and self._handle is not None:
-            self.defer_until(self._handle, time.time() + self.timeout)
+            self.defer_until(self._handle, time.time() + self.timeout, self.queue_deadline(context))
         return first.xcom_value
 
     def failure(self, error: EdlError) -> Exception:
@@ -63,6 +65,8 @@ class JobSensor(StageSensor):
         step: global training step.
         condition: type of a condition, or its type and a status other than True: ``Running=False``.
         kind: kind of the job.
+        queue_timeout: how long, from the start of the task, the job may wait for pods or quota before it runs
+            for the first time; then the task fails with what the job waits for.
         if_finished: what to do if the job succeeds without what is waited for: "skip" the task (default),
             "fail" it without retries, or let it "succeed".
         kwargs: arguments of `StageTask` and of every sensor: ``timeout``, ``soft_fail``; ``poke_interval``
@@ -80,6 +84,7 @@ class JobSensor(StageSensor):
         step: int | str | None = None,
         condition: str | None = None,
         kind: str,
+        queue_timeout: timedelta | None = None,
         if_finished: WhenFinished = "skip",
         **kwargs: Any,
     ) -> None:
@@ -89,4 +94,5 @@ class JobSensor(StageSensor):
         self.step = step
         self.condition = condition
         self.kind = kind
+        self.queue_timeout = queue_timeout
         self.if_finished = if_finished

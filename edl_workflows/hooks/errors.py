@@ -19,6 +19,7 @@ from edl_workflows.exceptions import (
     JobFinishedError,
     NotFoundError,
     PlanFailedError,
+    QueueTimeoutError,
     StageTimeoutError,
     UnavailableError,
 )
@@ -81,6 +82,10 @@ class AirflowStageTimeoutError(AirflowException, StageTimeoutError):
     """The stage's time is up; what it had begun was cancelled."""
 
 
+class AirflowQueueTimeoutError(AirflowStageTimeoutError, QueueTimeoutError):
+    """The job did not begin to run within ``queue_timeout``."""
+
+
 _BRANCHES: dict[type[EdlError], type[EdlError]] = {
     InvalidError: AirflowInvalidError,
     ConflictError: AirflowConflictError,
@@ -91,6 +96,7 @@ _BRANCHES: dict[type[EdlError], type[EdlError]] = {
     JobFinishedError: AirflowJobFinishedError,
     PlanFailedError: AirflowPlanFailedError,
     JobDisappearedError: AirflowJobDisappearedError,
+    QueueTimeoutError: AirflowQueueTimeoutError,  # before the branch that it is on
     StageTimeoutError: AirflowStageTimeoutError,
 }
 _FOR_GOOD: dict[type[EdlError], type[EdlError]] = {

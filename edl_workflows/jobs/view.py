@@ -88,6 +88,7 @@ class JobView:
         restarts: the newest restarts of nodes and training processes, oldest first.
         failed_pod: the pod with which the job failed, if its status names it.
         result: what the training function returned, as JSON; "" if there is none.
+        has_run: whether it has run at any time. Until then it waits for its pods, for quota or in a queue.
         conditions: type → status ("True", "False" or "Unknown").
         labels, annotations: the object's, for ownership checks.
     """
@@ -110,6 +111,7 @@ class JobView:
     restarts: tuple[RestartRecord, ...] = ()
     failed_pod: FailedPod | None = None
     result: str = ""
+    has_run: bool = False
     started: datetime | None = None
     finished: datetime | None = None
     conditions: dict[str, str] = field(default_factory=dict)
@@ -144,6 +146,7 @@ def view_of(job: Job, phases: Mapping[KindPhase, JobPhase]) -> JobView:
         phase=phase,
         reason=status.reason,
         message=status.message,
+        has_run=any(condition.type == JobPhase.RUNNING for condition in status.conditions),
         replicas={
             role: Replicas(counts.desired, counts.ready, counts.succeeded, counts.failed)
             for role, counts in status.replica_statuses.items()

@@ -2,7 +2,7 @@
 event loops.
 
 Both feed the pure `goals.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
-since a wait may continue in another process.
+since a wait may continue in another process. The deadline of a queued job no longer counts once it has run.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_of
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
-from edl_workflows.stages import failed_pod
+from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import (
     Failed,
@@ -44,18 +44,32 @@ class GoalWait:
 
     Args:
         handle: what to wait for.
+        deadline: Unix time of its end; None for no limit.
+        queue_deadline: Unix time until which the job must have begun to run; None for no limit.
         notify: called with the lines of `job_log`.
         logs: writes the training logs.
     """
 
     def __init__(
-        self, handle: Handle, notify: Notify = tell_nobody, logs: TrainingLogs | None = None
+        self,
+        handle: Handle,
+        deadline: float | None = None,
+        queue_deadline: float | None = None,
+        notify: Notify = tell_nobody,
+        logs: TrainingLogs | None = None,
     ) -> None:
         self._handle = handle
+        self._end = math.inf if deadline is None else deadline
+        self._queue_end = math.inf if queue_deadline is None else queue_deadline
         self._notify = notify
         self._state = ""
         self._reporter = StateReporter()
         self._logs = logs
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the next deadline; infinite without one."""
+        return max(0.0, min(self._end, self._queue_end) - time.time())
 
     def must_confirm(self, state: Object | None) -> bool:
         """Whether an absence must be confirmed: the shared watch may lag behind the creation of the
@@ -79,6 +93,10 @@ class GoalWait:
             self._logs.observe(seen)
         if not isinstance(result, InProgress):
             return result
+        if not queueing.is_queued(seen):
+            self._queue_end = math.inf
+        elif time.time() >= self._queue_end:
+            return queueing.fail_queued(self._handle, seen)
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
         if seen is not None:
@@ -100,14 +118,16 @@ class GoalWait:
         for line in lines:
             self._notify(f"{self._handle} {line}")
 
-    def overdue(self, source: ClusterSource, last_error: EdlError | None) -> StageEnd:
-        """The result after the deadline. A last check tells whether the goal was reached while nobody
-        waited."""
+    def overdue(self, source: ClusterSource, last_error: EdlError | None) -> StageEnd | None:
+        """The result after a deadline; None to keep waiting. A last check tells whether the goal was reached,
+        or the job has begun to run, while nobody waited."""
         try:
             result = self.take(_find(source.connect().with_policy(LAST_CHECK), self._handle))
         except EdlError as error:
             result, last_error = None, last_error or error
-        if result is not None:
+            if self._queue_end <= time.time():  # nobody knows whether the job runs by now
+                self._queue_end = time.time() + RETRY_SECONDS
+        if result is not None or time.time() < self._end:
             return result
         cause = f"; the watch is down: {last_error}" if last_error else ""
         state = self._state or "was not seen yet"
@@ -115,9 +135,19 @@ class GoalWait:
         return Failed(StageTimeoutError(message))
 
 
-def check_now(cluster: Cluster, handle: Handle) -> StageResult:
-    """Evaluate the goal now, with one request."""
-    result = evaluate_goal(handle, read_object(handle.kind, _find(cluster, handle)))
+def check_now(cluster: Cluster, handle: Handle, queue_deadline: float | None = None) -> StageResult:
+    """Evaluate the goal now, with one request.
+
+    Args:
+        cluster: the API server.
+        handle: what to wait for.
+        queue_deadline: Unix time until which the job must have begun to run; None for no limit.
+    """
+    seen = read_object(handle.kind, _find(cluster, handle))
+    result = evaluate_goal(handle, seen)
+    overdue = queue_deadline is not None and time.time() >= queue_deadline
+    if overdue and isinstance(result, InProgress) and queueing.is_queued(seen):
+        return queueing.fail_queued(handle, seen)
     if not isinstance(result, Failed):
         return result
     return failed_pod.explain(ClusterSource.of(cluster), handle, result)
@@ -128,7 +158,12 @@ def _find(cluster: Cluster, handle: Handle) -> Object | None:
 
 
 def wait_for_goal(
-    source: ClusterSource, handle: Handle, deadline: float | None = None, notify: Notify = tell_nobody
+    source: ClusterSource,
+    handle: Handle,
+    deadline: float | None = None,
+    notify: Notify = tell_nobody,
+    *,
+    queue_deadline: float | None = None,
 ) -> StageEnd:
     """Block until the goal is reached or can no longer be reached. The error of a job that failed contains
     the last lines of the pod that failed.
@@ -138,62 +173,62 @@ def wait_for_goal(
         handle: what to wait for.
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
         notify: called on changes and at least once a minute.
+        queue_deadline: Unix time after which the result is Failed with a QueueTimeoutError if the job has not
+            run yet; None for no limit.
     """
-    result = _wait_blocking(source, handle, deadline, notify)
+    result = _wait_blocking(source, handle, GoalWait(handle, deadline, queue_deadline, notify))
     return failed_pod.explain(source, handle, result) if isinstance(result, Failed) else result
 
 
-def _wait_blocking(source: ClusterSource, handle: Handle, deadline: float | None, notify: Notify) -> StageEnd:
-    wait = GoalWait(handle, notify)
+def _wait_blocking(source: ClusterSource, handle: Handle, wait: GoalWait) -> StageEnd:
     alone = f"metadata.name={handle.name}"
     scope = Scope(resource_of(handle.kind), handle.namespace, field_selector=alone)
     with SHARED.blocking_states(source, scope, handle.name) as states:
         while True:
             try:
-                state = _next_blocking(states, wait, deadline)
+                state = _next_blocking(states, wait)
                 if wait.must_confirm(state):
-                    state = _confirm(wait, source, deadline)
+                    state = _confirm(wait, source)
             except TimeoutError:
-                return wait.overdue(source, states.last_error)
+                result = wait.overdue(source, states.last_error)
             except EdlError as error:
                 return Failed(error)
-            result = wait.take(state)
+            else:
+                result = wait.take(state)
             if result is not None:
                 return result
 
 
-def _next_blocking(states: BlockingStates, wait: GoalWait, deadline: float | None) -> State:
+def _next_blocking(states: BlockingStates, wait: GoalWait) -> State:
     """The next state; the reminders that become due before it are written.
 
     Raises:
-        TimeoutError: the deadline has passed.
+        TimeoutError: a deadline has passed.
         EdlError: the server refuses the watch.
     """
     while True:
-        left = math.inf if deadline is None else max(0.0, deadline - time.time())
         try:
-            return states.next(min(left, wait.seconds_until_reminder()))
+            return states.next(min(wait.seconds_left, wait.seconds_until_reminder()))
         except TimeoutError:
-            if deadline is not None and time.time() >= deadline:
+            if not wait.seconds_left:
                 raise
             wait.remind()
 
 
-def _confirm(wait: GoalWait, source: ClusterSource, deadline: float | None) -> Object | None:
+def _confirm(wait: GoalWait, source: ClusterSource) -> Object | None:
     """Read the object, and retry while the API server is unavailable: the wait survives outages.
 
     Raises:
-        TimeoutError: the deadline has passed.
+        TimeoutError: a deadline has passed.
         EdlError: the server rejects the request.
     """
     while True:
         try:
             return wait.confirm(source)
         except UnavailableError:
-            left = math.inf if deadline is None else deadline - time.time()
-            if left <= 0:
+            if not wait.seconds_left:
                 raise TimeoutError from None
-            time.sleep(min(RETRY_SECONDS, left))
+            time.sleep(min(RETRY_SECONDS, wait.seconds_left))
 
 
 async def _confirm_in_loop(wait: GoalWait, source: ClusterSource) -> Object | None:
@@ -211,6 +246,7 @@ async def await_goal(
     deadline: float | None = None,
     notify: Notify = tell_nobody,
     *,
+    queue_deadline: float | None = None,
     everywhere: bool = False,
     logs: TrainingLogs | None = None,
 ) -> StageEnd:
@@ -221,37 +257,39 @@ async def await_goal(
         handle: what to wait for.
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
         notify: called on changes and at least once a minute.
+        queue_deadline: as of `wait_for_goal`.
         everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
             namespaces.
         logs: writes the training logs meanwhile.
     """
-    wait = GoalWait(handle, notify, logs)
+    wait = GoalWait(handle, deadline, queue_deadline, notify, logs)
     async with logs.streaming() if logs is not None else nullcontext():
-        result = await _wait_in_loop(source, handle, deadline, wait, everywhere=everywhere)
+        result = await _wait_in_loop(source, handle, wait, everywhere=everywhere)
     if not isinstance(result, Failed):
         return result
     return await asyncio.to_thread(failed_pod.explain, source, handle, result)
 
 
 async def _wait_in_loop(
-    source: ClusterSource, handle: Handle, deadline: float | None, wait: GoalWait, *, everywhere: bool
+    source: ClusterSource, handle: Handle, wait: GoalWait, *, everywhere: bool
 ) -> StageEnd:
     # Not the object alone: all waits in the namespace share one watch.
     scope = Scope(resource_of(handle.kind), ALL_NAMESPACES if everywhere else handle.namespace)
     async with SHARED.states(source, scope, handle.name, handle.namespace) as states:
-        try:
-            async with asyncio.timeout(None if deadline is None else max(0.0, deadline - time.time())):
-                while True:
+        while True:
+            try:
+                async with asyncio.timeout(None if math.isinf(wait.seconds_left) else wait.seconds_left):
                     state = await _next_state(states, wait)
                     if wait.must_confirm(state):
                         state = await _confirm_in_loop(wait, source)
-                    result = wait.take(state)
-                    if result is not None:
-                        return result
-        except TimeoutError:
-            return await asyncio.to_thread(wait.overdue, source, states.last_error)
-        except EdlError as error:
-            return Failed(error)
+            except TimeoutError:
+                result = await asyncio.to_thread(wait.overdue, source, states.last_error)
+            except EdlError as error:
+                return Failed(error)
+            else:
+                result = wait.take(state)
+            if result is not None:
+                return result
 
 
 async def _next_state(states: AsyncStates, wait: GoalWait) -> State:

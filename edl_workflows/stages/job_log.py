@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
-from edl_workflows.jobs.view import JobView, Progress
+from edl_workflows.jobs.view import JobPhase, JobView, Progress
 from edl_workflows.stages.goals import ObservedObject
 
 PROGRESS_SECONDS = 60.0
 """A line is written at least this often while an object is waited for."""
+KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""Kueue suspends a job with this label until it admits it
+(https://kueue.sigs.k8s.io/docs/tasks/run/kubeflow/)."""
 KEPT_RESTARTS = 20
 """A job's status keeps so many."""
 
@@ -48,6 +51,8 @@ def describe_state(seen: JobView | ScalePlan) -> str:
         reason = f": {seen.spec.reason}" if seen.spec.reason else ""
         return f"is {status.phase or ScalePlanPhase.PENDING}{reason}"
     why = ": ".join(part for part in (seen.reason, seen.message) if part)
+    if seen.phase is JobPhase.SUSPENDED and (queue := seen.labels.get(KUEUE_LABEL)):
+        why += f"; in the queue {queue} of Kueue"
     head = f"is {seen.phase}" + (f" ({why})" if why else "")
     nodes = [f"{role} {count.ready}/{count.desired}" for role, count in sorted(seen.replicas.items())]
     ready = [f"ready: {', '.join(nodes)}"] if nodes else []

@@ -59,6 +59,7 @@ class ElasticJobTrigger(KillableTrigger):
         handle: a `stages.goals.Handle` as a dict.
         connection: a `hooks.elastic_job.ConnectionSettings` as a dict.
         deadline: Unix time; None: no limit.
+        queue_deadline: Unix time until which the job must have begun to run; None: no limit.
         on_kill_action: what to do with the object of the stage when a user kills the deferred task.
         link: for the event.
         logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
@@ -70,6 +71,7 @@ class ElasticJobTrigger(KillableTrigger):
         handle: dict[str, Any],
         connection: dict[str, Any],
         deadline: float | None = None,
+        queue_deadline: float | None = None,
         on_kill_action: ownership.CancelAction = "keep",
         link: str = "",
         logs: dict[str, Any] | None = None,
@@ -78,6 +80,7 @@ class ElasticJobTrigger(KillableTrigger):
         self.handle = handle
         self.connection = connection
         self.deadline = deadline
+        self.queue_deadline = queue_deadline
         self.on_kill_action = on_kill_action
         self.link = link
         self.logs = logs
@@ -91,6 +94,7 @@ class ElasticJobTrigger(KillableTrigger):
                 "handle": self.handle,
                 "connection": self.connection,
                 "deadline": self.deadline,
+                "queue_deadline": self.queue_deadline,
                 "on_kill_action": self.on_kill_action,
                 "link": self.link,
                 "logs": self.logs,
@@ -113,7 +117,9 @@ class ElasticJobTrigger(KillableTrigger):
         try:
             source = await asyncio.to_thread(_source, self.connection)
             logs = await self._training_logs(source, handle)
-            result = await driver.await_goal(source, handle, self.deadline, self.log.info, logs=logs)
+            result = await driver.await_goal(
+                source, handle, self.deadline, self.log.info, queue_deadline=self.queue_deadline, logs=logs
+            )
         except EdlError as error:
             result = Failed(error)
         if isinstance(result, Skipped):

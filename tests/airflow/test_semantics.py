@@ -17,6 +17,7 @@ from edl_workflows.sensors.elastic_job import ElasticJobSensor
 from edl_workflows.stages import ownership
 from edl_workflows.stages.goals import Handle
 from edl_workflows.task_groups import checkpoint_migrate_restart
+from edl_workflows.task_groups import elastic_job as job_group
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs, plans
 
@@ -61,6 +62,29 @@ def test_a_timeout_cancels(deferrable: bool, connection: None, cluster: Cluster,
     run = dags.run(dag)
 
     assert dags.states(run) == {"task": "failed"}
+    assert not jobs(cluster)
+
+
+@MODES
+def test_a_job_that_stays_queued_is_cancelled(
+    deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """The task that owns the job cancels it. A wait of a group fails in the same way, cancels nothing itself,
+    and leaves the job to the teardown."""
+    stand_in.idle = True
+    with DAG(f"queue-timeout-{deferrable}", schedule=None) as dag:
+        SubmitElasticJobOperator(
+            task_id="task", manifest=elastic_job("mnist"), deferrable=deferrable, queue_timeout=SOON
+        )
+        with job_group(manifest=elastic_job("grouped"), deferrable=deferrable, queue_timeout=SOON) as job:
+            job.wait(step=10, poke_interval=0.2, soft_fail=True)
+        job.trained.poke_interval = 0.2
+
+    run = dags.run(dag)
+
+    states = dags.states(run)
+    assert (states["task"], states["training.wait"]) == ("failed", "skipped")
+    assert (states["training.trained"], states["training.cancel"]) == ("failed", "success")
     assert not jobs(cluster)
 
 

@@ -37,10 +37,15 @@ def view(job: ElasticJob) -> JobView:
     status = job.status
     general = view_of(job, {ElasticJobPhase.CREATED: JobPhase.PENDING})
     training = general.replicas.keys() - {names.MASTER_TYPE}  # the master serves training, it does not train
+    progress = _progress(status)
     return replace(
         general,
+        # The phase is Running as soon as the master runs; its workers may still wait for machines.
+        has_run=bool(
+            progress.step or progress.records or (status.progress and status.progress.cluster_version)
+        ),
         replicas={role: counts for role, counts in general.replicas.items() if role in training},
-        progress=_progress(status),
+        progress=progress,
         checkpoint=Checkpoint(status.checkpoint.uri, status.checkpoint.step) if status.checkpoint else None,
         warnings=tuple(status.warnings),
         planned=status.autoscaling,

@@ -165,7 +165,8 @@ def _phase(facts: ElasticJobFacts) -> PhaseVerdict:
             return PhaseVerdict(
                 ElasticJobPhase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
             )
-        return PhaseVerdict(ElasticJobPhase.RUNNING, "JobRunning", obstacles.why_pods_wait(facts.nodes))
+        message = obstacles.why_pods_wait(facts.nodes) or facts.refused_pods
+        return PhaseVerdict(ElasticJobPhase.RUNNING, "JobRunning", message)
     message = obstacles.why_pods_wait(facts.masters[-1:])
     if before in (ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING):
         return PhaseVerdict(ElasticJobPhase.RESTARTING, "JobRestarting", message or _last_end(facts))

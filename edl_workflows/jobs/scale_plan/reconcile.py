@@ -29,6 +29,7 @@ from edl_workflows.jobs.objects import Condition, set_condition
 from edl_workflows.jobs.scale_plan.model import (
     JOB_FAILED,
     JOB_FINISHED,
+    POD_REFUSED,
     PlanStep,
     PodMeta,
     ScalePlan,
@@ -43,8 +44,6 @@ JOB_GRACE = timedelta(seconds=30)
 RETRY_SECONDS = 10.0
 """Until the next attempt at what the API server refused for now (a quota), or a job that does not validate.
 """
-
-_POD_REFUSED = "PodRefused"
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
         for other in list_plans(observed, job)
         if other.auto and not other.finished and age_key(other) < age_key(plan)
     ]
-    return any(other.status.reason != _POD_REFUSED or _pods_of(other) & _pods_of(plan) for other in older)
+    return any(other.status.reason != POD_REFUSED or _pods_of(other) & _pods_of(plan) for other in older)
 
 
 def _pods_of(plan: ScalePlan) -> set[str]:
@@ -170,8 +169,8 @@ def _refused(plan: ScalePlan, refused: Sequence[Refusal], again: Actions, now: d
     first = next((r for r in refused if r.invalid), refused[0])
     message = f"the API server refused {first.kind} {first.name}: {first.message}"
     if first.invalid:
-        return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, _POD_REFUSED, message), now)
-    status = _status(plan, _PlanVerdict(ScalePlanPhase.SCALING, _POD_REFUSED, message), now)
+        return _end(plan, _PlanVerdict(ScalePlanPhase.FAILED, POD_REFUSED, message), now)
+    status = _status(plan, _PlanVerdict(ScalePlanPhase.SCALING, POD_REFUSED, message), now)
     return replace(again, status=status, requeue_after=RETRY_SECONDS)
 
 

@@ -62,6 +62,7 @@ def test_agent_needs_no_typer(capsys: pytest.CaptureFixture[str]) -> None:
         (exceptions.JobFailedError("x"), 7),
         (exceptions.JobDisappearedError("x"), 7),
         (exceptions.StageTimeoutError("x"), 8),
+        (exceptions.QueueTimeoutError("x"), 8),
         (exceptions.CheckpointError("x"), 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),

@@ -273,6 +273,11 @@ def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(
         running.apply("ScalePlan", name, running.decide("ScalePlan", name))
 
     assert status(running, "p-2")["reason"] == "PodRefused"
+    running.apply("ElasticJob", "digits", running.decide("ElasticJob", "digits"))
+    job = running.objects["ElasticJob", "digits"]["status"]
+    assert (job["phase"], "exceeded quota" in job["message"]) == ("Running", True), (
+        "the job says why it waits"
+    )
     assert status(running, "p-3")["phase"] == "Succeeded"
     assert running.pods("worker") == ["digits-edljob-worker-0"]
     assert status(running, "p-4") == {}, "the pod that it removes is not there yet"

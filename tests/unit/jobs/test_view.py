@@ -8,7 +8,9 @@ import pytest
 
 from edl_workflows.jobs.elastic_job.kind import view
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.view import Checkpoint, JobPhase, Progress, Replicas
+from tests.unit.jobs.examples import make_example
 
 Make = Callable[..., dict[str, Any]]
 
@@ -39,6 +41,34 @@ def test_view_of_a_running_job(job: Make) -> None:
     assert found.replicas == {"worker": Replicas(3, 2, 1, 1)}
     assert found.started == datetime(2026, 1, 1, tzinfo=UTC)
     assert (found.name, found.namespace, found.uid, found.labels) == ("digits", "default", "u", {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("progress", "has_run"),
+    [(None, False), ({"step": 0}, False), ({"clusterVersion": 1}, True), ({"records": 64}, True)],
+)
+def test_an_elastic_job_has_run_when_its_workers_have(
+    job: Make, progress: dict[str, int] | None, has_run: bool
+) -> None:
+    """Its phase is Running as soon as its master runs, while its workers may still wait for machines."""
+    running = {"type": "Running", "status": "True"}
+    status = {"phase": "Running", "conditions": [running], "progress": progress}
+
+    assert view(ElasticJob.parse(job() | {"status": status})).has_run is has_run
+
+
+@pytest.mark.parametrize(
+    ("conditions", "has_run"),
+    [({}, False), ({"Created": "True"}, False), ({"Running": "True"}, True), ({"Running": "False"}, True)],
+    ids=str,
+)
+def test_other_jobs_have_run_when_their_conditions_say_so(conditions: dict[str, str], has_run: bool) -> None:
+    """Also when they are restarting or suspended since."""
+    kind = kind_of("PyTorchJob")
+    manifest = make_example("PyTorchJob")
+    manifest["status"] = {"conditions": [{"type": key, "status": value} for key, value in conditions.items()]}
+
+    assert kind.view_stored(manifest).has_run is has_run
 
 
 def test_unseen_job_is_pending(job: Make) -> None:

@@ -287,6 +287,7 @@ def test_a_plan_that_is_no_map(given: str) -> None:
         (exceptions.PlanFailedError("x"), True),
         (exceptions.JobDisappearedError("x"), True),
         (exceptions.StageTimeoutError("x"), True),
+        (exceptions.QueueTimeoutError("x"), True),
         (exceptions.CheckpointError("x"), True),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

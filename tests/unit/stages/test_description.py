@@ -81,7 +81,9 @@ def test_operators_take_the_fields_of_their_stage(found: type[BaseOperator]) -> 
     described = {field.argument.operator or field.name: field for field in stage.fields()}
     templated = {name for name, field in described.items() if field.argument.templated}
     made = {"manifest"} if stage.name == "submit" else set()
-    waiting = {"logs", "log_tail_lines"} if stage.name == "submit" else set()  # what the task's log shows
+    # How long the job may be queued, and what the task's log shows.
+    waits = {"submit": {"queue_timeout", "logs", "log_tail_lines"}, "wait": {"queue_timeout"}}
+    waiting = waits.get(stage.name, set())
 
     assert set(given) == set(described) | made | waiting
     assert set(found.template_fields) == templated | made | set(CLUSTER_FIELDS)

@@ -214,7 +214,7 @@ def test_a_handle_survives_the_way_through_json() -> None:
 def test_who_follows_a_job_hears_each_warning_once() -> None:
     """A pipeline's task log names what goes wrong while the job goes on."""
     said: list[str] = []
-    follow = GoalWait(_handle(_job_goal("Succeeded")), said.append)
+    follow = GoalWait(_handle(_job_goal("Succeeded")), notify=said.append)
     status = {"phase": "Running", "observedGeneration": 1}
     for warnings in (
         [],

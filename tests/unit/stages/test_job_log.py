@@ -66,6 +66,18 @@ _PENDING_LINE = "is Pending (JobPending: 0/3 nodes are available); ready: worker
 
 ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]]] = {
     "first state": (None, _PENDING, [_PENDING_LINE]),
+    "in a queue of Kueue": (
+        None,
+        _job(
+            phase=JobPhase.SUSPENDED,
+            reason="PyTorchJobSuspended",
+            labels={"kueue.x-k8s.io/queue-name": "team-a"},
+            replicas={},
+            progress=Progress(),
+            checkpoint=None,
+        ),
+        ["is Suspended (PyTorchJobSuspended; in the queue team-a of Kueue)"],
+    ),
     "it runs": (_PENDING, _RUNNING, [_RUNNING_LINE]),
     "progress alone": (_RUNNING, _job(progress=Progress(step=2000), checkpoint=None), []),
     "a reason": (

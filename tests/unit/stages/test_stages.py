@@ -3,6 +3,7 @@
 import asyncio
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from edl_workflows.exceptions import (
     ManifestError,
     NotFoundError,
     PlanFailedError,
+    QueueTimeoutError,
     StageTimeoutError,
     UnavailableError,
 )
@@ -163,6 +165,69 @@ def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster,
         assert isinstance(result, Failed)
         assert isinstance(result.error, StageTimeoutError)
         assert "is Running" in str(result.error)
+
+
+def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
+    cluster: Cluster, stand_in: StandIn
+) -> None:
+    """Blocking, in an event loop and by a single look; a job that does not exist yet has not run either."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    absent = begin(cluster, "wait", name="absent")
+    reason = {
+        "phase": "Running",
+        "reason": "JobRunning",
+        "message": "mnist-edljob-worker-0: Unschedulable: no cpu",
+    }
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", reason)
+    source, now = ClusterSource.of(cluster), time.time()
+
+    results = [
+        driver.wait_for_goal(source, handle, queue_deadline=now),
+        asyncio.run(driver.await_goal(source, handle, queue_deadline=now)),
+        driver.check_now(cluster, handle, queue_deadline=now),
+    ]
+    missing = driver.wait_for_goal(source, absent, queue_deadline=now)
+
+    for result in results:
+        assert isinstance(result, Failed)
+        assert isinstance(result.error, QueueTimeoutError)
+        assert "worker-0: Unschedulable: no cpu" in str(result.error)
+    assert isinstance(missing, Failed)
+    assert "does not exist yet" in str(missing.error)
+
+
+def test_a_job_that_has_run_has_left_the_queue(cluster: Cluster, stand_in: StandIn) -> None:
+    """Its time in the queue is not limited any more, whatever becomes of it."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("progress"), "that the job runs")
+    source, queue_deadline = ClusterSource.of(cluster), time.time() - 1
+
+    assert isinstance(driver.check_now(cluster, handle, queue_deadline), InProgress)
+    blocking = driver.wait_for_goal(
+        source, handle, notify=lambda _line: stand_in.end("mnist"), queue_deadline=queue_deadline
+    )
+    in_loop = asyncio.run(driver.await_goal(source, handle, queue_deadline=queue_deadline))
+
+    assert isinstance(blocking, Done)
+    assert isinstance(in_loop, Done)
+
+
+def test_an_outage_does_not_end_the_time_in_the_queue(
+    cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows then whether the job runs: the answer after the outage decides."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    wait = driver.GoalWait(handle, queue_deadline=time.time())
+    unavailable = UnavailableError("the server does not answer")
+    with monkeypatch.context() as outage:
+        outage.setattr(client, "find", Mock(side_effect=unavailable))
+        assert wait.overdue(ClusterSource.of(cluster), unavailable) is None
+        assert wait.seconds_left
+    monkeypatch.setattr(wait, "_queue_end", time.time())
+
+    assert isinstance(wait.overdue(ClusterSource.of(cluster), None), Failed)
 
 
 def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, stand_in: StandIn) -> None:

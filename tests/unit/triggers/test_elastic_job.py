@@ -85,7 +85,15 @@ def test_stored_arguments_are_a_fixed_point_without_secrets(
     made = trigger(server, begun(cluster))
 
     assert stored(made).serialize() == made.serialize()
-    assert set(made.serialize()[1]) == {"handle", "connection", "deadline", "on_kill_action", "link", "logs"}
+    assert set(made.serialize()[1]) == {
+        "handle",
+        "connection",
+        "deadline",
+        "queue_deadline",
+        "on_kill_action",
+        "link",
+        "logs",
+    }
     assert "containers" not in json.dumps(made.serialize()[1])
 
 
@@ -104,10 +112,15 @@ def test_it_tells_failure_and_timeout_apart(
     """By the branch of our errors' tree, so that the task raises the right one."""
     late = asyncio.run(fire(trigger(server, begun(cluster), deadline=time.time() - 1)))
     client.delete(cluster, ELASTIC_JOBS, "mnist")
+    stand_in.idle = True
+    queued = asyncio.run(fire(trigger(server, begun(cluster), queue_deadline=time.time() - 1)))
+    stand_in.idle = False
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
     failed = asyncio.run(fire(trigger(server, begun(cluster, "Failed"))))
 
     assert (failed.status, failed.error) == ("failed", "JobFailedError")
     assert (late.status, late.error) == ("timeout", "StageTimeoutError")
+    assert (queued.status, queued.error) == ("timeout", "QueueTimeoutError")
 
 
 def test_an_absent_connection_is_an_event_and_no_crash(cluster: Cluster) -> None:

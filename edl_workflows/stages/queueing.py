@@ -1,0 +1,17 @@
+"""Whether a job is queued: it has not run yet, because it waits for pods, for quota or for its turn. Pure."""
+
+from edl_workflows.exceptions import QueueTimeoutError
+from edl_workflows.jobs.view import JobView
+from edl_workflows.stages.goals import Failed, Handle, ObservedObject
+from edl_workflows.stages.job_log import describe_state
+
+
+def is_queued(seen: ObservedObject) -> bool:
+    """Whether the job has not run yet; one that does not exist yet has not. A ScalePlan is never queued."""
+    return seen is None or (isinstance(seen, JobView) and not seen.has_run and not seen.phase.final)
+
+
+def fail_queued(handle: Handle, seen: ObservedObject) -> Failed:
+    """The result for a job that is still queued after its time limit, with what it waits for."""
+    state = "does not exist yet" if seen is None else describe_state(seen)
+    return Failed(QueueTimeoutError(f"{handle} has not begun to run within its queue_timeout: it {state}"))
