@@ -7,7 +7,7 @@ name) and calls `Kind.decide` for each object of a group in which something chan
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -80,6 +80,7 @@ class Kind:
         view: how pipelines see an object; None for a kind that is no job.
         makes: what its `reconcile` creates and nobody watches, since its definition need not be installed.
         labels: of a job's pods: the job's name, the role, the index.
+        foreign_labels: by which jobs of other kinds know their pods; filled in by the registry.
         suspend: path of the switch below ``spec``.
         failed: its phase of a job that failed, in its own spelling.
         scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one
@@ -96,6 +97,7 @@ class Kind:
     view: Callable[[Any], JobView] | None = None
     makes: tuple[Source, ...] = ()
     labels: tuple[str, str, str] = (names.JOB_LABEL, names.REPLICA_TYPE_LABEL, names.REPLICA_INDEX_LABEL)
+    foreign_labels: frozenset[str] = field(default=frozenset(), compare=False)
     suspend: tuple[str, ...] = ("suspend",)
     failed: str = "Failed"
     scale: Callable[[Any, Mapping[str, RoleChange]], SpecEdit] | None = None
@@ -201,6 +203,7 @@ class Kind:
         except ManifestError as error:
             return self._rejected(manifest, error, observed.now)
         actions = self.reconcile(resource, observed)
+        actions = replace(actions, create=tuple(map(self._keep_from_other_jobs, actions.create)))
         if observed.settings.network_policies and self.view is not None:
             labels = self._labels_of_pods(resource.metadata.name)
             actions = isolation.isolate_pods(resource, labels, manifest, observed, actions)
@@ -218,6 +221,16 @@ class Kind:
             )
             return Actions(delete=(gone,))
         return replace(actions, requeue_after=min(left, actions.requeue_after or left))
+
+    def _keep_from_other_jobs(self, made: Manifest) -> Manifest:
+        """A pod without the labels that its user's template has of other kinds' jobs: their Services would
+        send to it.
+        """
+        labels = made["metadata"].get("labels") or {}
+        if made["kind"] != PODS.kind or self.foreign_labels.isdisjoint(labels):
+            return made
+        own = {key: value for key, value in labels.items() if key not in self.foreign_labels}
+        return {**made, "metadata": {**made["metadata"], "labels": own}}
 
     def _rejected(self, manifest: Manifest, error: ManifestError, now: datetime) -> Actions:
         status = manifest.get("status") or {}

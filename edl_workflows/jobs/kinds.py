@@ -1,6 +1,7 @@
 """The one registry of kinds: a new kind is one folder and one row here."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.di_job.kind import DI_JOB
@@ -11,7 +12,14 @@ from edl_workflows.jobs.scale_plan.kind import SCALE_PLAN
 from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 
-KINDS: tuple[Kind, ...] = (ELASTIC_JOB, SCALE_PLAN, TF_JOB, PYTORCH_JOB, TRAINING_JOB, DI_JOB)
+
+def _with_foreign_labels(*kinds: Kind) -> tuple[Kind, ...]:
+    """The rows, each with the labels by which jobs of the others know their pods."""
+    known = {kind.labels[0] for kind in kinds}
+    return tuple(replace(kind, foreign_labels=frozenset(known - {kind.labels[0]})) for kind in kinds)
+
+
+KINDS = _with_foreign_labels(ELASTIC_JOB, SCALE_PLAN, TF_JOB, PYTORCH_JOB, TRAINING_JOB, DI_JOB)
 
 
 def watched_sources(kinds: Iterable[Kind] = KINDS) -> tuple[Source, ...]:

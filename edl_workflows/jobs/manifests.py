@@ -73,7 +73,7 @@ def pod_from_template(
     """A copy of a user's pod template as a pod of `owner`. These labels win over the template's."""
     template = copy.deepcopy(dict(template))
     metadata = template.get("metadata") or {}
-    made = owned_manifest("v1", "Pod", name, owner, template_labels(metadata) | dict(labels))
+    made = owned_manifest("v1", "Pod", name, owner, (metadata.get("labels") or {}) | dict(labels))
     if annotations := metadata.get("annotations"):
         made["metadata"]["annotations"] = annotations
     return made | {"spec": template["spec"]}
@@ -129,12 +129,6 @@ def overlay_template(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict
         env = merge_env(inherited.get("env") or (), first.get("env") or ())
         spec["containers"] = [{**inherited, **first} | ({"env": env} if env else {}), *others]
     return {"metadata": metadata, "spec": spec}
-
-
-def template_labels(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """A pod template's own labels, without those by which jobs know their pods."""
-    labels = metadata.get("labels") or {}
-    return {key: value for key, value in labels.items() if key not in names.JOB_LABELS}
 
 
 def name_of(manifest: Manifest) -> str:

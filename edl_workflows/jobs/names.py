@@ -11,9 +11,6 @@ wins.
 """
 
 JOB_LABEL = "elasticjob.dlrover/name"
-JOB_LABELS = (JOB_LABEL, "training.kubeflow.org/job-name", "paddlepaddle.org/job-name", "diengine/job")
-"""By which jobs of each kind know their pods. A template's own are left out: its pods would join another job.
-"""
 LEGACY_JOB_LABEL = "elasticjob-name"
 """The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is
 written.

@@ -20,7 +20,6 @@ from edl_workflows.jobs.manifests import (
     headless_service,
     merge_env,
     overlay_template,
-    template_labels,
 )
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.jobs.scale_plan.model import NodeResource
@@ -160,7 +159,7 @@ def _pod(
     metadata = template.get("metadata") or {}
     own = pod["metadata"]["labels"]
     app = {names.APP_LABEL: own.pop(names.APP_LABEL)}
-    pod["metadata"]["labels"] = app | template_labels(metadata) | own
+    pod["metadata"]["labels"] = app | (metadata.get("labels") or {}) | own
     if metadata.get("annotations"):
         pod["metadata"]["annotations"] = metadata["annotations"]
     pod["spec"] = (template.get("spec") or {}) | {"restartPolicy": "Never"}
