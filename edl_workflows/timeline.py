@@ -7,11 +7,12 @@ master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (e
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause, time_by_cause
 from edl_workflows.jobs.metrics import MAX_CHARTED, choose_charted, sort_names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobView
@@ -83,6 +84,7 @@ class Timeline:
     Attributes:
         restarts: the newest, oldest first.
         goodput: share of the job's time spent on steps that were not lost; None if unknown.
+        seconds: the job's time by cause; empty if unknown.
     """
 
     job: str
@@ -90,6 +92,7 @@ class Timeline:
     spans: tuple[PlanStepSpan, ...]
     restarts: tuple[TimelineRestart, ...] = ()
     goodput: float | None = None
+    seconds: dict[TimeCause, int] = field(default_factory=dict)
 
     @property
     def metric_names(self) -> list[str]:
@@ -122,8 +125,12 @@ def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     restarts = (
         tuple(TimelineRestart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
     )
-    goodput = job.status.goodput.ratio if job.status.goodput else None
-    return Timeline(job.key, samples, spans(plans, now), restarts, goodput)
+    said = job.status.goodput
+    until = job.status.completion_time or datetime.fromtimestamp(now, UTC)
+    seconds = time_by_cause(said, until) if said else {}
+    return Timeline(
+        job.key, samples, spans(plans, now), restarts, said.ratio if said else None, seconds=seconds
+    )
 
 
 def speed_at(samples: Sequence[TimelineSample], index: int) -> float:

@@ -81,6 +81,14 @@ class Reporter:
         )
         self._put(lambda: self._take(self._client.process(report)))
 
+    def saving(self, seconds: float) -> None:
+        """Report that training stopped for so long for a checkpoint, if it has begun."""
+        if self._first_step_time is not None:
+            report = ProcessReport(
+                node=self._node, version=self._version, state=ProcessState.TRAINING, saving=seconds
+            )
+            self._put(lambda: self._take(self._client.process(report)))
+
     def checkpoint(self, ticket: str, end: CheckpointEnd) -> None:
         """Report the end of a checkpoint."""
         self._put(lambda: self._client.end_checkpoint(ticket, end))

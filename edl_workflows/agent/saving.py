@@ -139,6 +139,15 @@ class CheckpointSaver:
             last: whether it is the last checkpoint of the training, which the caller retries.
         """
         assert self.configured, "set how to save first: save_with, or save_in_two_stages"
+        began = time.monotonic()
+        try:
+            return self._save_once(patience, stopped, stored, last)
+        finally:
+            self._reporter.saving(time.monotonic() - began)
+
+    def _save_once(
+        self, patience: float, stopped: Callable[[], bool], stored: bool, last: bool
+    ) -> CheckpointRef | None:
         deadline = time.monotonic() + patience
         while True:
             request = self._request(self._watch.latest)

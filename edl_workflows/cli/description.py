@@ -1,12 +1,19 @@
 """The output of `edl describe`: collects a job, its pods, plans and events, and formats them."""
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from edl_workflows.cli.listing import age_of, duration, job_kinds, replicas
 from edl_workflows.jobs import manifests
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, GoodputStatus, RestartsStatus
+from edl_workflows.jobs.elastic_job.model import (
+    AutoscalingStatus,
+    ElasticJobStatus,
+    GoodputStatus,
+    RestartsStatus,
+)
+from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
 from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobPhase, JobView
@@ -130,6 +137,7 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
         useful, elapsed = goodput.useful_seconds, goodput.elapsed_seconds
         redone = f"{goodput.redone_seconds:.0f} s repeated"
         yield f"{'Goodput:':13}{goodput.ratio:.0%} ({useful:.0f} of {elapsed:.0f} s, {redone})"
+        yield from time_lines(ElasticJobStatus.model_validate(status))
     restarts = RestartsStatus.model_validate(status.get("restarts") or {})
     if restarts.counts:
         counts = (f"{cause} {count}" for cause, count in sorted(restarts.counts.items()))
@@ -144,6 +152,17 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     if failure.get("lastLines"):
         yield f"Last lines of {failure.get('pod', '')}:"
         yield from (f"  {line}" for line in failure["lastLines"].splitlines())
+
+
+def time_lines(status: ElasticJobStatus) -> Iterator[str]:
+    """A table of what an ElasticJob's time was spent on; nothing if its master did not say."""
+    until = status.completion_time or dt.datetime.now(dt.UTC)
+    spent = time_by_cause(status.goodput or GoodputStatus(), until)
+    if spent:
+        yield f"{'Time:':13}{dt.timedelta(seconds=sum(spent.values()))} since the job was created"
+    for cause, seconds in spent.items():
+        share = f"{seconds / sum(spent.values()):.0%}"
+        yield f"  {cause:11}{dt.timedelta(seconds=seconds)!s:>16}{share:>6}  {cause.meaning}"
 
 
 def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """``edl timeline``: shows the history of a job."""
 
+import datetime as dt
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,8 @@ def timeline(
                 f"goodput {line.goodput:.0%}: the fraction of time that the job spent on steps that were "
                 "not lost"
             )
+            spent = [f"{cause} {dt.timedelta(seconds=seconds)}" for cause, seconds in line.seconds.items()]
+            say(f"time by cause: {', '.join(spent) or 'unknown'}")
         return
     try:
         timelines.draw(line, picture)

@@ -144,6 +144,7 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
     @app.post("/v1/processes", response_model=Directive)
     async def process(message: ProcessReport) -> Response:
         messages.take_process_report(state, message)
+        messages.take_saving_time(state, message, master.now())
         return await answers.once_stored(message.node)
 
     @app.post("/v1/processes/crashes", response_model=Directive)

@@ -333,5 +333,6 @@ def _without_time(status: dict[str, Any]) -> dict[str, Any]:
     progress = {key: value for key, value in status.get("progress", {}).items() if key != "time"}
     return {
         "progress": progress,
+        "cause": status.get("goodput", {}).get("cause"),
         **{key: status.get(key) for key in ("checkpoint", "autoscaling", "restarts", "warnings")},
     }

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.master.master import Master
 from edl_workflows.master.state import views
 from edl_workflows.master.state.nodes import fault_steps
@@ -26,12 +27,13 @@ class _Reader(Collector):
     def collect(self) -> Iterator[Metric]:
         state, now = self._master.state, self._master.now()
         active, goodput, speed = state.versions.active, state.goodput, state.volatile.statistics.speed
+        useful = goodput.parts(now).get(TimeCause.TRAINING, 0.0)
         for name, text, value in (
             ("edl_master_global_step", "Newest global step of the active version", state.steps.step),
             ("edl_master_steps_per_second", "Speed over the last minute", speed),
             ("edl_master_step_seconds", "Mean step over the last minute", 1 / speed if speed else 0.0),
             ("edl_master_goodput_ratio", "Useful over elapsed time", goodput.ratio(now)),
-            ("edl_master_useful_seconds", "Training whose steps last", goodput.useful),
+            ("edl_master_useful_seconds", "Training whose steps last", useful),
             ("edl_master_redone_seconds", "Training that was lost with its steps", goodput.redone),
             ("edl_master_elapsed_seconds", "Since the job began, unless suspended", goodput.elapsed(now)),
             ("edl_master_hanging", "1 while training stands still", bool(state.hangs.since)),
@@ -49,11 +51,21 @@ class _Reader(Collector):
         yield CounterMetricFamily(
             "edl_master_save_failures", "Checkpoints that could not be saved", value=failed
         )
+        yield self._divide_time()
         yield self._count_nodes()
         yield self._count_restarts()
         yield from self._measure_data()
         yield self._measure_stragglers()
         yield from self._measure_usage()
+
+    def _divide_time(self) -> Metric:
+        spent = GaugeMetricFamily(
+            "edl_master_time_seconds", "Time since the job was created, by cause", labels=("cause",)
+        )
+        parts = self._master.state.goodput.parts(self._master.now())
+        for cause in TimeCause:
+            spent.add_metric((cause,), parts.get(cause, 0.0))
+        return spent
 
     def _count_nodes(self) -> Metric:
         nodes = GaugeMetricFamily("edl_master_nodes", "Nodes by type and status", labels=("type", "status"))

@@ -111,6 +111,7 @@ class ProcessReport(Message):
         servers: with READY and UNFIT, if the program states it.
         in_place: with READY: the process can change its group while it runs. It keeps the model in memory
             when a member is lost or joins, and goes on in the version that follows.
+        saving: with TRAINING: seconds for which the process has just stopped to save a checkpoint.
     """
 
     node: NodeRef
@@ -118,6 +119,7 @@ class ProcessReport(Message):
     state: ProcessState
     servers: ServerReport | None = None
     in_place: bool = False
+    saving: float = Field(default=0.0, ge=0, le=1e6)
 
 
 class CrashReport(Message):

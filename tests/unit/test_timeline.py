@@ -81,7 +81,7 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
         "history": [
             {"time": BEGAN.isoformat(), "step": 5, "records": 40, "nodes": {"worker": 2}, "metrics": {"a": 1}}
         ],
-        "goodput": {"ratio": 0.9},
+        "goodput": {"ratio": 0.9, "seconds": {"training": 8}},
         "restarts": {
             "counts": {"Killed": 1},
             "recent": [{"time": BEGAN.isoformat(), "subject": "ps-1", "cause": "Killed"}],
@@ -90,6 +90,7 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
     line = of_job(ElasticJob.parse(manifest), (), 0.0)
     assert line.restarts == (TimelineRestart(BEGAN.timestamp(), "ps-1", "Killed"),)
     assert line.goodput == 0.9
+    assert line.seconds == {"training": 8}
     assert line.samples[0].records == 40
     assert line.samples[0].metrics == {"a": 1.0}
 

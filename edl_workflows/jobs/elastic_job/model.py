@@ -300,13 +300,21 @@ class GoodputStatus(Status):
         ratio: useful over elapsed time, from 0 to 1.
         useful_seconds: between steps that last.
         redone_seconds: training that was lost with its steps, since it went back to a checkpoint.
-        elapsed_seconds: since the job began, without the time for which it was suspended.
+        elapsed_seconds: since the job was created, without the time for which it was suspended.
+        seconds: the job's whole time until ``time`` by cause: ``training``, ``queued``, ``import``,
+            ``rendezvous``, ``restore``, ``save``, ``redone``, ``hang``, ``masterDown``, ``suspended``,
+            ``other``. Without ``suspended`` they sum to ``elapsedSeconds``.
+        cause: what the time since ``time`` is spent on; "" after the job's end.
+        time: until when the time is counted.
     """
 
     ratio: float = 0.0
     useful_seconds: float = 0.0
     redone_seconds: float = 0.0
     elapsed_seconds: float = 0.0
+    seconds: dict[str, int] = Field(default_factory=dict)
+    cause: str = ""
+    time: datetime | None = None
 
 
 class ParameterServersStatus(Status):

@@ -1,13 +1,18 @@
-"""Goodput: the share of a job's time spent on steps that last. Pure.
+"""The account of a job's time: each second of its life has one cause. Pure.
 
-Useful time is the time between the first and the newest step of each cluster version, without the pauses in
-it. Scheduling, start-up, switches between versions, lost workers and slow saves are therefore not useful. A
-version that begins at an earlier step subtracts the time spent since that step, because those steps are made
-again.
+Time of training is useful if its steps last: the time between the first and the newest step of each cluster
+version, without the pauses in it and without the saves that stop training. A version that begins at an
+earlier step turns the time spent since that step into redone time, because those steps are made again. All
+other time has the cause that the job's state showed then (`goodput_steps`).
+
+Only changes of the cause are recorded, so that the account of a job that waits stays the same. While a job
+trains, the time since its newest counted step is open: the next step, or what stopped training, decides.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 
 MAX_POINTS = 720
 """Remembered moments, from which the useful time at a checkpoint's step is found."""
@@ -16,6 +21,11 @@ MIN_INTERVAL = 1.0
 PAUSE_STEPS = 10.0
 """A step that takes longer than this many mean steps of its version, and than `PAUSE_SECONDS`, is a pause."""
 PAUSE_SECONDS = 5.0
+
+_STARTS = (TimeCause.IMPORT, TimeCause.RENDEZVOUS, TimeCause.RESTORE)
+"""These last until the next step."""
+_STOPS = (*_STARTS, TimeCause.QUEUED, TimeCause.SAVE, TimeCause.HANG)
+"""These began when the last step was made, though the master saw them later."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,12 @@ class Goodput:
         version, step, at: the newest counted step and its time; `at` is 0 before the version's first step.
         first, before: the version's first step, and the useful time until then.
         kept: useful time up to the steps of the newest checkpoints, by step.
+        spent: time of the other causes.
+        since: until when all time is divided; 0 if an earlier version of the master wrote the account.
+        cause: what the time since then is spent on.
+        connected: whether the program had reported to the master then.
+        down: time of the present version in which no master ran; moved to `useful` if steps show it.
+        ready: the newest version of which the chief's process was prepared.
     """
 
     began: float = 0.0
@@ -44,6 +60,12 @@ class Goodput:
     first: int = 0
     before: float = 0.0
     kept: tuple[tuple[int, float], ...] = ()
+    spent: dict[TimeCause, float] = field(default_factory=dict)
+    since: float = 0.0
+    cause: TimeCause = TimeCause.QUEUED
+    connected: bool = False
+    down: float = 0.0
+    ready: int = 0
 
     def elapsed(self, now: float) -> float:
         """Age of the job, without the time for which it was suspended."""
@@ -52,20 +74,43 @@ class Goodput:
     def ratio(self, now: float) -> float:
         """Useful over elapsed time, from 0 to 1."""
         elapsed = self.elapsed(now)
-        return min(1.0, self.useful / elapsed) if elapsed else 0.0
+        useful = self.parts(now).get(TimeCause.TRAINING, 0.0)
+        return min(1.0, useful / elapsed) if elapsed else 0.0
+
+    def parts(self, now: float) -> dict[TimeCause, float]:
+        """All of the job's time by cause, where there is any. Without suspensions it sums to `elapsed`."""
+        parts = {**self.spent, TimeCause.TRAINING: self.useful, TimeCause.REDONE: self.redone}
+        if self.since and not self.ended:
+            span = max(0.0, now - self.since)
+            pauses = self.cause is TimeCause.TRAINING and span > self.longest_step
+            cause = TimeCause.OTHER if pauses else self.cause
+            parts[cause] = parts.get(cause, 0.0) + span
+        return {cause: parts[cause] for cause in TimeCause if parts.get(cause, 0.0) > 0}
 
     def shift_times(self, seconds: float) -> "Goodput":
-        """Excludes a jump of the clock, or a pause of the master, from useful and elapsed time."""
-        moved = {name: at + seconds for name in ("began", "suspended", "at") if (at := getattr(self, name))}
-        return replace(self, **moved)
+        """Excludes a jump of the clock, or a pause of the master, from the job's time."""
+        times = ("began", "suspended", "at", "since")
+        return replace(self, **{name: at + seconds for name in times if (at := getattr(self, name))})
 
     @property
     def longest_step(self) -> float:
         """Seconds between two counted steps beyond which training paused."""
         steps = self.step - self.first
-        return (
-            max(PAUSE_SECONDS, PAUSE_STEPS * (self.useful - self.before) / steps) if steps > 0 else math.inf
-        )
+        return max(PAUSE_SECONDS, PAUSE_STEPS * self.mean_step) if self.at and steps > 0 else math.inf
+
+    @property
+    def mean_step(self) -> float:
+        """Mean seconds of a step of the version; 0 before its second one."""
+        steps = self.step - self.first
+        return (self.useful - self.before) / steps if self.at and steps > 0 else 0.0
+
+    def add(self, cause: TimeCause, seconds: float) -> "Goodput":
+        """More time of a cause."""
+        if not seconds:
+            return self
+        if cause is TimeCause.TRAINING:
+            return replace(self, useful=self.useful + seconds)
+        return replace(self, spent={**self.spent, cause: self.spent.get(cause, 0.0) + seconds})
 
 
 @dataclass(frozen=True)
@@ -76,21 +121,25 @@ class TrainingMoment:
         version: the active one; 0 for none.
         step: global step; the first one while the version has made none.
         stepped: whether the version has made a step.
+        cause: what the job's time is spent on now.
         saved: steps of the checkpoints from which the job could continue.
-        suspended: whether the job is suspended.
-        over: whether it has ended.
+        connected: whether the program has reported to the master.
+        over: whether the job has ended.
+        created: when the job was created, in Unix seconds; 0 if that is unknown.
     """
 
     version: int
     step: int
     stepped: bool
+    cause: TimeCause = TimeCause.TRAINING
     saved: tuple[int, ...] = ()
-    suspended: bool = False
+    connected: bool = True
     over: bool = False
+    created: float = 0.0
 
 
 class GoodputMeter:
-    """Measures a job's useful time.
+    """Keeps the account of a job's time.
 
     It remembers moments between two checkpoints, which are not stored, so a restarted master is less exact at
     its next rollback.
@@ -98,6 +147,7 @@ class GoodputMeter:
 
     def __init__(self) -> None:
         self._points: list[tuple[int, float]] = []  # step, and the useful time until then
+        self._fresh = True
 
     def count(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
         """Counts the time up to this moment. Times must not fall; `Goodput.shift_times` is called when the
@@ -105,13 +155,15 @@ class GoodputMeter:
         """
         if g.ended:
             return g
-        g = self._keep(g if g.began else replace(g, began=now), seen.saved)
+        g = _take_over(g, seen, now) if self._fresh else g
+        self._fresh = False
+        g = self._keep(g, seen.saved)
         if seen.version != g.version:
-            g = self._switch(g, seen)
-        g = _suspend(g, seen, now)
-        if not seen.suspended:
+            g = self._switch(_close(g, seen, now), seen)
+        if seen.stepped and seen.cause is not TimeCause.SUSPENDED and (not g.at or seen.step > g.step):
             g = self._add_step(g, seen, now)
-        return replace(g, ended=now) if seen.over else g
+        g = _open(g, seen, now)
+        return replace(_close(g, seen, now), ended=now) if seen.over else g
 
     def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
         known = dict(g.kept)
@@ -129,23 +181,91 @@ class GoodputMeter:
         lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
         self._points = [(step, useful) for step, useful in self._points if step <= seen.step]
         useful, redone = g.useful - lost, g.redone + lost
-        return replace(g, version=seen.version, step=seen.step, at=0.0, useful=useful, redone=redone)
+        return replace(
+            g, version=seen.version, step=seen.step, at=0.0, useful=useful, redone=redone, down=0.0
+        )
 
     def _add_step(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-        if not seen.stepped or (g.at and seen.step <= g.step):
-            return g
         if not g.at:
-            return replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
-        since = max(0.0, now - g.at)
-        useful = g.useful + (since if since <= g.longest_step else 0.0)
-        if not self._points or useful - self._points[-1][1] >= MIN_INTERVAL:
-            self._points = [*self._points[-MAX_POINTS:], (seen.step, useful)]
-        return replace(g, step=seen.step, at=now, useful=useful)
+            g = _close(g, seen, now)
+            first = replace(g, step=seen.step, at=now, first=seen.step, before=g.useful)
+            return replace(first, cause=TimeCause.TRAINING)
+        span = now - g.since
+        if g.cause is not TimeCause.TRAINING:
+            g = _close(g, seen, now)
+        elif span <= g.longest_step:
+            g = replace(g.add(TimeCause.TRAINING, span), since=now)
+        else:
+            g = replace(g.add(TimeCause.OTHER, span), since=now)
+        g = _credit_down_time(g, seen.step, span)
+        if not self._points or g.useful - self._points[-1][1] >= MIN_INTERVAL:
+            self._points = [*self._points[-MAX_POINTS:], (seen.step, g.useful)]
+        return replace(g, step=seen.step, at=now, cause=TimeCause.TRAINING)
 
 
-def _suspend(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    if seen.suspended and not g.suspended:
-        return replace(g, suspended=now, at=0.0)
-    if g.suspended and not seen.suspended:
-        return replace(g, suspended=0.0, began=g.began + now - g.suspended)
+def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
+    """Counts that training has just stopped for a checkpoint for some seconds.
+
+    Steps were counted until `since`; what the save took before that is part of the useful time.
+    """
+    if g.ended or g.cause is not TimeCause.TRAINING or not g.at:
+        return g
+    still_open = min(seconds, max(0.0, now - g.since))
+    counted = min(seconds - still_open, max(0.0, g.useful - g.before))
+    g = replace(g, useful=g.useful - counted, since=g.since + still_open)
+    return g.add(TimeCause.SAVE, still_open + counted)
+
+
+def _take_over(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    """Continues a new job's account, or one that another master wrote."""
+    if not g.began:
+        began = min(seen.created or now, now)
+        return replace(g, began=began, since=began)
+    if not g.since:
+        until = g.suspended or now
+        cause = TimeCause.SUSPENDED if g.suspended else TimeCause.OTHER
+        unknown = max(0.0, until - g.began - g.useful - g.redone)
+        return replace(g.add(TimeCause.OTHER, unknown), since=until, cause=cause)
+    if g.cause is TimeCause.TRAINING and g.at:
+        away = max(0.0, now - g.since)
+        return replace(g.add(TimeCause.MASTER_DOWN, away), since=now, down=g.down + away)
     return g
+
+
+def _credit_down_time(g: Goodput, step: int, span: float) -> Goodput:
+    """Moves time without a master to the useful time, as far as steps were made in it."""
+    if not g.down:
+        return g
+    trained = (step - g.step) * g.mean_step - span
+    found = min(g.down, max(0.0, trained))
+    return replace(g.add(TimeCause.MASTER_DOWN, -found), useful=g.useful + found, down=0.0)
+
+
+def _open(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    """Begins the time of the present cause."""
+    cause = seen.cause
+    if cause is TimeCause.TRAINING and g.cause is not cause and seen.stepped:
+        # Training goes on with the next step.
+        starts = TimeCause.IMPORT if g.cause is TimeCause.QUEUED else g.cause
+        cause = starts if starts in _STARTS else TimeCause.OTHER
+    if cause is g.cause and g.connected is seen.connected:
+        return g
+    g = replace(_close(g, seen, now), cause=cause, connected=seen.connected)
+    if cause is TimeCause.SUSPENDED:
+        return replace(g, suspended=now)
+    return g
+
+
+def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
+    """Ends the open time, and gives it its cause."""
+    span = max(0.0, now - g.since)
+    closed = replace(g, since=now)
+    if g.cause is TimeCause.SUSPENDED:
+        return replace(closed.add(g.cause, span), suspended=0.0, began=g.began + span)
+    if g.cause is not TimeCause.TRAINING:
+        return closed.add(g.cause, span)
+    if g.at:  # training stopped
+        return closed.add(seen.cause if seen.cause in _STOPS else TimeCause.OTHER, span)
+    # The program reported no steps. If it only now connects, it was no unmodified one: it was starting.
+    starting = seen.connected and not g.connected
+    return closed.add(TimeCause.IMPORT if starting else TimeCause.TRAINING, span)

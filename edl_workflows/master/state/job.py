@@ -120,7 +120,7 @@ class JobState(StoredState):
         """The newest time that a previous master stored, in Unix seconds; 0 for a new job."""
         nodes = [time for node in self.nodes for time in (node.since, node.joined, node.released_at)]
         phase = self.plan.steps[-1].start if self.plan is not None else 0.0
-        return max(*nodes, self.goodput.at, phase, 0.0)
+        return max(*nodes, self.goodput.at, self.goodput.since, phase, 0.0)
 
     def shift_times(self, seconds: float) -> None:
         """Moves all times by a jump of the clock, or by a pause of the master, which is no silence of the

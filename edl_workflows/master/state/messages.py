@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs import names
 from edl_workflows.master.shards.snapshot import JobPosition
-from edl_workflows.master.state import checkpoints
+from edl_workflows.master.state import checkpoints, goodput_steps
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import node_check, relaunch
 from edl_workflows.master.state.nodes.fault_steps import end_node, forget_processes
@@ -143,10 +143,18 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
     elif message.state is ProcessState.READY:
         state.in_place = state.in_place or message.in_place
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
+        goodput_steps.note_prepared(state, node, message.version)
     elif message.state is ProcessState.DRAINED:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
     elif message.state is ProcessState.TRAINING and _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
+
+
+def take_saving_time(state: JobState, message: ProcessReport, now: float) -> None:
+    """Counts the time for which a training process has just stopped to save a checkpoint."""
+    node, active = find_node(state, message.node), state.versions.active
+    if message.saving and node is not None and node.live and active and message.version == active.number:
+        goodput_steps.count_save(state, message.saving, now)
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:

@@ -132,6 +132,7 @@ class JobSettings:
         collective: whether the workers train together by collective operations (`AllreduceStrategy`).
         fault_tolerance: as in the spec; its time-out for pending nodes is in `timeouts`.
         rendezvous: of a collective job; `max_nodes` is that of a new job.
+        created: when the job was created, in Unix seconds; 0 if that is unknown.
     """
 
     name: str
@@ -144,6 +145,7 @@ class JobSettings:
     collective: bool = False
     rendezvous: RendezvousLimits = field(default_factory=RendezvousLimits)
     fault_tolerance: FaultTolerance = field(default_factory=FaultTolerance)
+    created: float = 0.0
 
     @property
     def member_type(self) -> str:
@@ -195,6 +197,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
     """
     spec = job.spec
     bounds, pending = spec.resource_limits, spec.fault_tolerance.pending_timeout_seconds
+    created = job.metadata.creation_timestamp
     return JobSettings(
         name=job.metadata.name,
         namespace=namespace,
@@ -212,6 +215,7 @@ def settings_of(job: ElasticJob, namespace: str, timeouts: Timeouts) -> JobSetti
         optimizing=AutoscalingSettings.of(job),
         collective=spec.distribution_strategy is DistributionStrategy.ALLREDUCE,
         rendezvous=_rendezvous(spec),
+        created=created.timestamp() if created is not None else 0.0,
     )
 
 

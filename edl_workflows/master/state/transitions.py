@@ -7,7 +7,7 @@ versions and nodes, then whether the job is over, and only if it is not, what to
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.master.state import job_result, settings
+from edl_workflows.master.state import goodput_steps, job_result, settings
 from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import fault_steps, pod_plans, replicas
@@ -22,10 +22,14 @@ from edl_workflows.protocol.datasets import LeaseState
 def settle_job(state: JobState, now: float) -> None:
     """Advances the job as far as possible now."""
     fault_steps.expire_leases(state, now)
-    fault_steps.note_end_of_suspension(state)
-    fault_steps.count_useful_time(state, now)
-    if state.outcome is not None:
-        return
+    goodput_steps.note_end_of_suspension(state)
+    goodput_steps.count_time(state, now)
+    if state.outcome is None:
+        _settle_open_job(state, now)
+        goodput_steps.count_time(state, now)
+
+
+def _settle_open_job(state: JobState, now: float) -> None:
     if not state.settings.suspend:  # a suspension removes nodes on purpose: none is replaced or given up
         _find_silent(state, now)
         _find_unprepared(state, now)

@@ -16,6 +16,7 @@ from edl_workflows.jobs.elastic_job.model import (
     RestartRecord,
     RestartsStatus,
 )
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause, whole_seconds
 from edl_workflows.jobs.metrics import choose_charted
 from edl_workflows.jobs.reported_text import inert_value
 from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVerification, ScalePlanStatus
@@ -225,11 +226,15 @@ def _failure_status(ended: TrainingResult) -> dict[str, str]:
 
 def _goodput_status(state: JobState, now: float) -> dict[str, Any]:
     goodput = state.goodput
+    parts = goodput.parts(now)
     return GoodputStatus(
         ratio=round(goodput.ratio(now), 4),
-        useful_seconds=round(goodput.useful, 1),
+        useful_seconds=round(parts.get(TimeCause.TRAINING, 0.0), 1),
         redone_seconds=round(goodput.redone, 1),
         elapsed_seconds=round(goodput.elapsed(now), 1),
+        seconds=whole_seconds(parts),
+        cause="" if goodput.ended else goodput.cause,
+        time=_time(round(goodput.ended or now, 3)),
     ).to_dict()
 
 

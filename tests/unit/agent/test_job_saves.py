@@ -87,6 +87,29 @@ def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect)
     assert len(master.got(CheckpointBegin)) >= 10
 
 
+def test_the_master_hears_how_long_training_stopped_to_save(master: FakeMaster, connected: Connect) -> None:
+    """Whether the save succeeds or not; before the first step no training stops."""
+    master.say(active=cluster(1))
+    job = connected()
+    outcomes = iter([None, OSError("full"), None])
+
+    def save() -> CheckpointRef:
+        time.sleep(0.05)
+        if (error := next(outcomes)) is not None:
+            raise error
+        return CheckpointRef(uri="/ckpt/7", step=7)
+
+    job.save_with(save)
+    job.checkpoint()
+    job.report_step(1)
+    job.checkpoint()
+    job.checkpoint()
+    assert eventually(lambda: len(master.got(ProcessReport, state=ProcessState.TRAINING)) == 3)
+    first_step, *saves = master.got(ProcessReport, state=ProcessState.TRAINING)
+    assert first_step.saving == 0
+    assert all(0.05 <= report.saving < 30 for report in saves)
+
+
 def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
     """A request for a checkpoint leaves other workers alone, until one of them becomes the chief."""
     master.say(active=cluster(1, chief=5), save="a")

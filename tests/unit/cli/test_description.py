@@ -63,7 +63,10 @@ def test_reasons_are_told() -> None:
 
 
 FAULTS = {
-    "goodput": {"ratio": 0.873, "usefulSeconds": 131.0, "redoneSeconds": 9.6, "elapsedSeconds": 150.0},
+    "completionTime": "2026-01-01T00:02:40Z",
+    "goodput": {"ratio": 0.873, "usefulSeconds": 131.0, "redoneSeconds": 9.6, "elapsedSeconds": 150.0,
+                "seconds": {"training": 131, "redone": 10, "queued": 9, "later": 1},
+                "cause": "queued", "time": "2026-01-01T00:02:30Z"},
     "restarts": {
         "counts": {"Killed": 2, "Recovery": 1},
         "recent": [
@@ -83,7 +86,11 @@ def test_faults_are_told() -> None:
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
     told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
     start = told.index("Goodput:     87% (131 of 150 s, 10 s repeated)")
-    assert told[start + 1 : start + 6] == [
+    assert told[start + 1 : start + 10] == [
+        "Time:        0:02:40 since the job was created",
+        "  training            0:02:11   82%  steps that last",
+        "  queued              0:00:19   12%  no training pod runs",
+        "  redone              0:00:10    6%  steps that were lost and are made again",
         "Restarts:    Killed 2, Recovery 1",
         "  2026-01-01T00:01:00Z  ps-1  Killed  its pod was deleted",
         "Last lines of mnist-edljob-worker-0:",

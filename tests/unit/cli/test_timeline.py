@@ -51,7 +51,8 @@ def test_text_has_restarts_and_the_steps_of_plans(
         "subject": "worker-1",
         "cause": "OOMKilled",
     }
-    known = {"restarts": {"counts": {"OOMKilled": 1}, "recent": [restart]}, "goodput": {"ratio": 0.9}}
+    goodput = {"ratio": 0.9, "seconds": {"queued": 9, "training": 131}}
+    known = {"restarts": {"counts": {"OOMKilled": 1}, "recent": [restart]}, "goodput": goodput}
     client.patch_status(cluster, ELASTIC_JOBS, "told", known)
     plan = {
         "apiVersion": names.API_VERSION,
@@ -76,6 +77,7 @@ def test_text_has_restarts_and_the_steps_of_plans(
     assert ["31", "worker-1 restarts: OOMKilled"] in lines
     assert ["41", "told-scale: Scaling, 3.0 s"] in lines
     assert "goodput 90%" in captured.err
+    assert "time by cause: training 0:02:11, queued 0:00:09" in captured.err
 
 
 def test_text_has_the_metrics(

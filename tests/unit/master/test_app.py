@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -10,6 +11,7 @@ import httpx
 import pytest
 
 from edl_workflows.exceptions import UnavailableError
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.master.app import MAX_BODY, create_app
 from edl_workflows.master.master import Master
 from edl_workflows.master.standalone import parse_nodes
@@ -371,6 +373,11 @@ def test_metrics_are_in_prometheus_format() -> None:
         text = (await it.client.get("/metrics")).text
         assert 'edl_master_restarts_total{cause="Killed"} 1.0' in text
         assert "edl_master_goodput_ratio" in text
+        spent = re.findall(r'edl_master_time_seconds{cause="(\w+)"} (\S+)', text)
+        assert [cause for cause, _ in spent] == list(TimeCause)
+        elapsed = re.search(r"^edl_master_elapsed_seconds (\S+)$", text, re.MULTILINE)
+        assert elapsed is not None
+        assert sum(float(seconds) for _, seconds in spent) == pytest.approx(float(elapsed[1]), abs=0.5)
         assert "edl_master_hanging 0.0" in text
         assert "edl_master_failed_saves 0.0" in text
         it.master.state.checkpoints = Checkpoints(

@@ -1,7 +1,6 @@
-"""Connects ends of nodes, hangs, the node check, expired leases and goodput with the rest of the state."""
+"""Connects ends of nodes, hangs, the node check and expired leases with the rest of the state."""
 
 from edl_workflows.jobs import names
-from edl_workflows.master.state.goodput import TrainingMoment
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes import hang, node_check
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
@@ -66,33 +65,6 @@ def expire_leases(state: JobState, now: float) -> None:
                 f"for {lease.timeout:g} s"
             )
             end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
-
-
-def note_end_of_suspension(state: JobState) -> None:
-    """Remembers which nodes a suspension removed when it ends, so that they don't count as failures.
-
-    Must be called before `count_useful_time`, which clears the suspension.
-    """
-    if state.goodput.suspended and not state.settings.suspend:
-        state.volatile.taken_by_suspension = {
-            str(node) for node in state.nodes if node.replaced_by < 0 and not node.given_up
-        }
-
-
-def count_useful_time(state: JobState, now: float) -> None:
-    """Counts the useful part of the job's time. Must precede the reaction to a loss, which hides the lost
-    steps.
-    """
-    active = state.versions.active
-    seen = TrainingMoment(
-        version=active.number if active else 0,
-        step=state.steps.step,
-        stepped=state.steps.first_time > 0,
-        saved=tuple(saved.step for saved in state.checkpoints.saved),
-        suspended=state.settings.suspend,
-        over=state.outcome is not None,
-    )
-    state.goodput = state.volatile.goodput_meter.count(state.goodput, seen, now)
 
 
 def find_hang(state: JobState, now: float) -> None:

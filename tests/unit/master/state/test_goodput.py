@@ -1,12 +1,15 @@
-"""Goodput: what of a job's time lasts."""
+"""The account of a job's time: what of it lasts, and the cause of each other second."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from edl_workflows.master.state.goodput import Goodput, GoodputMeter, TrainingMoment
+from edl_workflows.jobs.elastic_job.time_spent import TimeCause, whole_seconds
+from edl_workflows.master.state.goodput import Goodput, GoodputMeter, TrainingMoment, cut_save
 
 Moment = tuple[float, TrainingMoment]
 
@@ -31,7 +34,11 @@ def _goes_on(meter: GoodputMeter, goodput: Goodput, moments: Sequence[Moment]) -
     return goodput
 
 
-PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(1, 0, stepped=False))]
+def _start(cause: TimeCause, version: int = 0, step: int = 0) -> TrainingMoment:
+    return TrainingMoment(version, step, stepped=False, cause=cause)
+
+
+PENDING = [(100.0, _start(TimeCause.QUEUED)), (119.0, _start(TimeCause.IMPORT, 1))]
 """Twenty seconds from the job's beginning to its first step."""
 
 
@@ -45,7 +52,7 @@ PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(
                 *PENDING,
                 *_training(120, 20, 1, 1),
                 *_training(141, 40, 1, 22, [21]),
-                (190, TrainingMoment(2, 21, stepped=False, saved=(21,))),
+                (190, replace(_start(TimeCause.RESTORE, 2, 21), saved=(21,))),
                 *_training(200, 10, 2, 22, [21]),
             ],
             30,
@@ -56,7 +63,7 @@ PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(
             [
                 *PENDING,
                 *_training(120, 60, 1, 1),
-                (190, TrainingMoment(2, 0, stepped=False)),
+                (190, _start(TimeCause.RENDEZVOUS, 2)),
                 *_training(200, 10, 2, 1),
             ],
             10,
@@ -79,7 +86,7 @@ PENDING = [(100.0, TrainingMoment(0, 0, stepped=False)), (119.0, TrainingMoment(
             [
                 *PENDING,
                 *_training(120, 60, 1, 1),
-                (181, TrainingMoment(1, 61, stepped=True, suspended=True)),
+                (181, TrainingMoment(1, 61, stepped=True, cause=TimeCause.SUSPENDED)),
                 (500, TrainingMoment(1, 61, stepped=True)),
                 *_training(501, 9, 2, 62, [61]),
             ],
@@ -118,36 +125,174 @@ def test_a_clock_that_is_set_counts_nothing() -> None:
     assert goodput.elapsed(200 + year) == pytest.approx(100)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.floats(0, 100),
-            st.integers(0, 1),
-            st.integers(0, 50),
-            st.booleans(),
-            st.booleans(),
-            st.booleans(),
+def _causes(moments: Sequence[Moment]) -> dict[str, int]:
+    return whole_seconds(_after(moments).parts(moments[-1][0]))
+
+
+@pytest.mark.parametrize(
+    ("moments", "spent"),
+    [
+        (
+            [
+                (100, replace(_start(TimeCause.QUEUED), created=70.0)),
+                (110, _start(TimeCause.IMPORT)),
+                (113, _start(TimeCause.RENDEZVOUS)),
+                (114, _start(TimeCause.RESTORE, 1)),
+                *_training(120, 60, 1, 1),
+            ],
+            {"training": 60, "queued": 40, "import": 3, "rendezvous": 1, "restore": 6},
         ),
-        max_size=60,
-    )
+        (
+            [*PENDING, *_training(120, 60, 1, 1), (210, TrainingMoment(1, 61, True, TimeCause.HANG))],
+            {"training": 60, "queued": 19, "import": 1, "hang": 30},
+        ),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (183, TrainingMoment(1, 61, True, TimeCause.SAVE)),
+                (190, _start(TimeCause.RESTORE, 2, 61)),
+                *_training(195, 5, 2, 62),
+            ],
+            {"training": 65, "queued": 19, "import": 1, "save": 10, "restore": 5},
+        ),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (182, TrainingMoment(1, 61, True, TimeCause.SUSPENDED)),
+                (500, _start(TimeCause.QUEUED, 1, 61)),
+                (504, _start(TimeCause.IMPORT, 1, 61)),
+            ],
+            {"training": 60, "queued": 23, "import": 1, "suspended": 318, "other": 2},
+        ),
+        (
+            [
+                *PENDING,
+                *_training(120, 60, 1, 1),
+                (182, TrainingMoment(1, 61, True, TimeCause.QUEUED)),
+                (190, TrainingMoment(1, 61, True, TimeCause.TRAINING)),
+                *_training(195, 5, 1, 62),
+            ],
+            {"training": 65, "queued": 29, "import": 6},
+        ),
+        (
+            [
+                (100, replace(_start(TimeCause.TRAINING), connected=False)),
+                (104, _start(TimeCause.IMPORT)),
+                *_training(110, 10, 1, 1),
+            ],
+            {"training": 10, "import": 10},
+        ),
+        (
+            [
+                (100, replace(_start(TimeCause.TRAINING), connected=False)),
+                (150, replace(_start(TimeCause.TRAINING), connected=False, over=True)),
+            ],
+            {"training": 50},
+        ),
+    ],
+    ids=[
+        "the causes of a start, from the job's creation on",
+        "a hang began when the last step was made",
+        "a switch saves, and restores",
+        "a suspended job",
+        "a lone worker starts again until its next step",
+        "a program that connects was starting before",
+        "an unmodified program trains as long as its processes run",
+    ],
 )
-def test_useful_and_redone_time_fit_into_the_job(
-    moves: list[tuple[float, int, int, bool, bool, bool]],
-) -> None:
-    """Whatever versions, steps, saves and suspensions come: nothing is negative, and no more is useful than
-    there was.
+def test_each_second_has_a_cause(moments: list[Moment], spent: dict[str, int]) -> None:
+    """The causes are those that the job's state showed; what stopped training began with the last step."""
+    assert _causes(moments) == spent
+
+
+def test_the_time_without_a_master_is_training_if_steps_were_made() -> None:
+    """A new master counts the time since the last stored step as its own absence, until the next step tells
+    how many were made meanwhile.
     """
-    meter, goodput = GoodputMeter(), Goodput()
-    now, version, step = 50.0, 0, 0
+    before = _after([*PENDING, *_training(120, 60, 1, 1)])
+    meter = GoodputMeter()
+    taken_over = meter.count(before, TrainingMoment(1, 61, stepped=True), 200)
+    assert whole_seconds(taken_over.parts(200))["masterDown"] == 20
+    went_on = meter.count(taken_over, TrainingMoment(1, 77, stepped=True), 201)
+    assert whole_seconds(went_on.parts(201)) == {"training": 76, "queued": 19, "import": 1, "masterDown": 5}
+
+
+def test_a_job_that_waits_does_so_without_a_master_too() -> None:
+    """What an absent master can't see does not change its cause."""
+    before = _after([(100.0, _start(TimeCause.QUEUED)), (101.0, _start(TimeCause.QUEUED))])
+    after = GoodputMeter().count(before, _start(TimeCause.IMPORT), 160)
+    assert whole_seconds(after.parts(160)) == {"queued": 60}
+
+
+def test_a_save_is_cut_out_of_the_training() -> None:
+    """Also the part of it that was counted as a step before the process reported it."""
+    meter = GoodputMeter()
+    account = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
+    account = _goes_on(meter, cut_save(account, 3.0, 182), _training(183, 7, 1, 62))
+    assert whole_seconds(account.parts(190)) == {"training": 67, "queued": 19, "import": 1, "save": 3}
+
+
+def test_an_account_of_an_earlier_version_is_continued() -> None:
+    """Its time without a known cause is `other`; its suspension goes on."""
+    old = Goodput(began=100.0, useful=60.0, redone=5.0, version=1, step=61, at=190.0, first=1)
+    training = GoodputMeter().count(old, TrainingMoment(1, 61, stepped=True), 200)
+    assert whole_seconds(training.parts(200)) == {"training": 60, "redone": 5, "other": 35}
+
+    suspended = replace(old, suspended=190.0, at=0.0)
+    resumed = GoodputMeter().count(suspended, _start(TimeCause.QUEUED, 1, 61), 300)
+    assert whole_seconds(resumed.parts(300)) == {"training": 60, "redone": 5, "suspended": 110, "other": 25}
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.floats(0, 100),
+        st.integers(0, 1),
+        st.integers(0, 50),
+        st.sampled_from(["", "goes back", "saves", "stops to save", "another master", "clock is set"]),
+        st.sampled_from([cause for cause in TimeCause if cause is not TimeCause.REDONE]),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+@given(MOVES, st.floats(0, 100), st.booleans())
+def test_the_parts_are_the_whole_time(
+    moves: list[tuple[float, int, int, str, TimeCause, bool]], age: float, ends: bool
+) -> None:
+    """Whatever versions, steps, saves, suspensions, jumps of the clock and new masters come: no part is
+    negative, and together they are the time since the job was created.
+    """
+    meter, account = GoodputMeter(), Goodput()
+    now, version, step = 1000.0, 0, 0
+    created, jumps = now - age, 0.0
     saved: tuple[int, ...] = (0,)
-    for seconds, newer, steps, goes_back, saves, suspended in moves:
+    for seconds, newer, steps, what, cause, connected in moves:
         now += seconds
         version += newer
-        step = saved[-1] if newer and goes_back else step + steps
-        saved = (*saved, step)[-3:] if saves else saved
-        seen = TrainingMoment(version, step, stepped=steps > 0, saved=saved, suspended=suspended)
-        goodput = meter.count(goodput, seen, now)
-        assert goodput.useful >= 0
-        assert goodput.redone >= 0
-        assert goodput.useful + goodput.redone <= goodput.elapsed(now) + 1e-6
-        assert 0 <= goodput.ratio(now) <= 1
+        step = saved[-1] if newer and what == "goes back" else step + steps
+        saved = (*saved, step)[-3:] if what == "saves" else saved
+        if what == "another master":
+            stored = TypeAdapter(Goodput).dump_json(account, exclude_defaults=True)
+            meter, account = GoodputMeter(), TypeAdapter(Goodput).validate_json(stored)
+        elif what == "stops to save":
+            account = cut_save(account, seconds, now)
+        elif what == "clock is set" and account.began:
+            account, now, jumps = account.shift_times(500.0), now + 500.0, jumps + 500.0
+        seen = TrainingMoment(
+            version, step, stepped=steps > 0, cause=cause, saved=saved, connected=connected, created=created
+        )
+        account = meter.count(account, seen, now)
+        for later in (now, now + 7.0):
+            parts = account.parts(later)
+            assert all(part >= 0 for part in parts.values()), parts
+            assert sum(parts.values()) == pytest.approx(later - created - jumps, abs=1e-4)
+            away = parts.get(TimeCause.SUSPENDED, 0.0)
+            assert account.elapsed(later) == pytest.approx(sum(parts.values()) - away, abs=1e-4)
+            assert 0 <= account.ratio(later) <= 1
+            assert sum(whole_seconds(parts).values()) == round(sum(parts.values()))
+    if moves and ends:
+        account = meter.count(account, replace(seen, over=True), now)
+        assert account.parts(now + 100) == pytest.approx(account.parts(now))
