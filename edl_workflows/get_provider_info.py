@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-_SHARED = ("base", "rendered")
+_SHARED = ("base", "lineage", "rendered")
 """Modules without an operator of their own."""
 
 

@@ -44,6 +44,7 @@ from edl_workflows.hooks.errors import (
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.links.elastic_job import ElasticJobLink
+from edl_workflows.operators.lineage import LineageTask
 from edl_workflows.operators.rendered import rendered_field
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class ClusterTask(BaseOperator):
         return ElasticJobHook(ConnectionSettings(**self.connection))
 
 
-class StageTask(ClusterTask):
+class StageTask(LineageTask, ClusterTask):
     """A task that runs one stage.
 
     Args:
@@ -136,7 +137,6 @@ class StageTask(ClusterTask):
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
     """Errors that a retry of this task can't change: another task made the object."""
 
-    _handle: "Handle | None" = None
     _ti: Any = None
     _killed_early = False
     link: str = ""
@@ -165,6 +165,7 @@ class StageTask(ClusterTask):
         from edl_workflows.hooks.task_object import OBJECT_KEY, TaskObject
         from edl_workflows.stages.catalog import stage_of
 
+        self._ti = context["ti"]
         stage = stage_of(self.stage_name)
         values = {"namespace": self.namespace, **self.request_values()}
         request = stage.request.of({key: value for key, value in values.items() if value is not None})
@@ -211,6 +212,7 @@ class StageTask(ClusterTask):
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
         """Continue after the trigger's event."""
+        self._ti = context["ti"]
         from edl_workflows.triggers.elastic_job import StageEvent
 
         told = StageEvent.model_validate(event)
@@ -223,6 +225,8 @@ class StageTask(ClusterTask):
 
     def deliver(self, context: "Context", outputs: "Outputs") -> dict[str, Any]:
         """Return the outputs as the task's result, and add them to the events of its outlets."""
+        self._outputs = outputs
+        self.report_success(context["ti"])
         result = outputs.to_dict()
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
@@ -234,6 +238,8 @@ class StageTask(ClusterTask):
         there they can be read, while pages show only the beginning of an exception."""
         for line in str(error).splitlines():
             self.log.error("%s", line)
+        if isinstance(error, JobFailedError):
+            self.report_job("FAIL", self._ti, str(error))
         return fail_for_good(error) if isinstance(error, self.final_errors) else error
 
     def identity(self, context: "Context") -> "StageIdentity":
@@ -258,6 +264,9 @@ class StageOperator(StageTask):
             time limit passes. The action is stored on the object, for `ReapOrphanedJobsOperator`.
         kwargs: arguments of `StageTask`.
     """
+
+    _known_uid = ""
+    """The uid of the object that an earlier attempt created and this one continues with."""
 
     def __init__(
         self,
@@ -345,6 +354,7 @@ class StageOperator(StageTask):
         object."""
         handle, delivered = self._load_state(context)
         known = handle.name if handle is not None and handle.owner and not delivered else ""
+        self._known_uid = handle.uid if handle is not None and known else ""
         lifetime: Lifetime = "task" if self.wait_for_completion else "run"
         return replace(
             super().identity(context),
@@ -384,6 +394,8 @@ class StageOperator(StageTask):
         if self._killed_early:
             self._cancel_if_killed()
         self._store_state(context, handle, delivered=False)
+        if handle.owner:
+            self.report_job("RUNNING" if handle.uid == self._known_uid else "START", self._ti)
         result = self.check_now(handle)
         return self._wait(context, handle, result) if isinstance(result, InProgress) else result
 
@@ -473,6 +485,8 @@ class StageOperator(StageTask):
         try:
             done = ownership.cancel_object(self.hook.cluster(), self._handle, self.on_kill_action)
             self.log.info("%s: %s", self._handle, self.on_kill_action if done else "nothing to cancel")
+            if done and self.on_kill_action == "delete":
+                self.report_job("ABORT", self._ti)
         except EdlError:
             # The task must fail with the error that led here, not with this one.
             self.log.exception("%s could not be cancelled; cancel it manually", self._handle)

@@ -36,6 +36,14 @@ class _JobOperator(StageOperator):
         self.name = name
         self.kind = kind
 
+    def begin(self, context: "Context") -> "Handle":
+        """Begin the stage. A job that it deletes before its end has the OpenLineage event ABORT."""
+        running = self.running_job(self.kind, self.name, self.namespace)
+        handle = super().begin(context)
+        if running is not None and handle.goal.type == "gone":
+            self.report_deletion(running, context["ti"])
+        return handle
+
 
 class _ChangeOperator(_JobOperator):
     """An operator that changes an existing job.

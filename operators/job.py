@@ -91,6 +91,12 @@ class SubmitJobOperator(StageOperator):
         states = {state for one in found for state in one.get(ti.run_id, {}).values()}
         return not states.isdisjoint({"success", "skipped"})
 
+    def data_uris(self) -> tuple[str, ...]:
+        """URIs of the data sets that the manifest's annotation ``elastic.iml.github.io/data`` names."""
+        from edl_workflows.hooks.lineage import declared_data
+
+        return declared_data(read_manifest(self.manifest))
+
     def request_values(self) -> dict[str, Any]:
         """The fields of the stage's request: the manifest, parsed after templating.
 

@@ -113,6 +113,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
         self, cluster: "Cluster", judged: "OwnerJudgement", now: datetime, *, report_only: bool
     ) -> str:
         """Do what is to be done about one object; in words what was."""
+        from edl_workflows.hooks import lineage
         from edl_workflows.hooks.orphans import OwnerVerdict, noted_time
         from edl_workflows.stages import ownership
 
@@ -131,11 +132,11 @@ class ReapOrphanedJobsOperator(ClusterTask):
             return f"waits until {noted_time(since + self.grace)}"
         if report_only:
             return "would be cancelled"
-        return (
-            CANCELLED
-            if ownership.cancel_object(cluster, found.handle, judged.action, found.gone)
-            else CHANGED
-        )
+        if not ownership.cancel_object(cluster, found.handle, judged.action, found.gone):
+            return CHANGED
+        if judged.action == "delete":
+            lineage.emit_job_event(lineage.JobEvent.deleted(found.handle))
+        return CANCELLED
 
 
 NOTED = "noted"

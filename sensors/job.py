@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from edl_workflows.exceptions import EdlError, JobFailedError, PlanFailedError, StageTimeoutError
-from edl_workflows.hooks.airflow_versions import AirflowSensorTimeout
+from edl_workflows.hooks.airflow_versions import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 from edl_workflows.hooks.errors import AirflowStageSkipped, raised_for_airflow
 from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
 
@@ -41,7 +45,12 @@ class StageSensor(StageTask, BaseSensorOperator):
         """Poke as every sensor does, or evaluate once and wait in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
-        first = self.poke(context)
+        try:
+            first = self.poke(context)
+        except (AirflowSensorTimeout, AirflowFailException) as error:  # Airflow's own loop does the same
+            if self.soft_fail:
+                raise AirflowSkipException(f"skipped by soft_fail: {error}") from error
+            raise
         if not first.is_done and self._handle is not None:
             self.defer_until(self._handle, time.time() + self.timeout, self.queue_deadline(context))
         return first.xcom_value

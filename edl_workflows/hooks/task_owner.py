@@ -1,7 +1,7 @@
 """The owner annotation of objects that an Airflow task creates: the task instance and its installation."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 ENGINE = "airflow"
 
@@ -29,6 +29,12 @@ class TaskOwner:
     def run(self) -> str:
         """Prefix of the owner annotations of all tasks of the same run."""
         return f"{self.engine}/{self.dag_id}/{self.run_id}/"
+
+    def is_instance(self, ti: Any) -> bool:
+        """Whether this is the given task instance."""
+        index = -1 if ti.map_index is None else ti.map_index
+        found = (ti.dag_id, ti.run_id, ti.task_id, index)
+        return found == (self.dag_id, self.run_id, self.task_id, self.map_index)
 
     def __str__(self) -> str:
         return f"{self.run}{self.task_id}/{self.map_index}"

@@ -58,6 +58,8 @@ GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 """On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes
 a job's name where there is none, and to the allocator."""
+DATA_ANNOTATION = f"{GROUP}/data"
+"""On a job: URIs of the data sets that it reads, separated by spaces or commas, for OpenLineage."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TriggerEvent
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError
-from edl_workflows.hooks import written_logs
+from edl_workflows.hooks import lineage, written_logs
 from edl_workflows.hooks.airflow_versions import KillableTrigger
 from edl_workflows.hooks.errors import branch_name
 from edl_workflows.hooks.task_state import ENDED_STATES, task_state
@@ -166,6 +166,8 @@ class ElasticJobTrigger(KillableTrigger):
                 return
             done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
             self.log.info("%s: %s", handle, f"killed ({self.on_kill_action})" if done else "nothing to kill")
+            if done and self.on_kill_action == "delete":
+                await asyncio.to_thread(lineage.emit_job_event, lineage.JobEvent.deleted(handle))
         except (EdlError, AirflowRuntimeError):
             self.log.exception("%s could not be cancelled; do it by hand", handle)
 

@@ -77,15 +77,20 @@ def test_a_job_that_succeeds_during_the_change(connection: None, cluster: Cluste
 def test_a_job_that_has_failed_is_not_waited_for_again(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """One attempt: another would find the same job."""
+    """One attempt: another would find the same job. With ``soft_fail`` a sensor is skipped instead."""
     ended(cluster, "Failed")
     with DAG(f"failed-{deferrable}", schedule=None) as dag:
         ElasticJobSensor(task_id="wait", name="mnist", deferrable=deferrable, timeout=60, **RETRY_ONCE)
+        ElasticJobSensor(
+            task_id="soft", name="mnist", deferrable=deferrable, timeout=60, soft_fail=True, **RETRY_ONCE
+        )
         ScaleElasticJobOperator(
             task_id="scale", job="mnist", replicas={"worker": 3}, deferrable=deferrable, **RETRY_ONCE
         )
 
     run = dags.run(dag)
 
-    assert set(dags.states(run).values()) == {"failed"}
+    states = dags.states(run)
+    assert states.pop("soft") == "skipped"
+    assert set(states.values()) == {"failed"}
     assert {ti.try_number for ti in run.get_task_instances()} == {1}

@@ -28,6 +28,7 @@ from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.local import testing
 from edl_workflows.stages.identity import OWNER_ANNOTATION
 from edl_workflows.stages.ownership import annotation_of, resource_of
+from tests.airflow.lineage_events import read_events
 
 SECONDS = 600.0
 """For a state to come about: a few seconds on an idle machine, minutes on a busy one."""
@@ -35,6 +36,8 @@ LOOK_SECONDS = 0.5
 INSTALLATION = "matrix"
 REAPER = "reaper"
 GRACE_SECONDS = 2
+LINEAGE = "events.jsonl"
+"""OpenLineage's events of all rows."""
 
 Mode = Literal["deferred", "sync"]
 Shape = Literal["waits", "pipeline", "leaks", "leaves"]
@@ -332,6 +335,11 @@ class Matrix:
         )
         return dict(self.airflow.result(REAPER, run, "reap"))
 
+    def lineage(self, row: Row) -> list[dict[str, Any]]:
+        """The OpenLineage events of the row's job, in order."""
+        events = read_events(self.folder / LINEAGE)
+        return [event for event in events if event["job"]["name"] == f"{row.name}.train.tfjob"]
+
     # What blows are made of.
 
     def job(self, row: Row) -> Object | None:
@@ -439,6 +447,9 @@ def played(folder: Path, rows: Sequence[Row]) -> Iterator[Matrix]:
         }
         env = {
             "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps({"conn_type": "kubernetes", "extra": extra}),
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+                {"type": "file", "log_file_path": str(folder / LINEAGE), "append": True}
+            ),
             # A task that waits in its worker holds it, and the reaper needs one as well.
             "AIRFLOW__CORE__PARALLELISM": str(4 + sum(row.mode == "sync" for row in rows)),
         }

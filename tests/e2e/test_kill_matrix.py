@@ -47,3 +47,11 @@ def test_row(name: str, matrix: Matrix) -> None:
     assert (found.state, found.attempt) == (("success", row.attempt) if row.attempt else ("", 0))
     kept = "kept" if not row.attempt else ""
     assert found.reported == {"": kept, "by itself": "", "by the reaper": "orphaned"}[row.gone]
+    told, parents = matrix.lineage(row), set()
+    for event in told:
+        assert event["run"]["runId"] == found.uid, "the run of the job stays the same"
+        parents |= {event["run"]["facets"].get("parent", {}).get("run", {}).get("runId", "")} - {""}
+    again = ["RUNNING"] if row.attempt == 2 else []
+    end = {True: ["ABORT"], False: ["COMPLETE"] if row.attempt else []}[row.gone != ""]
+    assert [event["eventType"] for event in told] == ["START", *again, *end]
+    assert len(parents) == max(row.attempt, 1), "each attempt is a run of its own"

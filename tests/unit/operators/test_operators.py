@@ -58,6 +58,7 @@ HEAVY = (
     "hera",
     "airflow.providers.cncf.kubernetes.hooks.kubernetes",
     "edl_workflows.stages",
+    "openlineage",
 )
 
 
