@@ -9,8 +9,9 @@
 
 Needs the base install only. The TensorFlow adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
 `edl_workflows.agent.tensorflow_collective` (collective jobs), that for PyTorch,
-`edl_workflows.agent.torch_collective`, and the framework-independent loop of collective jobs,
-`edl_workflows.agent.world`, are imported separately.
+`edl_workflows.agent.torch_collective`, those for the loops of Hugging Face and Lightning,
+`edl_workflows.agent.hugging_face` and `edl_workflows.agent.lightning`, and the framework-independent loop of
+collective jobs, `edl_workflows.agent.world`, are imported separately.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore

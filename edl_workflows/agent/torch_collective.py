@@ -207,16 +207,20 @@ class TorchTraining:
         numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave], dtype=torch.float64)
         self._gradients.clear()
         for index, inputs in enumerate(filled):
-            losses = self._parts.losses(**self._on_device(inputs))
-            total = losses.sum()
+            total, count = self.sum_losses(inputs)
             share = torch.full_like(total, 1.0 / self._gradients.expected_records)
             with self._gradients.reducing() if index == len(filled) - 1 else contextlib.nullcontext():
                 total.backward(share)
             numbers[0] += total.detach().double().cpu()
-            numbers[1] += losses.numel()
+            numbers[1] += count
         loss, records, drain, leave = self._gradients.reduce(numbers).tolist()
         (self._parts.update or self._parts.optimizer.step)()
         return Reduced(loss / records, Wishes(drain, leave))
+
+    def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
+        """The sum of the losses of a mini-batch, and their number."""
+        losses = self._parts.losses(**self._on_device(inputs))
+        return losses.sum(), losses.numel()
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""

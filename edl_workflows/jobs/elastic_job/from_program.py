@@ -34,6 +34,8 @@ class Framework(StrEnum):
 _COLLECTIVE = {
     "edl_workflows.agent.world",
     "edl_workflows.agent.torch_collective",
+    "edl_workflows.agent.hugging_face",
+    "edl_workflows.agent.lightning",
     "edl_workflows.agent.tensorflow_collective",
     "edl_workflows.agent.mwms",
 }

@@ -172,6 +172,8 @@ def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
         ("train_digits.py", Framework.TENSORFLOW, SERVERS),
         ("train_digits_allreduce.py", Framework.TENSORFLOW, ALLREDUCE),
         ("train_digits_torch.py", Framework.TORCH, ALLREDUCE),
+        ("train_hugging_face.py", Framework.TORCH, ALLREDUCE),
+        ("train_lightning.py", Framework.TORCH, ALLREDUCE),
         ("train_digits_numpy.py", Framework.NUMPY, SERVERS),
         ("train_digits_sockets.py", Framework.NUMPY, ALLREDUCE),
     ],
@@ -253,32 +255,6 @@ def test_a_users_pod_template_stays() -> None:
     assert first["volumeMounts"] == [{"name": "data", "mountPath": "/data"}]
     assert {one["name"] for one in first["env"]} >= {"SECRET", "MORE", names.ENV_PROGRAM}
     assert sidecar == template["spec"]["containers"][1]
-
-
-@pytest.mark.parametrize(
-    ("read_only", "mounted", "added"),
-    [(True, "/data", True), (True, "/tmp/", False), (False, "/data", False)],
-    ids=["read-only", "something is at /tmp", "writable"],
-)
-def test_a_program_can_be_written_on_a_read_only_filesystem(
-    read_only: bool, mounted: str, added: bool
-) -> None:
-    """The pod gets an empty volume at /tmp, beside its own."""
-    template = yaml.safe_load(TEMPLATE)
-    trainer, sidecar = template["spec"]["containers"]
-    trainer["volumeMounts"][0]["mountPath"] = mounted
-    for container in (trainer, sidecar):
-        container["securityContext"] = {"readOnlyRootFilesystem": read_only}
-    found = attached(script(), ProgramOptions(template=template))["spec"]["replicaSpecs"]["worker"][
-        "template"
-    ]
-    first, other = found["spec"]["containers"]
-
-    mounts = {mount["mountPath"]: mount["name"] for mount in first["volumeMounts"]}
-    assert mounts == {mounted: "data"} | ({"/tmp": "edl-tmp"} if added else {})
-    empty = [volume for volume in found["spec"]["volumes"] if "emptyDir" in volume]
-    assert empty == ([{"name": "edl-tmp", "emptyDir": {}}] if added else [])
-    assert other == sidecar
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,278 @@
+"""Lightning in a collective job: its training goes on when members come, leave or die.
+
+::
+
+    job = connect()                       # first, before Trainer
+    strategy = ElasticStrategy(job, TrainingOptions(checkpoint_dir))
+    trainer = Trainer(strategy=strategy, max_epochs=10)
+    trainer.fit(module, DataLoader(records, batch_size=32, shuffle=True))
+
+Each pod runs one process, for which Lightning believes to be alone. Where it would train a batch, the members
+of the job make one step together (`edl_workflows.agent.trainer_loop`): with the module's ``training_step``,
+gradient clipping, optimizer and schedules, but over the global batch of the job, whose size does not depend
+on the number of members. Processes keep the model in memory when members change, as with
+`edl_workflows.agent.torch_collective`.
+
+The job saves module, optimizer, schedules, the callbacks' states and the data position, and restores the
+newest verified checkpoint. The checkpoints of ``ModelCheckpoint`` are exports by rank 0.
+"""
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.utilities.data import extract_batch_size
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.torch_collective import TorchModel
+from edl_workflows.agent.trainer_loop import SteppedByJob, TrainerLoop, connect, reported_metrics
+from edl_workflows.exceptions import InvalidError
+
+__all__ = ["ElasticStrategy", "TrainingOptions", "connect"]
+
+
+class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # no types in the environment of the checks
+    """Trains with the job's other members.
+
+    In a step each of at most N members (``rendezvous.maxNodes``) computes ``batch_size`` x
+    ``accumulate_grad_batches`` records; fewer members share those of all N.
+
+    Args:
+        job: from `connect`.
+        options: where the job's checkpoints go, and how often.
+        device: of the model; default: the pod's GPU if it has one, else the CPU.
+        seed: of the order of the records.
+    """
+
+    strategy_name = "elastic"
+
+    def __init__(self, job: Job, options: TrainingOptions, device: str = "", seed: int = 0) -> None:
+        super().__init__(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+        self._job = job
+        self._options = options
+        self._seed = seed
+        self._loop: TrainerLoop | None = None
+        self._more: tuple[Any, ...] = ()
+        self._warms_up = False
+        self._on_sigterm = signal.getsignal(signal.SIGTERM)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this process logs and saves."""
+        return bool(self.global_rank == 0)
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """In place of the training data, a batch without content for each step."""
+        trainer = self._module.trainer
+        if not trainer.training or trainer.state.fn != "fit":
+            return dataloader
+        self._check(trainer)
+        accumulate, trainer.accumulate_grad_batches = trainer.accumulate_grad_batches, 1
+        self._loop = TrainerLoop(
+            self._job,
+            self._build,
+            dataloader,
+            batch_size=dataloader.batch_size,
+            accumulate=accumulate,
+            seed=self._seed,
+            options=self._options,
+        )
+        self._begin(trainer)
+        return _Steps(self._loop)
+
+    def training_step(self, *arguments: Any) -> torch.Tensor:
+        """A step of all members, with the update."""
+        trainer, run = self._module.trainer, self._joined.run
+        self._more = arguments[1:]
+        if self.is_global_zero and trainer.global_step % trainer.log_every_n_steps == 0:
+            self._job.report(run.global_step, reported_metrics(trainer.callback_metrics))
+        self._joined.advance(trainer.global_step)
+        self._take_place(trainer, run.global_step - 1)  # to which Lightning adds this step
+        return torch.tensor(run.loss, device=self.root_device)
+
+    def backward(self, closure_loss: torch.Tensor, *_arguments: Any, **_more: Any) -> torch.Tensor:
+        """Done already."""
+        return closure_loss
+
+    def optimizer_step(
+        self, _optimizer: torch.optim.Optimizer, closure: Callable[[], Any], *_arguments: Any, **_more: Any
+    ) -> Any:
+        """The closure makes the step, with the update."""
+        return closure()
+
+    def on_train_end(self) -> None:
+        """Save, and finish together with the other members."""
+        trainer = self._module.trainer
+        if self.is_global_zero:
+            self._job.report(trainer.global_step, reported_metrics(trainer.callback_metrics))
+        self._joined.finish()
+
+    @property
+    def _module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    @property
+    def _joined(self) -> TrainerLoop:
+        assert self._loop is not None, "Lightning has not asked for the training data"
+        return self._loop
+
+    def _check(self, trainer: Trainer) -> None:
+        if self._loop is not None:
+            raise InvalidError(
+                "fit() was called again, or reload_dataloaders_every_n_epochs is set: a job trains once"
+            )
+        if not self._module.automatic_optimization or len(self.optimizers) != 1:
+            raise InvalidError("the job's step needs automatic optimization with one optimizer")
+        if trainer.limit_train_batches != 1.0 or trainer.overfit_batches:
+            raise InvalidError("limit_train_batches and overfit_batches: give a smaller data set instead")
+        if getattr(self.precision_plugin, "scaler", None) is not None:
+            raise InvalidError(
+                "16-mixed needs a gradient scaler, which the job's step has not: use bf16-mixed"
+            )
+        if any(config.reduce_on_plateau for config in self.lr_scheduler_configs):
+            raise InvalidError("ReduceLROnPlateau follows the validation; use a schedule of steps or epochs")
+        if trainer.global_step:
+            raise InvalidError("ckpt_path: the job itself continues from its newest checkpoint; leave it out")
+
+    def _begin(self, trainer: Trainer) -> None:
+        """Join the other members, and have Lightning count from where they are."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)  # Lightning's would end this process in mid-step
+        self._warms_up = True
+        with _without_logging(self._module):
+            self._joined.begin()
+        self._warms_up = False
+        for config in self.lr_scheduler_configs:
+            config.scheduler = SteppedByJob(config.scheduler)
+        loops, loop = trainer.fit_loop, self._joined
+        epoch = int(loop.epochs_done)
+        _set_progress(loops.epoch_progress, epoch, epoch)
+        begun = loop.steps_per_epoch - loop.steps_left(epoch)
+        _set_progress(loops.epoch_loop.batch_progress, begun, loop.run.global_step)
+        loops.epoch_loop._batches_that_stepped = loop.run.global_step  # noqa: SLF001 - the loggers' step
+        loops.epoch_loop.restarting = begun > 0  # in the middle of an epoch
+        self._take_place(trainer, loop.run.global_step)
+
+    def _build(self) -> TorchModel:
+        """What Lightning has set up."""
+        module, optimizer = self._module, self.optimizers[0]
+        trainer = module.trainer
+        module.train()
+        schedules = {
+            f"schedule-{index}": config.scheduler for index, config in enumerate(self.lr_scheduler_configs)
+        }
+        return TorchModel(
+            model=module,
+            optimizer=optimizer,
+            losses=self._loss,
+            example=self._joined.example(),
+            update=self._updating(trainer, [(one, one.scheduler) for one in self.lr_scheduler_configs]),
+            more={**schedules, "callbacks": _Callbacks(trainer)},
+        )
+
+    def _loss(self, batch: Any) -> tuple[torch.Tensor, float]:
+        """The mean loss of a batch, and its records."""
+        module = self._module
+        batch = self.precision_plugin.convert_input(batch)
+        batch = self.batch_to_device(batch)
+        records = extract_batch_size(batch)
+        if not self._warms_up:
+            module.trainer._results.batch = batch  # noqa: SLF001 - from which `log` knows the records
+        more = (0,) if self._warms_up else self._more
+        output = super().training_step(batch, *more)
+        loss = output["loss"] if isinstance(output, Mapping) else output
+        if not isinstance(loss, torch.Tensor):
+            raise InvalidError("training_step must return the loss: the job's step can't leave a batch out")
+        return loss, float(records)
+
+    def _updating(self, trainer: Trainer, schedules: list[tuple[Any, Any]]) -> Callable[[], None]:
+        """The update, with Lightning's hooks."""
+        module, optimizer = self._module, self.optimizers[0]
+
+        def update() -> None:
+            if not self._warms_up:
+                for callback in trainer.callbacks:
+                    callback.on_before_optimizer_step(trainer, module, optimizer)
+                module.on_before_optimizer_step(optimizer)
+            clip, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+            module.configure_gradient_clipping(optimizer, clip, algorithm)
+            optimizer.step()
+            epoch = int(self._joined.epochs_done)
+            left = self._joined.steps_left(epoch) - 1
+            step = self._joined.steps_per_epoch - left
+            for config, schedule in schedules:
+                count = step if config.interval == "step" else epoch + 1
+                if count % config.frequency == 0 and (config.interval == "step" or not left):
+                    module.lr_scheduler_step(schedule, None)
+
+        return update
+
+    def _take_place(self, trainer: Trainer, step: int) -> None:
+        """Let only the process of rank 0 log and save, and tell Lightning how far the job is."""
+        self.global_rank = rank_zero_only.rank = self._joined.run.rank
+        done = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total
+        done.completed = step
+        done.ready = max(done.ready, step)
+
+
+class _Steps:
+    """The training data as Lightning sees it: one empty batch for each step."""
+
+    def __init__(self, loop: TrainerLoop) -> None:
+        self._loop = loop
+
+    def __len__(self) -> int:
+        return self._loop.steps_per_epoch
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """As many batches as the present epoch has steps left."""
+        return itertools.repeat({}, self._loop.steps_left(int(self._loop.epochs_done)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the job has the position."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+
+class _Callbacks:
+    """The states of the trainer's callbacks, such as the patience of early stopping, as part of the job's
+    state."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """By the callbacks' keys."""
+        return {one.state_key: one.state_dict() for one in self._trainer.callbacks}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take them over; of callbacks that this program has not, nothing."""
+        for one in self._trainer.callbacks:
+            if saved.get(one.state_key):
+                one.load_state_dict(dict(saved[one.state_key]))
+
+
+def _set_progress(progress: Any, current: int, total: int) -> None:
+    """Set a progress of Lightning's loops, as its checkpoints would."""
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(progress.current, name, current)
+        setattr(progress.total, name, total)
+
+
+@contextlib.contextmanager
+def _without_logging(module: LightningModule) -> Iterator[None]:
+    """Within it, what the module logs goes nowhere: it makes a step that is undone."""
+    module.log = module.log_dict = lambda *_arguments, **_more: None
+    try:
+        yield
+    finally:
+        del module.log, module.log_dict

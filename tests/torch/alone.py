@@ -1,0 +1,106 @@
+"""A job with one member and without a master."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn, cast
+
+from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.tensors import Loaded, load, save
+from edl_workflows.agent.two_stages import TwoStages
+from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
+from edl_workflows.protocol.nodes import NodeRef
+from tests.torch.members import places
+
+
+@dataclass
+class JobAlone:
+    """What a `World` asks of its `Job`.
+
+    Attributes:
+        max_workers: N, the mini-batches of a step.
+        steps: (step, loss, records) that were reported.
+        metrics: newest value of each reported metric.
+        leave_at: the step after which it is asked to exit, as by SIGTERM.
+    """
+
+    max_workers: int
+    steps: list[tuple[int, float, int]] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    leave_at: int = -1
+    node = NodeRef(type="worker", id=0)
+    name, version, preparing, active, is_chief = "alone", 1, False, True, True
+    drain_requested, successor, newest_group_over = False, None, 0
+
+    def __post_init__(self) -> None:
+        (place,) = places(1)
+        self.environment = SimpleNamespace(listen_address=lambda _version: place.addresses[0])
+        member = Member(rank=0, id=0, address=place.addresses[0])
+        self.cluster = TrainingCluster(version=1, workers=[member], max_workers=self.max_workers, chief_id=0)
+
+    @property
+    def as_job(self) -> Job:
+        """For signatures that want one."""
+        return cast("Job", self)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it is asked to exit."""
+        return bool(self.steps) and self.steps[-1][0] == self.leave_at
+
+    def follow_directive(self, changed: Callable[[], None]) -> None:
+        """It does not change."""
+        changed()
+
+    def wait_until_active(self, *, in_place: bool) -> None:
+        """It is."""
+        assert in_place
+
+    def cluster_lost(self, reason: str) -> NoReturn:
+        """Nobody can be lost."""
+        raise AssertionError(reason)
+
+    def start_from(self, store: CheckpointStore) -> CheckpointRef | None:
+        """The newest one."""
+        return store.newest()
+
+    @contextlib.contextmanager
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+        """What was saved."""
+        yield load(Path(checkpoint.uri) / STATE_FILE)
+
+    def save_in_two_stages(self, options: TwoStages) -> None:
+        """In one."""
+        self._saves = options
+
+    def should_checkpoint(self) -> bool:
+        """Only at the end."""
+        return False
+
+    def checkpoint(self, *, stored: bool) -> None:
+        """Save."""
+        made = self._saves.state()
+        self._saves.store.publish(made.step, lambda folder: save(folder, made))
+
+    def save_last(self, *, always: bool) -> None:
+        """Save."""
+        self.checkpoint(stored=True)
+
+    def report_step(self, step: int, loss: float, records: int) -> None:
+        """Note it."""
+        self.steps.append((step, loss, records))
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Note them."""
+        self.metrics |= metrics
+
+    def close(self) -> None:
+        """Nothing to tell."""
+
+    @property
+    def losses(self) -> list[float]:
+        """Of the steps."""
+        return [loss for _, loss, _ in self.steps]
