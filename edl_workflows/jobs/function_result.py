@@ -2,6 +2,9 @@
 
 Bounded, because it is part of an object in the API server, and copied by pipelines. Larger results belong in
 files, of which a function returns the place.
+
+No key of a map begins with two underscores: Airflow makes an object of a map in an XCom that has the key
+``__classname__`` or ``__type``. A training program must not choose classes for tasks that read its result.
 """
 
 import json
@@ -18,6 +21,7 @@ MAX_RESULT = 8192
 """Bytes of a result as JSON."""
 MAX_DEPTH = 32
 """Lists and maps within each other."""
+_RESERVED = "__"
 _TO_PLAIN = ("tolist", "numpy")
 """Methods with which scalars and arrays of NumPy, PyTorch and TensorFlow become Python values, or arrays that
 have the first one."""
@@ -42,8 +46,10 @@ def read_result(text: str) -> Any:
     Raises:
         InvalidError: it is not the text of a result.
     """
+    if len(text) > MAX_RESULT:
+        _refuse(f"it has {len(text)} characters")
     try:
-        return json.loads(text) if len(text) <= MAX_RESULT else _refuse(f"it has {len(text)} characters")
+        return _plain(json.loads(text), 0)
     except (ValueError, RecursionError) as error:
         raise InvalidError(f"the function's result is not JSON: {error}") from error
 
@@ -92,7 +98,7 @@ def _plain(value: Any, depth: int) -> Any:
 
 def _key(key: object) -> str:
     if isinstance(key, str):
-        return key
+        return key if not key.startswith(_RESERVED) else str(_refuse(f"the key {key[:80]!r} is reserved"))
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
     return str(_refuse(f"a {type(key).__name__} can't be a key; use texts"))

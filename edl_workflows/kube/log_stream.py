@@ -5,6 +5,7 @@ A position is the time of the newest line, as Kubernetes writes it (in nanosecon
 that time were read: several lines may have the same time.
 """
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,9 @@ from edl_workflows.kube.logs import LogOptions
 
 MAX_LINE = 4096
 """Characters of a line; the rest is cut off."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+_MAX_BYTES = 4 * (MAX_LINE + 1) + 64
+"""Of a line as it is received: characters of four bytes, after the time."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,13 @@ class LogLine:
 
 
 def read_line(raw: str, before: LogPosition) -> LogLine:
-    """Parse a line that begins with its time."""
+    """Parse a line that begins with its time. A node's agent may add messages of its own, without a time:
+    they don't change the position."""
     time, _, text = raw.partition(" ")
+    timed = _TIME.fullmatch(time) is not None
+    text = text if timed else raw
     cut = text[:MAX_LINE] + ("…" if len(text) > MAX_LINE else "")
-    return LogLine(cut, before.after(time))
+    return LogLine(cut, before.after(time) if timed else before)
 
 
 def skip_known(lines: Iterator[str], known: LogPosition) -> Iterator[LogLine]:
@@ -114,7 +121,8 @@ class LogStream:
             if self._closed.is_set():
                 return
             with errors.mapping_errors(request.what, self._cluster.server):
-                raw = (line.decode("utf-8", "replace") for line in transport.lines(response) if line)
+                received = transport.lines(response, _MAX_BYTES)
+                raw = (line.decode("utf-8", "replace") for line in received if line)
                 yield from skip_known(raw, self._known)
         except EdlError:
             if not self._closed.is_set():  # reads of a closed stream fail; that is what closing means

@@ -58,6 +58,34 @@ def read(cluster: Cluster, pod: str, namespace: str | None = None, options: LogO
     )
 
 
+def read_end(cluster: Cluster, pod: str, namespace: str, options: LogOptions, most: int) -> str:
+    """The end of the log so far, however long its lines are.
+
+    Args:
+        cluster: the API server.
+        pod: name of the pod.
+        namespace: of the pod.
+        options: which lines.
+        most: bytes of their end that are kept; the first line may then be incomplete.
+
+    Raises:
+        NotFoundError: no such pod.
+        InvalidError: the container has not started, or the pod has several and none was named.
+        UnavailableError: the connection broke.
+    """
+    request = request_of(pod, namespace, options, follow=False)
+    response = transport.open_stream(cluster, request)
+    kept = bytearray()
+    try:
+        with errors.mapping_errors(request.what, cluster.server):
+            for chunk in response.stream(65536, decode_content=True):
+                kept += chunk
+                del kept[:-most]
+    finally:
+        response.close()
+    return kept.decode("utf-8", "replace")
+
+
 def follow(
     cluster: Cluster, pod: str, namespace: str | None = None, options: LogOptions | None = None
 ) -> Iterator[str]:

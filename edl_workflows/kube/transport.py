@@ -2,6 +2,7 @@
 on it."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -152,11 +153,21 @@ def _call(cluster: Cluster, request: ApiRequest) -> Any:
         raise
 
 
-def lines(response: Any) -> Iterator[bytes]:
-    """Lines of an open response as they arrive, without line feeds; a last one without is handed out too."""
-    rest = b""
+def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:
+    """Lines of an open response as they arrive, without line feeds; a last one without is handed out too.
+
+    Args:
+        response: from `open_stream`.
+        longest: bytes of a line; what a longer one has beyond them is dropped as it arrives.
+    """
+    rest = bytearray()
     for chunk in response.stream(65536, decode_content=True):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from whole
+        *ends, begun = chunk.split(b"\n")
+        for end in ends:
+            rest += end
+            yield bytes(rest[:longest])
+            rest.clear()
+        rest += begun
+        del rest[longest:]
     if rest:
-        yield rest
+        yield bytes(rest)

@@ -16,7 +16,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.metrics import render_metrics
-from edl_workflows.master.state import messages, sync, views
+from edl_workflows.master.state import goodput_steps, messages, sync, views
 from edl_workflows.process.http_api import (
     BodyLimit,
     ErrorAnswer,
@@ -144,7 +144,7 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
     @app.post("/v1/processes", response_model=Directive)
     async def process(message: ProcessReport) -> Response:
         messages.take_process_report(state, message)
-        messages.take_saving_time(state, message, master.now())
+        goodput_steps.count_save(state, message, master.now())
         return await answers.once_stored(message.node)
 
     @app.post("/v1/processes/crashes", response_model=Directive)

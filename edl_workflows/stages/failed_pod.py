@@ -87,7 +87,7 @@ def _read_failed_pod(cluster: Cluster, row: Kind, job: JobView) -> FailedPod | N
         return None
     _time, pod, container, previous = failures[0]
     options = LogOptions(container, tail_lines=MAX_LINES, previous=previous)
-    text = logs.read(cluster, manifests.name_of(pod), job.namespace, options)
+    text = logs.read_end(cluster, manifests.name_of(pod), job.namespace, options, 4 * MAX_CHARACTERS)
     return FailedPod(f"{manifests.name_of(pod)} ({row.node_of(pod)})", inert_text(text))
 
 

@@ -1,5 +1,7 @@
 """Reads what a Brain has stored of a job."""
 
+from urllib.parse import quote
+
 import httpx
 from pydantic import ValidationError
 
@@ -27,10 +29,11 @@ def read_history(
         UnavailableError: Brain can't be reached or answers something else.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    address = f"{url.rstrip('/')}/v1/jobs/{quote(uid, safe='')}"
     try:
         with (
             httpx.Client(timeout=ANSWER_SECONDS, transport=transport, trust_env=False) as client,
-            client.stream("GET", f"{url.rstrip('/')}/v1/jobs/{uid}", headers=headers) as response,
+            client.stream("GET", address, headers=headers) as response,
         ):
             body = bytearray()
             for part in response.iter_bytes():

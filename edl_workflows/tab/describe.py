@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from edl_workflows import timeline
@@ -12,6 +12,7 @@ from edl_workflows.brain.observations import describe_changes
 from edl_workflows.brain.page.messages import JobAnswer
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.elastic_job.model import ElasticJob
+from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
 from edl_workflows.jobs.scale_plan.model import (
     NodeResource,
     ReplicaResourceSpec,
@@ -37,6 +38,7 @@ from edl_workflows.tab.document import (
     RestartDocument,
     RestartsDocument,
     RoleDocument,
+    SpentDocument,
 )
 
 REJECTED_ANNOTATION = f"{names.GROUP}/rejected-plan"
@@ -215,13 +217,12 @@ def _status_fields(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> d
         total = max(sum(restarts.counts.values()), len(recent))
         fields["restarts"] = RestartsDocument(total=total, counts=counts, recent=recent)
     if (spent := job.status.goodput) is not None:
-        known = spent.useful_seconds + spent.redone_seconds
-        fields["goodput"] = GoodputDocument(
-            ratio=spent.ratio,
-            useful_seconds=spent.useful_seconds,
-            redone_seconds=spent.redone_seconds,
-            other_seconds=max(0.0, spent.elapsed_seconds - known),
-        )
+        until = job.status.completion_time or datetime.fromtimestamp(now, UTC)
+        parts = [
+            SpentDocument(cause=cause, meaning=cause.meaning, seconds=seconds)
+            for cause, seconds in time_by_cause(spent, until).items()
+        ]
+        fields["goodput"] = GoodputDocument(ratio=spent.ratio, spent=parts)
     return fields
 
 

@@ -68,19 +68,24 @@ class PointDocument(Message):
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
+class SpentDocument(Message):
+    """Time of the job that has one cause; `meaning` says what happens in it."""
+
+    cause: str
+    meaning: str
+    seconds: float
+
+
 class GoodputDocument(Message):
     """How the job's time was spent.
 
     Attributes:
         ratio: useful over elapsed time, 0 to 1.
-        redone_seconds: training whose steps were lost.
-        other_seconds: start, restarts and waiting.
+        spent: all time of the job by cause; empty if the status does not have it.
     """
 
     ratio: float
-    useful_seconds: float
-    redone_seconds: float
-    other_seconds: float
+    spent: list[SpentDocument]
 
 
 class RestartDocument(Message):

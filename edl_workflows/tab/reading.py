@@ -16,7 +16,7 @@ from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.kube import client, logs
-from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.connect import CallPolicy, Cluster
 from edl_workflows.kube.logs import LogOptions
 from edl_workflows.kube.resources import PODS, SCALE_PLANS, Object, Scope
 from edl_workflows.stages.training_logs import choose_pods
@@ -28,6 +28,11 @@ from edl_workflows.tab.task_jobs import TaskWork, connection_of, dag_of_job
 
 MAX_JOBS = 20
 """Jobs in one document."""
+MAX_LOG_BYTES = 2**18
+"""Of the end of a log, whose lines may be of any length."""
+DOCUMENT_SECONDS = 20.0
+"""No further job is read after so long: the page asks again, and Airflow answers few requests at a time."""
+CALL_POLICY = CallPolicy(attempts=2, retry_seconds=5.0, read_seconds=10.0)
 CLIENT_SECONDS = 300.0
 """How long a connection to a cluster is used: credentials may change."""
 
@@ -79,7 +84,7 @@ class Clusters:
         with self._lock:
             self._open = {key: kept for key, kept in self._open.items() if now - kept[0] < CLIENT_SECONDS}
             if source.key not in self._open:
-                self._open[source.key] = (now, source.connect())
+                self._open[source.key] = (now, source.connect().with_policy(CALL_POLICY))
             return hook, self._open[source.key][1]
 
 
@@ -104,9 +109,13 @@ class JobReader:
         """
         documents: dict[tuple[str, str, str], JobDocument] = {}
         notes: list[str] = []
+        deadline = time.monotonic() + DOCUMENT_SECONDS
         for one in work:
             if len(documents) == MAX_JOBS:
                 notes.append(f"The run has more jobs; these are the newest {MAX_JOBS}.")
+                break
+            if time.monotonic() > deadline:
+                notes.append("The cluster or Brain answers slowly; the run may have more jobs.")
                 break
             try:
                 job = self.find_job(one)
@@ -143,7 +152,7 @@ class JobReader:
             raise NotFoundError(f"{kind} {target.namespace}/{name} is no job")
         found = client.find(cluster, row.source.api, name, target.namespace)
         engine, what = engine_of(hook.installation), f"{kind} {target.namespace}/{name}"
-        dag_id = dag_of_job(found, name, work, engine)
+        dag_id = dag_of_job(found, name, work, engine, cluster.namespace)
         if dag_id is None:
             raise NotFoundError(f"{what} was deleted" if found is None else f"{what} is not this task's")
         if not self._rights.read(dag_id):
@@ -212,7 +221,7 @@ def read_last_lines(job: FoundJob) -> LogDocument:
         pod = chosen[0]
         container = pod["spec"]["containers"][0]["name"]
         options = LogOptions(container, tail_lines=MAX_LOG_LINES)
-        text = logs.read(job.cluster, manifests.name_of(pod), job.namespace, options)
+        text = logs.read_end(job.cluster, manifests.name_of(pod), job.namespace, options, MAX_LOG_BYTES)
     except EdlError as error:
         return LogDocument(note=f"The log can't be read: {error}")
     lines = [escape_controls(line) for line in text.splitlines()[-MAX_LOG_LINES:]]

@@ -1,8 +1,8 @@
 """Which jobs and plans the tasks of a DAG run work on, from Airflow's database; and who may see them.
 
 An XCom names the object. Whoever may write XComs could name any, so that alone gives no access: the object
-must have been created by a DAG that the user may see, or be named by an argument of the task. The connection
-comes from the arguments, too.
+must have been created by a DAG that the user may see, or be named by arguments of the task, as must its
+namespace, unless it is the connection's. The connection comes from the arguments, too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -115,7 +115,9 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(below)
 
 
-def dag_of_job(found: Object | None, name: str, work: TaskWork, engine: str) -> str | None:
+def dag_of_job(
+    found: Object | None, name: str, work: TaskWork, engine: str, own_namespace: str
+) -> str | None:
     """The DAG whose rights hold for a job; None if nobody may see it by this task.
 
     Args:
@@ -123,13 +125,16 @@ def dag_of_job(found: Object | None, name: str, work: TaskWork, engine: str) -> 
         name: of the job.
         work: the task instance that says that it works on it.
         engine: what the owner annotations of this Airflow begin with.
+        own_namespace: the connection's, for tasks that name none.
     """
     owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION)) if found is not None else None
     if owner is not None and owner.engine == engine:
         return owner.dag_id
     task = TaskOwner(engine, work.dag_id, work.run_id, work.task.task_id, work.task.map_index)
     derived = found is None and StageIdentity(owner=str(task)).names(name)
-    return work.dag_id if derived or name in set(_texts(work.arguments)) else None
+    given = set(_texts(work.arguments))
+    named = name in given and work.target.namespace in (own_namespace, *given)
+    return work.dag_id if derived or named else None
 
 
 def connection_of(work: TaskWork) -> ConnectionSettings | None:

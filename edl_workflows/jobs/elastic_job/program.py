@@ -27,6 +27,7 @@ MAX_FILES = 32
 PROGRAM_KEY = "program.json"
 """The key in the ConfigMap."""
 DIGEST_CHARACTERS = 10
+TMP, TMP_VOLUME = "/tmp", "edl-tmp"  # noqa: S108 - in a pod
 _MODULE_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
 """Names that every program has."""
 # Annotations may name what the function's module imports: they are not evaluated.
@@ -152,7 +153,9 @@ class TrainingProgram(Model):
         return head | {"immutable": True, "data": {PROGRAM_KEY: self.text}}
 
     def attach(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """The manifest of an ElasticJob whose training containers receive this program.
+        """The manifest of an ElasticJob whose training containers receive this program. A container with a
+        read-only root filesystem gets an empty volume at `TMP`, where the program is written, unless its
+        template mounts something there.
 
         Args:
             manifest: the manifest, with the job's name.
@@ -164,7 +167,7 @@ class TrainingProgram(Model):
         ]
         spec = dict(manifest["spec"])
         spec["replicaSpecs"] = {
-            role: replicas if role == names.MASTER_TYPE else _with_variables(replicas, variables)
+            role: replicas if role == names.MASTER_TYPE else _with_program(replicas, variables)
             for role, replicas in spec["replicaSpecs"].items()
         }
         return {**manifest, "spec": spec}
@@ -238,9 +241,15 @@ class _Unannotated(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _with_variables(replicas: Mapping[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:
+def _with_program(replicas: Mapping[str, Any], variables: list[dict[str, Any]]) -> dict[str, Any]:
     template = dict(replicas["template"])
     spec = dict(template["spec"])
     first, *others = spec["containers"]
-    spec["containers"] = [{**first, "env": merge_env(first.get("env") or (), variables)}, *others]
+    first = {**first, "env": merge_env(first.get("env") or (), variables)}
+    mounts = first.get("volumeMounts") or []
+    read_only = (first.get("securityContext") or {}).get("readOnlyRootFilesystem")
+    if read_only and not any(str(mount.get("mountPath", "")).rstrip("/") == TMP for mount in mounts):
+        first["volumeMounts"] = [*mounts, {"name": TMP_VOLUME, "mountPath": TMP}]
+        spec["volumes"] = [*(spec.get("volumes") or []), {"name": TMP_VOLUME, "emptyDir": {}}]
+    spec["containers"] = [first, *others]
     return {**replicas, "template": {**template, "spec": spec}}

@@ -24,22 +24,22 @@ class TimeCause(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """One clause for people."""
+        """A few words for people."""
         return _MEANINGS[self]
 
 
 _MEANINGS = {
     TimeCause.TRAINING: "steps that last",
     TimeCause.QUEUED: "no training pod runs",
-    TimeCause.IMPORT: "training processes start: imports, model, first step without a checkpoint",
-    TimeCause.RENDEZVOUS: "processes wait for others to form the group",
-    TimeCause.RESTORE: "the model is restored, until its next step",
-    TimeCause.SAVE: "training stops for a checkpoint",
-    TimeCause.REDONE: "steps that were lost and are made again",
-    TimeCause.HANG: "training stands still, from its last step on",
-    TimeCause.MASTER_DOWN: "no master ran, and no step shows that training went on",
-    TimeCause.SUSPENDED: "the job is suspended",
-    TimeCause.OTHER: "pauses between steps, and the end of the program",
+    TimeCause.IMPORT: "training processes start",
+    TimeCause.RENDEZVOUS: "waiting for other members",
+    TimeCause.RESTORE: "the model is restored",
+    TimeCause.SAVE: "stopped for a checkpoint",
+    TimeCause.REDONE: "steps that were lost",
+    TimeCause.HANG: "training stood still",
+    TimeCause.MASTER_DOWN: "no master ran",
+    TimeCause.SUSPENDED: "the job was suspended",
+    TimeCause.OTHER: "pauses, end of the program",
 }
 
 

@@ -10,6 +10,7 @@ from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
 from edl_workflows.master.state.versions import cluster_versions, version_steps
 from edl_workflows.master.state.versions.cluster_versions import ClusterVersion, VersionChange
+from edl_workflows.protocol.nodes import ProcessReport
 
 
 def note_end_of_suspension(state: JobState) -> None:
@@ -47,10 +48,15 @@ def note_prepared(state: JobState, node: JobNode, version: int) -> None:
         state.goodput = replace(state.goodput, ready=version)
 
 
-def count_save(state: JobState, seconds: float, now: float) -> None:
-    """Counts a save for which a training process stopped, unless others trained meanwhile."""
-    if state.settings.collective or len(state.trainers) == 1:
-        state.goodput = goodput.cut_save(state.goodput, seconds, now)
+def count_save(state: JobState, message: ProcessReport, now: float) -> None:
+    """Counts the time for which a training process of the active version has just stopped to save a
+    checkpoint, unless others trained meanwhile.
+    """
+    active, trainers = state.versions.active, state.trainers
+    if not message.saving or active is None or message.version != active.number:
+        return
+    if state.settings.collective or [node.ref for node in trainers] == [message.node]:
+        state.goodput = goodput.cut_save(state.goodput, message.saving, now)
 
 
 def present_cause(state: JobState) -> TimeCause:

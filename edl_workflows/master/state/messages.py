@@ -150,13 +150,6 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
         state.versions = cluster_versions.report_trained(state.versions, message.version)
 
 
-def take_saving_time(state: JobState, message: ProcessReport, now: float) -> None:
-    """Counts the time for which a training process has just stopped to save a checkpoint."""
-    node, active = find_node(state, message.node), state.versions.active
-    if message.saving and node is not None and node.live and active and message.version == active.number:
-        goodput_steps.count_save(state, message.saving, now)
-
-
 def _note_servers(state: JobState, message: ProcessReport) -> None:
     """Keeps the strictest report: a process that prepares another version sees more than one that trains."""
     known, said = state.servers, message.servers

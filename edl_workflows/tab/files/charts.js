@@ -60,14 +60,15 @@ function scales({ times, series, fromZero }, width) {
   };
 }
 
-/** Ends and a step of 1, 2 or 5 times a power of ten, two to five steps apart. */
+/** Ends and a step of 1, 2 or 5 times a power of ten, two to five steps apart. Without values, or with values near the
+ * largest or smallest number that there is, the axis is from 0 to 1. */
 function ticks(least, most) {
-  if (!Number.isFinite(least) || !Number.isFinite(most)) return { from: 0, to: 1, step: 1 };
   const span = most - least || Math.abs(most) || 1;
   const power = 10 ** Math.floor(Math.log10(span / 3));
   const step = power * [1, 2, 5, 10].find((times) => span / (times * power) <= 4);
   const from = Math.floor(least / step + 1e-9) * step;
-  return { from, to: Math.max(from + step, Math.ceil(most / step - 1e-9) * step), step };
+  const to = Math.max(from + step, Math.ceil(most / step - 1e-9) * step);
+  return [from, to, step].every(Number.isFinite) ? { from, to, step } : { from: 0, to: 1, step: 1 };
 }
 
 function axes({ unit, whole }, { axis, x, y, width, from, to }) {
@@ -81,7 +82,7 @@ function axes({ unit, whole }, { axis, x, y, width, from, to }) {
     const near = Math.abs(value) < axis.step / 1e6 ? 0 : value;
     found.push(h("text", { key: `v${index}`, x: MARGIN.left - 8, y: y(value) + 4, textAnchor: "end" }, brief(near)));
   }
-  const step = STEPS.find((seconds) => (to - from) / seconds <= Math.max(2, width / 100)) || STEPS.at(-1);
+  const step = STEPS.find((seconds) => (to - from) / seconds <= Math.max(2, width / 100)) || (to - from) / 2;
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   for (let time = Math.ceil((from - zone) / step) * step + zone; time <= to; time += step) {
     if (x(time) > width - 28 || x(time) < MARGIN.left + 12) continue;

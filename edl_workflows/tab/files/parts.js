@@ -7,6 +7,11 @@ const { createElement: h, Fragment, useState } = globalThis.React;
 
 const LOOKS = { Succeeded: "good", Running: "busy", Scaling: "busy", Restarting: "wait", Pending: "wait", Suspended: "wait", Failed: "bad" };
 const MAX_METRICS = 6;
+/** Colour and opacity of what a job's time is spent on: related causes have one colour. */
+const CAUSES = {
+  training: [1, 1], queued: [5, 1], suspended: [5, 0.45], other: [5, 0.7], import: [0, 1], rendezvous: [0, 0.65], restore: [0, 0.4],
+  save: [3, 1], redone: [2, 1], hang: [4, 1], masterDown: [4, 0.5],
+};
 
 const lossFirst = (names) => names.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
 
@@ -61,19 +66,19 @@ export function Charts({ job }) {
 }
 
 export function Goodput({ goodput }) {
-  if (!goodput) return null;
-  const parts = [
-    ["steps that last", goodput.useful_seconds, "bg1"],
-    ["steps done again", goodput.redone_seconds, "bg2"],
-    ["start, restarts, waiting", goodput.other_seconds, "bg5"],
-  ];
-  const all = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
+  if (!goodput?.spent.length) return null;
+  const all = goodput.spent.reduce((sum, one) => sum + one.seconds, 0) || 1;
+  const look = (cause, more) => {
+    const [colour, opacity] = CAUSES[cause] || CAUSES.other;
+    return { className: `bg${colour}`, style: { opacity, ...more } };
+  };
   return h("section", { className: "panel" },
     h("h3", null, `Goodput ${percent(goodput.ratio)}`),
-    h("div", { className: "bar", style: { height: 14 } }, parts.map(([name, seconds, look]) =>
-      h("span", { key: name, className: look, title: name, style: { width: `${(seconds / all) * 100}%` } }))),
-    h("table", { style: { marginTop: 8 } }, h("tbody", null, parts.map(([name, seconds, look]) => h("tr", { key: name },
-      h("td", null, h("span", { className: look, style: { display: "inline-block", width: 10, height: 10, borderRadius: 2, marginInlineEnd: 8 } }), name),
+    h("div", { className: "bar", style: { height: 14 } }, goodput.spent.map(({ cause, meaning, seconds }) =>
+      h("span", { key: cause, title: `${cause}: ${meaning}`, ...look(cause, { width: `${(seconds / all) * 100}%` }) }))),
+    h("table", { style: { marginTop: 8 } }, h("tbody", null, goodput.spent.map(({ cause, meaning, seconds }) => h("tr", { key: cause },
+      h("td", { className: "nowrap" }, h("span", look(cause, { display: "inline-block", width: 10, height: 10, borderRadius: 2, marginInlineEnd: 8 })), cause),
+      h("td", { className: "quiet" }, meaning),
       h("td", { className: "nowrap" }, duration(seconds)), h("td", { className: "nowrap quiet" }, percent(seconds / all)))))));
 }
 

@@ -14,7 +14,10 @@ import pytest
 from edl_workflows.brain import auth
 from edl_workflows.brain.observations import JobObservation, PlanObservation
 from edl_workflows.brain.server import BrainOptions, BrainServer
+from edl_workflows.brain.store.records import JobReport
 from edl_workflows.brain.store.store import BrainStore
+from edl_workflows.protocol.brain import JobDescription, JobLimits
+from edl_workflows.scaling.dlrover.samples import JobSample
 from tests.unit.brain.browser import CHROMIUM, Browser
 from tests.unit.brain.filled import fill
 
@@ -229,6 +232,26 @@ def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
         assert browser.value("document.querySelectorAll('img, iframe, script:not([src])').length") == 0
         assert browser.value("window.hacked") is None
     assert browser.complaints == []
+
+
+@pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
+def test_extreme_metrics_are_drawn(browser: Browser, serve: Serve, value: float) -> None:
+    """A training program may report any finite number: the page shows it with a handful of grid lines."""
+
+    def filled(store: BrainStore) -> None:
+        now = time.time()
+        store.record_jobs([job("mnist")], [], now)
+        limits = JobLimits(cpu=1, memory=1, gpu=0)
+        facts = JobDescription(
+            uid="uid-mnist", namespace="team", name="mnist", kind="ElasticJob", limits=limits
+        )
+        samples = [JobSample(now - ago, 200 - ago, 1.0, (), {"loss": value}) for ago in (120, 60, 0)]
+        store.record(JobReport(facts, tuple(samples)), now)
+
+    browser.open(f"{serve(filled)}/#/jobs/uid-mnist")
+
+    assert "loss" in browser.texts("figcaption strong")
+    assert 0 < browser.value("document.querySelectorAll('svg.chart *').length") < 500
 
 
 def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> None:

@@ -90,7 +90,7 @@ def test_faults_are_told() -> None:
         "Time:        0:02:40 since the job was created",
         "  training            0:02:11   82%  steps that last",
         "  queued              0:00:19   12%  no training pod runs",
-        "  redone              0:00:10    6%  steps that were lost and are made again",
+        "  redone              0:00:10    6%  steps that were lost",
         "Restarts:    Killed 2, Recovery 1",
         "  2026-01-01T00:01:00Z  ps-1  Killed  its pod was deleted",
         "Last lines of mnist-edljob-worker-0:",

@@ -65,8 +65,10 @@ def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
         ({("a", 1): 2}, "a tuple can't be a key"),
         ("x" * MAX_RESULT, "write it to a file, and return the place"),
         (nested(MAX_DEPTH + 1), "are within each other"),
+        ([{"__type": "airflow.sdk.Asset", "__var": {}}], "the key '__type' is reserved"),
+        ({"__classname__": "airflow.sdk.Asset"}, "the key '__classname__' is reserved"),
     ],
-    ids=["object", "set", "bytes", "key", "large", "too-deep"],
+    ids=["object", "set", "bytes", "key", "large", "too-deep", "class", "class of Airflow 3"],
 )
 def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> None:
     """The message says what to return instead."""
@@ -85,9 +87,10 @@ def test_the_master_takes_results_only(text: str) -> None:
         ResultReport(node=NodeRef(type="worker", id=0), result=text)
 
 
+KEYS = st.text(max_size=8).filter(lambda key: not key.startswith("__"))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
 

@@ -258,6 +258,32 @@ def test_a_users_pod_template_stays() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read_only", "mounted", "added"),
+    [(True, "/data", True), (True, "/tmp/", False), (False, "/data", False)],
+    ids=["read-only", "something is at /tmp", "writable"],
+)
+def test_a_program_can_be_written_on_a_read_only_filesystem(
+    read_only: bool, mounted: str, added: bool
+) -> None:
+    """The pod gets an empty volume at /tmp, beside its own."""
+    template = yaml.safe_load(TEMPLATE)
+    trainer, sidecar = template["spec"]["containers"]
+    trainer["volumeMounts"][0]["mountPath"] = mounted
+    for container in (trainer, sidecar):
+        container["securityContext"] = {"readOnlyRootFilesystem": read_only}
+    found = attached(script(), ProgramOptions(template=template))["spec"]["replicaSpecs"]["worker"][
+        "template"
+    ]
+    first, other = found["spec"]["containers"]
+
+    mounts = {mount["mountPath"]: mount["name"] for mount in first["volumeMounts"]}
+    assert mounts == {mounted: "data"} | ({"/tmp": "edl-tmp"} if added else {})
+    empty = [volume for volume in found["spec"]["volumes"] if "emptyDir" in volume]
+    assert empty == ([{"name": "edl-tmp", "emptyDir": {}}] if added else [])
+    assert other == sidecar
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (ProgramOptions(servers=1, strategy=ALLREDUCE), "has no parameter servers"),

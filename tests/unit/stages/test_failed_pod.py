@@ -118,13 +118,13 @@ def test_of_several_pods_the_first_that_failed_is_read(
         first={"state": {"running": {}}, "lastState": _terminated("05")},
         whole={"state": _terminated("01", 0)},
     )
-    asked: list[tuple[str, LogOptions | None]] = []
+    asked: list[tuple[str, LogOptions]] = []
 
-    def read(_cluster: Cluster, pod: str, _namespace: str, options: LogOptions | None = None) -> str:
+    def read(_cluster: Cluster, pod: str, _namespace: str, options: LogOptions, _most: int) -> str:
         asked.append((pod, options))
         return "Traceback\nKeyError: {{x}}\n"
 
-    monkeypatch.setattr(logs, "read", read)
+    monkeypatch.setattr(logs, "read_end", read)
 
     lines = _wait(cluster, handle, "now").splitlines()
 
@@ -141,7 +141,7 @@ def test_without_the_right_to_read_logs_the_error_says_so(
     def read(*_arguments: Any) -> str:
         raise ForbiddenError("read the log of Pod ns/first: no right")
 
-    monkeypatch.setattr(logs, "read", read)
+    monkeypatch.setattr(logs, "read_end", read)
 
     lines = _wait(cluster, handle, "now").splitlines()
 

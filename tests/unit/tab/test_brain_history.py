@@ -43,3 +43,16 @@ def test_what_is_no_answer(status: int, body: dict[str, object], error: type[Edl
     """Each is an error of ours that says what to do about it."""
     with pytest.raises(error, match="Brain at http://brain:8082/"):
         ask(status, **body)
+
+
+def test_a_uid_of_an_xcom_leads_to_no_other_path() -> None:
+    """Whoever writes the XCom can't use the connection's token for other requests."""
+    asked: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.raw_path)
+        return httpx.Response(404)
+
+    read_history("http://brain:8082", "secret", "../../metrics?a=#b", httpx.MockTransport(answer))
+
+    assert asked == [b"/v1/jobs/..%2F..%2Fmetrics%3Fa%3D%23b"]

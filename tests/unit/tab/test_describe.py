@@ -21,7 +21,7 @@ from edl_workflows.tab.describe import (
 from edl_workflows.tab.document import MAX_PLANS, MAX_POINTS, MAX_TEXT, JobDocument
 from tests.airflow.support import elastic_job
 from tests.unit.jobs.examples import EXAMPLES, make_example
-from tests.unit.tab.crowded import RESTARTS, crowded_plans, crowded_status
+from tests.unit.tab.crowded import RESTARTS, SPENT, crowded_plans, crowded_status
 
 NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
 PROPOSAL = {"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reasons": {"worker": "it pays"}}
@@ -147,6 +147,8 @@ def test_a_long_life_is_bounded() -> None:
 
     assert first.restarts.total == RESTARTS
     assert sum(first.restarts.counts.values()) == RESTARTS
+    assert first.goodput is not None
+    assert {one.cause: one.seconds for one in first.goodput.spent} == SPENT
     assert first.points[-1].step == 6_804
     assert len(bounded.points) <= MAX_POINTS
     assert (bounded.points[0].time, bounded.points[-1].step) == (first.points[0].time, 6_804)

@@ -46,7 +46,23 @@ def test_the_rights_of_which_dag_hold(
     found: dict[str, Any] | None, name: str, arguments: dict[str, Any], expected: str | None
 ) -> None:
     """That of the DAG that created the job; a job that no DAG created must be named by the task."""
-    assert dag_of_job(found, name, work(**arguments), "airflow") == expected
+    assert dag_of_job(found, name, work(**arguments), "airflow", "team") == expected
+
+
+@pytest.mark.parametrize("found", [job("mnist", ""), None], ids=["there", "deleted"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [({}, None), ({"namespace": "other"}, None), ({"namespace": "team"}, "dag")],
+    ids=["the connection's namespace", "another one is named", "it is named"],
+)
+def test_an_xcom_cannot_choose_the_namespace(
+    found: dict[str, Any] | None, arguments: dict[str, Any], expected: str | None
+) -> None:
+    """A job of the same name in a namespace that the task does not work in is not shown, though the
+    connection could read it."""
+    given = work(name="mnist", **arguments)
+
+    assert dag_of_job(found, "mnist", given, "airflow", "connections") == expected
 
 
 @pytest.mark.parametrize(

@@ -70,14 +70,17 @@ function nice(largest) {
   if (!(largest > 0)) return { end: 1, step: 1 };
   const power = 10 ** Math.floor(Math.log10(largest / 3));
   const step = power * [1, 2, 5, 10].find((times) => largest / (times * power) <= 5);
-  return { end: Math.ceil(largest / step - 1e-9) * step, step };
+  const end = Math.ceil(largest / step - 1e-9) * step;
+  // Near the largest or smallest number that there is, no such step exists.
+  return Number.isFinite(end) ? { end, step } : { end: largest, step: largest };
 }
 
-/** Both ends are multiples of the step. */
+/** Both ends are multiples of the step. Near the largest number that there is, the axis is from 0 to 1. */
 function spanning(least, most) {
   const { step } = nice(most - least || Math.abs(most));
   const low = Math.floor(least / step + 1e-9) * step;
-  return { low, step, end: Math.max(low + step, Math.ceil(most / step - 1e-9) * step) };
+  const end = Math.max(low + step, Math.ceil(most / step - 1e-9) * step);
+  return [low, end, step].every(Number.isFinite) ? { low, end, step } : { low: 0, end: 1, step: 1 };
 }
 
 function axes({ from, to, height, unit, whole }, { top, x, y }, width) {
@@ -89,7 +92,7 @@ function axes({ from, to, height, unit, whole }, { top, x, y }, width) {
     found.push(svg("line", { class: index ? "grid" : "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }));
     found.push(svg("text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, brief(value)));
   }
-  const step = STEPS.find((seconds) => (to - from) / seconds <= Math.max(2, width / 110)) || STEPS.at(-1);
+  const step = STEPS.find((seconds) => (to - from) / seconds <= Math.max(2, width / 110)) || (to - from) / 2;
   const zone = new Date(from * 1000).getTimezoneOffset() * 60;
   for (let time = Math.ceil((from - zone) / step) * step + zone; time <= to; time += step) {
     const midnight = clock(time) === "00:00:00";

@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction
 from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import goodput_steps, views
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState
@@ -137,9 +137,9 @@ def test_a_stop_to_save_counts_unless_others_train() -> None:
         report = ProcessReport(
             node=NodeRef(type="worker", id=0), version=active.number, state=ProcessState.TRAINING, saving=7.0
         )
-        messages.take_saving_time(job.state, report, job.now)
+        goodput_steps.count_save(job.state, report, job.now)
         late = report.model_copy(update={"version": active.number + 1})
-        messages.take_saving_time(job.state, late, job.now)
+        goodput_steps.count_save(job.state, late, job.now)
         assert parts_of(job).get("save", 0) == (7 if saves else 0)
 
 

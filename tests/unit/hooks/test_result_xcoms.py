@@ -1,0 +1,38 @@
+"""Results of training functions in Airflow's XComs."""
+
+from typing import Any
+
+from airflow.sdk import serde
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.function_result import read_result, render_result
+
+SPECIAL = sorted(
+    {value for name, value in vars(serde).items() if name.isupper() and str(value).startswith("__")}
+)
+"""Keys with which Airflow's serialization names classes."""
+KEYS = st.sampled_from([*SPECIAL, "loss", "dict"])
+CLASSES = st.sampled_from(["airflow.sdk.definitions.asset.Asset", "airflow.sdk.io.path.ObjectStoragePath"])
+LEAVES = st.none() | st.integers(0, 9) | CLASSES
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
+)
+
+
+@given(VALUES)
+def test_a_result_makes_no_objects_in_other_tasks(value: Any) -> None:
+    """What a training program returns is plain data in the tasks that read it, or it is refused: the program
+    can't choose a class of Airflow's for their workers to instantiate."""
+    try:
+        result = read_result(render_result(value))
+    except InvalidError:
+        return
+
+    assert serde.deserialize(serde.serialize({"result": result})) == {"result": value}
+
+
+def test_airflow_has_such_keys() -> None:
+    """Otherwise the test above would show nothing."""
+    assert {"__classname__", "__type"} <= set(SPECIAL)

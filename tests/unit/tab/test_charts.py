@@ -1,0 +1,72 @@
+"""The tab's charts in a real browser, with what training programs may report."""
+
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+
+import pytest
+
+from tests.unit.brain.browser import CHROMIUM, Browser
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH"),
+]
+
+# The elements of a chart are counted, not rendered: Airflow brings React.
+COUNT = """
+(async () => {
+  globalThis.React = {
+    createElement: (type, props, ...children) =>
+      typeof type === "function" ? type(props) : { type, props, children },
+    useEffect() {}, useRef: () => ({}), useState: (value) => [value, () => {}],
+  };
+  const { Chart } = await import(`${location.origin}/charts.js`);
+  const series = [{ name: "loss", style: "s0", values: VALUES }];
+  const chart = Chart({ title: "loss", unit: "", times: TIMES, marks: [], series });
+  const count = (one) => one?.children ? 1 + total(one.children.flat(9)) : 0;
+  const total = (all) => all.reduce((sum, one) => sum + count(one), 0);
+  return count(chart);
+})()
+"""
+
+
+class _Files(SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments: object) -> None:
+        """Requests are not logged."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser on a server of the tab's files."""
+    with resources.as_file(resources.files("edl_workflows.tab") / "files") as folder:
+        handler = functools.partial(_Files, directory=str(folder))
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        made = Browser(tmp_path_factory.mktemp("profile"))
+        made.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/icon.svg")
+        made.until("location.protocol === 'http:'")
+        yield made
+        made.close()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("values", "times"),
+    [
+        ("[1.7e308, 1.7e308]", "[0, 60]"),
+        ("[-1.7e308, 1.7e308]", "[0, 60]"),
+        ("[5e-324, 5e-324]", "[0, 60]"),
+        ("[null, null]", "[0, 60]"),
+        ("[1, 2]", "[0, 253402300799]"),
+    ],
+    ids=["largest", "far apart", "smallest", "none", "until the year 9999"],
+)
+def test_every_chart_has_a_handful_of_elements(browser: Browser, values: str, times: str) -> None:
+    """Whatever finite numbers a program reports, the page of whoever looks at its job stays usable."""
+    count = browser.value(COUNT.replace("VALUES", values).replace("TIMES", times))
+
+    assert 5 < count < 100
