@@ -132,7 +132,7 @@ class JobReader:
         """The job that a task works on, if the user may see it.
 
         Raises:
-            ForbiddenError: he may not.
+            ForbiddenError: he may not, or the task names a kubeconfig itself.
             NotFoundError: the cluster has no such job, and nothing proves that it was this task's.
             EdlError: the cluster can't be reached.
         """

@@ -2,7 +2,8 @@
 
 An XCom names the object. Whoever may write XComs could name any, so that alone gives no access: the object
 must have been created by a DAG that the user may see, or be named by arguments of the task, as must its
-namespace, unless it is the connection's. The connection comes from the arguments, too.
+namespace, unless it is the connection's. The connection comes from the arguments, too; a kubeconfig does not:
+it may name a program to run, and the authors of DAGs run programs in workers only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from edl_workflows.exceptions import ForbiddenError
 from edl_workflows.hooks.elastic_job import ConnectionSettings
 from edl_workflows.hooks.task_object import OBJECT_KEY, TaskObject
 from edl_workflows.hooks.task_owner import TaskOwner
@@ -21,7 +23,7 @@ from edl_workflows.tab.document import TaskReference
 
 MAX_TASKS = 100
 """Task instances of a run that are looked at."""
-_CONNECTION_FIELDS = ("kubernetes_conn_id", "config_file", "cluster_context")
+_CONNECTION_FIELDS = ("kubernetes_conn_id", "cluster_context")
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,14 @@ class TaskWork:
         """The connection to the cluster.
 
         Raises:
+            ForbiddenError: the task names a kubeconfig itself.
             ValidationError: an argument is no text.
         """
+        if self.arguments.get("config_file"):
+            raise ForbiddenError(
+                "the task names a kubeconfig itself (config_file), which Airflow's API server does not load; "
+                "the tab reads the clusters of connections"
+            )
         given = {key: self.arguments[key] for key in _CONNECTION_FIELDS if key in self.arguments}
         return ConnectionSettings.model_validate(given)
 
@@ -139,7 +147,11 @@ def dag_of_job(
 
 def connection_of(work: TaskWork) -> ConnectionSettings | None:
     """The connection of a task; None if Airflow no longer has a task's arguments in a form that can be
-    read."""
+    read.
+
+    Raises:
+        ForbiddenError: the task names a kubeconfig itself.
+    """
     try:
         return work.connection
     except ValidationError:
