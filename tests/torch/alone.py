@@ -1,16 +1,22 @@
 """A job with one member and without a master."""
 
+import collections
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
+
+import pytest
 
 from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.tensors import Loaded, load, save
+from edl_workflows.agent.torch_collective import TorchTraining
 from edl_workflows.agent.two_stages import TwoStages
+from edl_workflows.agent.world import Reduced, Wishes, World
+from edl_workflows.exceptions import UnavailableError
 from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
 from edl_workflows.protocol.nodes import NodeRef
 from tests.torch.members import places
@@ -104,3 +110,35 @@ class JobAlone:
     def losses(self) -> list[float]:
         """Of the steps."""
         return [loss for _, loss, _ in self.steps]
+
+
+def break_steps(monkeypatch: pytest.MonkeyPatch, repeated: set[int], received: set[int]) -> None:
+    """Have the group break in the middle of these steps, as when another member dies.
+
+    Args:
+        monkeypatch: undoes it.
+        repeated: steps that no member made, so that they are made again.
+        received: steps that another member made and this one did not, so that it gets the state after them.
+            Here it is the state of this member, which makes the step without being told so.
+    """
+    inner, made = TorchTraining.step, collections.Counter[int]()
+
+    def step(self: TorchTraining, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
+        number = made[id(self)]  # 0 is the warm-up
+        if number in repeated:
+            repeated.remove(number)
+            raise UnavailableError("a member was lost in the reduction")
+        reduced = inner(self, mini_batches, wishes)
+        made[id(self)] += 1
+        if number in received:
+            raise UnavailableError("a member was lost, after it had made the step")
+        return reduced
+
+    def go_on(self: World, _reason: str) -> None:
+        self.step_made = False
+        if made[id(self.framework)] - 1 > self.global_step:
+            self._sampler.advance()
+            self.global_step += 1
+
+    monkeypatch.setattr(TorchTraining, "step", step)
+    monkeypatch.setattr(World, "_go_on", go_on)

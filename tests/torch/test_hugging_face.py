@@ -23,7 +23,7 @@ from transformers import (
 from edl_workflows.agent.hugging_face import make_elastic
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.exceptions import InvalidError
-from tests.torch.alone import JobAlone
+from tests.torch.alone import JobAlone, break_steps
 
 tqdm.monitor_interval = 0  # a thread that would outlive its test
 TEXTS, LENGTH, TOKENS = 50, 8, 32
@@ -156,6 +156,23 @@ def test_callbacks_continue(tmp_path: Path) -> None:
     elastic(tmp_path, job, [EarlyStoppingCallback(3)], **settings).train()
 
     assert [step for step, *_ in job.steps] == [8], "not better at steps 4, 6 and 8"
+
+
+def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that no member made is made again. One that only another member made is not: the ``Trainer``
+    counts it, and goes on from the state after it. So it ends as if nobody had been lost."""
+    whole = elastic(tmp_path / "whole", JobAlone(MOST))
+    whole.train()
+    break_steps(monkeypatch, repeated={3, 9}, received={5, 9, 18})
+    job = JobAlone(MOST)
+    trainer = elastic(tmp_path / "broken", job)
+    result = trainer.train()
+
+    assert result.global_step == 18
+    assert [step for step, *_ in job.steps] == [step for step in range(1, 19) if step not in (5, 9, 18)]
+    assert logged(trainer, "learning_rate") == pytest.approx(logged(whole, "learning_rate"), abs=1e-9)
+    ends = [one.evaluate()["eval_loss"] for one in (trainer, whole)]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-9)
 
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:

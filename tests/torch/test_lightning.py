@@ -11,7 +11,7 @@ import torch
 from edl_workflows.agent.lightning import ElasticStrategy
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.exceptions import InvalidError
-from tests.torch.alone import JobAlone
+from tests.torch.alone import JobAlone, break_steps
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its imports
@@ -153,6 +153,22 @@ def test_it_goes_on_at_the_end_of_an_epoch(tmp_path: Path) -> None:
 
     assert [step for step, *_ in first.steps + second.steps] == list(range(1, 28))
     assert (trainer.current_epoch, trainer.global_step) == (3, 27)
+
+
+def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that no member made is made again. One that only another member made is not: Lightning counts
+    it, and goes on from the state after it. So it ends as if nobody had been lost."""
+    whole, curve = Network(), Curve()
+    elastic(tmp_path / "whole", JobAlone(MOST)).fit(whole, loader(), loader())
+    break_steps(monkeypatch, repeated={3, 9}, received={5, 9, 18})
+    job, module = JobAlone(MOST), Network()
+    trainer = elastic(tmp_path / "broken", job, [curve])
+    trainer.fit(module, loader(), loader())
+
+    assert [step for *_, step in curve.steps] == list(range(1, 19))
+    assert [step for step, *_ in job.steps] == [step for step in range(1, 19) if step not in (5, 9, 18)]
+    for mine, its in zip(module.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine, its)
 
 
 def test_early_stopping_counts_on(tmp_path: Path) -> None:
