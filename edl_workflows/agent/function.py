@@ -44,7 +44,8 @@ def report_result(value: object) -> None:
             numbers that are not finite become null.
 
     Raises:
-        InvalidError: it is not a JSON value, is larger than 8 KiB, or has a key that begins with two underscores.
+        InvalidError: it is not a JSON value, is larger than 8 KiB, or has a key that begins with two
+            underscores.
         UnavailableError: the master did not answer in time.
     """
     trains = os.environ.get(names.ENV_NODE_TYPE) in (names.CHIEF_TYPE, names.WORKER_TYPE)

@@ -72,6 +72,7 @@ def connect(database_url: str) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
             engine = create_engine(url, connect_args={"timeout": LOCK_SECONDS}, **options)
+            event.listen(engine, "do_connect", _create_private_file)
             event.listen(engine, "connect", _set_up_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -150,6 +151,14 @@ def migrate(engine: Engine) -> None:
             f"another version created the Brain's store ({_first_line(error)}); run that version or a "
             "newer one"
         ) from error
+
+
+def _create_private_file(_dialect: Any, _record: Any, places: list[Any], options: dict[str, Any]) -> None:
+    """Create a new database for this user only: it holds what all tenants reported. SQLite gives its other
+    files the same mode."""
+    if not options.get("uri"):
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            Path(places[0]).touch(0o600)
 
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:

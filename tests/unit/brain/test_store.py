@@ -1,8 +1,10 @@
 """The guarantees of the store on SQLite and PostgreSQL."""
 
+import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -175,6 +177,20 @@ def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
         store.submit(JobReport(facts()), NOW)
     with BrainStore(database_url) as again:
         assert len(again.samples(KEY, 99)) == 50
+
+
+def test_a_new_sqlite_database_is_private(tmp_path: Path) -> None:
+    """Other users of the machine can't read what tenants have reported, in none of its files."""
+    before = os.umask(0o022)
+    try:
+        store = BrainStore(f"sqlite:///{tmp_path}/brain.db")
+        modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+        store.close()
+    finally:
+        os.umask(before)
+
+    assert "brain.db" in modes
+    assert set(modes.values()) == {0o600}
 
 
 def test_former_jobs(store: BrainStore) -> None:
