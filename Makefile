@@ -134,8 +134,9 @@ bench-checkpoint: $(READY)  ## How long training waits for a checkpoint of 500 M
 bench-goodput: $(READY)  ## A job with a kill each minute against none, and against resubmission (half an hour)
 	$(BIN)/python -m tests.benchmarks.bench_goodput
 
-bench-torch: $(READY)  ## The PyTorch adapter: its step against DistributedDataParallel's, members killed against torchrun's; KILLS=
+bench-torch: $(READY)  ## The PyTorch adapter against its peers: a step, a checkpoint, members killed; KILLS=
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_torch
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.bench_torch_checkpoint
 	$(BIN)/python -m tests.benchmarks.bench_survivors --kills $(or $(KILLS),100)
 
 bench-allreduce: $(READY)  ## The stall of a collective job's change of workers against stop-and-resubmit

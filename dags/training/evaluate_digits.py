@@ -16,7 +16,7 @@ from digits import load, predict  # type: ignore[import-not-found]  # beside thi
 from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 
 from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.tensorflow import MODEL_FILE
 from edl_workflows.protocol.cluster import CheckpointRef
 

@@ -10,8 +10,7 @@ import torch
 from evaluation import evaluate_newest  # type: ignore[import-not-found]  # beside this script
 from train_digits_torch import build, load  # type: ignore[import-not-found]  # beside this script
 
-from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.tensor_parts import load_checkpoint
 from edl_workflows.agent.torch_state import from_saved_state
 from edl_workflows.protocol.cluster import CheckpointRef
 
@@ -19,7 +18,8 @@ from edl_workflows.protocol.cluster import CheckpointRef
 def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:
     """Accuracy of a checkpoint."""
     model = build().model
-    model.load_state_dict(from_saved_state(tensors.load(Path(checkpoint.uri) / STATE_FILE).tensors)["model"])
+    state = from_saved_state(load_checkpoint(Path(checkpoint.uri)).tensors)
+    model.load_state_dict(state["model"])
     *_, images, labels = load()
     with torch.no_grad():
         accuracy = float((model(images).argmax(1) == labels).float().mean())

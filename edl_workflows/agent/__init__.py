@@ -15,8 +15,9 @@ collective jobs, `edl_workflows.agent.world`, are imported separately.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.connecting import connect
 from edl_workflows.agent.function import report_result
-from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.job import Job
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.shards import Batch
 

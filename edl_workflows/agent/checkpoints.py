@@ -20,10 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from edl_workflows.agent.checkpoint_parts import Part, entry_file, read_entry
 from edl_workflows.agent.manifest import (
     MAX_PUBLISHED_NS,
     Layout,
     Manifest,
+    describe_file,
+    describe_files,
     read_manifest,
     sync_path,
     verify_checkpoint,
@@ -32,8 +35,6 @@ from edl_workflows.agent.manifest import (
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
-STATE_FILE = "state.safetensors"
-"""The only file of a checkpoint that was saved in two stages."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full storage."""
 PREFIX = "checkpoint-"
@@ -62,6 +63,9 @@ class CheckpointStore:
         folder: created when needed. For a job on several machines it must be on shared storage.
         keep: number of complete checkpoints to keep, at least 1; the newest are kept.
     """
+
+    part_seconds = 30.0
+    """How long the chief waits for other members' parts of a checkpoint while nothing of them arrives."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         if keep < 1:
@@ -104,7 +108,8 @@ class CheckpointStore:
 
         def fill(folder: Path) -> None:
             write(folder)
-            write_manifest(folder, step, self._after_all(), position, variables)
+            files = describe_files(folder)
+            write_manifest(folder, step, self._after_all(), position, variables, files)
 
         name = name or checkpoint_name(step)
         self._save(name, step, fill, writer)
@@ -125,6 +130,73 @@ class CheckpointStore:
             raise unwritable_error(unfinished, step, error) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+    def put_part(self, name: str, part: Part, write: Callable[[Path], object], writer: str) -> None:
+        """Save one part of a checkpoint, which counts when `publish_parts` has published all. Repeatable.
+
+        Args:
+            name: of the checkpoint, from `shared_checkpoint_name`.
+            part: which.
+            write: writes the part's file at the given path.
+            writer: unique name of the writer, if several may save this part at the same time.
+
+        Raises:
+            CheckpointError: the storage failed. Exceptions of `write` propagate.
+        """
+        folder = self._parts_folder(name)
+        unfinished = folder / f".{part.file}-{writer}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(unfinished)
+            entry = describe_file(unfinished).model_dump_json()
+            unfinished.rename(folder / part.file)
+            unfinished.write_text(entry)
+            unfinished.rename(folder / entry_file(part))  # the part is whole
+            sync_path(folder)
+        except OSError as error:
+            raise unwritable_error(unfinished, 0, error) from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def missing_parts(self, name: str, count: int) -> tuple[list[int], int]:
+        """Which parts of a checkpoint are still missing, and how many bytes are there of all parts together,
+        so that a caller sees whether somebody is still writing."""
+        folder, size = self._parts_folder(name), 0
+        with contextlib.suppress(OSError):
+            size = sum(file.lstat().st_size for file in folder.iterdir())
+        entries = [folder / entry_file(Part(index, count)) for index in range(count)]
+        return [index for index, entry in enumerate(entries) if not entry.exists()], size
+
+    def publish_parts(
+        self,
+        step: int,
+        count: int,
+        *,
+        name: str,
+        position: Mapping[str, Any] | None = None,
+        variables: Layout | None = None,
+    ) -> CheckpointRef:
+        """Publish a checkpoint whose parts are all there; see `put_part` and `publish`. Older checkpoints are
+        not removed.
+
+        Raises:
+            CheckpointError: a part is missing, or the storage failed.
+        """
+        folder = self._parts_folder(name)
+        parts = [Part(index, count) for index in range(count)]
+        try:
+            files = {part.file: read_entry((folder / entry_file(part)).read_bytes(), part) for part in parts}
+            write_manifest(folder, step, self._after_all(), position, variables, files)
+            folder.rename(self.folder / name)
+            sync_path(self.folder)
+        except OSError as error:
+            raise unwritable_error(folder, step, error) from error
+        for part in parts:
+            (self.folder / name / entry_file(part)).unlink(missing_ok=True)
+        return CheckpointRef(uri=f"{self.place}/{name}", step=step)
+
+    def _parts_folder(self, name: str) -> Path:
+        return self.folder / f"{_UNFINISHED}{name}-parts"
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
         """Check that a checkpoint is complete; see `edl_workflows.agent.manifest.verify_checkpoint`."""

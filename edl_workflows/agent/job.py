@@ -10,26 +10,23 @@ members step and stop together, use the loop in `edl_workflows.agent.world`.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.cluster_member import CLUSTER_LOST_SECONDS, TERMINATED, ClusterMember
-from edl_workflows.agent.environment import NodeEnvironment, cluster_version, open_snapshots
+from edl_workflows.agent.environment import NodeEnvironment, open_snapshots
 from edl_workflows.agent.restoring import CheckpointRestorer, ModelCheck
-from edl_workflows.agent.saving import CheckpointSaver
+from edl_workflows.agent.saving import CheckpointSaver, SaveWish
 from edl_workflows.agent.shards import Batch, ShardReader, consumed_by_dataset, dataset_params
-from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
 from edl_workflows.exceptions import CheckpointError, EdlError
 from edl_workflows.jobs.metrics import check_metrics
 from edl_workflows.protocol.cluster import CheckpointRef, TrainingCluster
@@ -204,13 +201,12 @@ class Job(ClusterMember):
         """
         from edl_workflows.agent.two_stages import FirstStage
 
-        first = FirstStage(options, self._snapshots, self.version)
-        if self.is_chief:
+        first = FirstStage(options, self._snapshots, self.version, self.environment.token)
+        if self.is_chief or options.part is not None:
             first.reserve()
         self._saving.configure_stages(options, first)
 
-    @contextlib.contextmanager
-    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
+    def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> AbstractContextManager[Loaded]:
         """The state in a checkpoint that was saved in two stages, from this node's shared memory if it is
         there, else from storage. The tensors are valid within the context.
 
@@ -218,11 +214,17 @@ class Job(ClusterMember):
             CheckpointError: the checkpoint holds no such state (see `checkpoint_damaged`).
             InvalidError: this image lacks a package that the state's types need; the checkpoint is intact.
         """
-        with self._restoring.state(checkpoint, store) as loaded:
-            yield loaded
+        return self._restoring.state(checkpoint, store)
+
+    def state_parts(
+        self, checkpoint: CheckpointRef, store: CheckpointStore
+    ) -> AbstractContextManager[Iterator[Loaded]]:
+        """Like `state`, the parts of a checkpoint that all members saved together. Those in this node's
+        shared memory come first: a member that needs only its own part reads no other."""
+        return self._restoring.parts(checkpoint, store)
 
     def holds(self, checkpoint: CheckpointRef) -> bool:
-        """Whether this node's shared memory holds a copy of a checkpoint."""
+        """Whether this node's shared memory holds a copy of a checkpoint, or of a part."""
         return self._restoring.holds(checkpoint)
 
     def compare_model(self, evaluate: Callable[[], float]) -> None:
@@ -253,6 +255,16 @@ class Job(ClusterMember):
         `between_steps` checks it, too; this is for loops that prepare something for the checkpoint.
         """
         return self.active and self._saving.due(self._watch.latest) and self.is_chief
+
+    def checkpoint_wish(self) -> SaveWish:
+        """On the chief, what all members should save together after this step (`checkpoint_part`)."""
+        mine = self.active and self.is_chief
+        return self._saving.wish(self._watch.latest) if mine else SaveWish.NOTHING
+
+    def checkpoint_part(self, wish: SaveWish) -> None:
+        """Save this member's part of a checkpoint (`TwoStages.part`). All members call it after the same
+        step, with the chief's wish. The chief's agent publishes the checkpoint when all parts are there."""
+        self._saving.save_part(wish, chief=self.is_chief)
 
     def checkpoint(self, patience: float = 0.0, *, stored: bool = False) -> CheckpointRef | None:
         """Save now, as set by `save_with` or `save_in_two_stages`, together with the data position.
@@ -478,23 +490,3 @@ class Job(ClusterMember):
 def _prepared(directive: Directive) -> int:
     """The version that is being prepared; 0 if none is."""
     return directive.next.version if directive.next else 0
-
-
-def connect() -> Job:
-    """Connect to the job's master, whose address the agent provides in the environment.
-
-    Call it early, in the main thread. From then on SIGTERM means *save, return leases, exit at the next
-    boundary*, and the process exits with its agent. On SIGUSR2 the process writes the stacks of its threads
-    to stderr; the agent asks for that when training hangs.
-
-    Raises:
-        InvalidError: not started by ``edl agent run``; the message names the missing variable.
-    """
-    environment = NodeEnvironment.read()
-    version = cluster_version(os.environ)
-    die_with_parent()
-    dump_stacks_on_signal()
-    job = Job(environment, version, MasterClient(environment.master, environment.token))
-    call_on_signals((signal.SIGTERM,), job.terminate)
-    atexit.register(job.close)
-    return job

@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edl_workflows.agent.cluster_member import TERMINATED
-from edl_workflows.agent.job import Job, connect
+from edl_workflows.agent.connecting import connect
+from edl_workflows.agent.job import Job
 from edl_workflows.agent.logs import leave_out_requests
 from edl_workflows.agent.processes import TrainingProcess
 from edl_workflows.agent.program import INVALID

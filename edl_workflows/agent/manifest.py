@@ -184,31 +184,43 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
     return manifest
 
 
+def describe_file(file: Path) -> FileEntry:
+    """Sync a file to disk, and describe its content.
+
+    Raises:
+        CheckpointError: it is not a regular file.
+    """
+    with open_regular(file) as content:
+        os.fsync(content.fileno())
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+        return FileEntry(size=os.fstat(content.fileno()).st_size, sha256=digest)
+
+
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """All files in a folder, by path relative to it; see `describe_file`."""
+    found = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    return {str(file.relative_to(folder)): describe_file(file) for file in found}
+
+
 def write_manifest(
     folder: Path,
     step: int,
     published_ns: int,
     position: Mapping[str, Any] | None,
-    variables: Layout | None = None,
+    variables: Layout | None,
+    files: Mapping[str, FileEntry],
 ) -> None:
-    """Write the manifest of a folder, and sync everything to disk.
+    """Write the manifest of a folder whose files are synced (`describe_file`), and sync it to disk.
 
     Raises:
-        CheckpointError: the folder has no files, or anything but regular files.
+        CheckpointError: there are no files.
     """
-    files = {}
-    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
-        with open_regular(file) as content:
-            os.fsync(content.fileno())
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-            entry = FileEntry(size=os.fstat(content.fileno()).st_size, sha256=digest)
-        files[str(file.relative_to(folder))] = entry
     if not files:
         raise CheckpointError(f"{folder}: nothing was saved for step {step}")
     manifest = Manifest(
         step=step,
         published_ns=published_ns,
-        files=files,
+        files=dict(files),
         position=None if position is None else dict(position),
         variables=None if variables is None else dict(variables),
     )

@@ -1,20 +1,27 @@
 """Checks a machine and its network before training: how many seconds a fixed amount of work and data exchange
 takes.
 
-The master judges the results (`edl_workflows.protocol.node_check`). Partners authenticate each other by the
-job's token, which is never sent.
+Where PyTorch is installed, the work is done on the devices that training would use, by a process of its own
+(`edl_workflows.agent.torch_check`). Elsewhere blocks are hashed and sent to the partners, which authenticate
+each other by the job's token, which is never sent. The image decides, so all nodes of a role measure the same
+way. The master judges the results (`edl_workflows.protocol.node_check`).
 """
 
 import hashlib
 import hmac
+import importlib.util
 import secrets
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from pydantic import BaseModel, Field, ValidationError
+
 from edl_workflows.agent.environment import NodeEnvironment
-from edl_workflows.exceptions import EdlError
+from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
@@ -30,9 +37,26 @@ RETRY_SECONDS = 0.2
 MIN_SECONDS = 0.01
 HELLO_SECONDS = 5.0
 """Time for a partner to authenticate."""
+_ANSWER_CHARACTERS = 4096
 _NONCE_BYTES = 32
 _SHARE = 0.9
 """Share of the round's time that may be used: the report must arrive within the round."""
+
+
+class CheckPlace(BaseModel):
+    """What a process that checks a node must know: the number of the round, and the node's place among the
+    addresses of its group."""
+
+    number: int
+    rank: int
+    addresses: list[str]
+
+
+class CheckAnswer(BaseModel):
+    """What it found: the seconds that work and exchange took, or why they failed."""
+
+    seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    error: str = ""
 
 
 def run_node_check(check: CheckRound, environment: NodeEnvironment) -> CheckReport | None:
@@ -47,11 +71,44 @@ def run_node_check(check: CheckRound, environment: NodeEnvironment) -> CheckRepo
         return None
     deadline = time.monotonic() + _SHARE * check.seconds
     try:
-        seconds = _work() + _exchange(group, environment, check.number, deadline)
+        if importlib.util.find_spec("torch") is not None:
+            seconds = _measure_with_torch(group, environment, check.number, deadline)
+        else:
+            seconds = _work() + _exchange(group, environment, check.number, deadline)
     except (OSError, EdlError) as error:
         why = str(error) or type(error).__name__
         return CheckReport(node=node, round=check.number, error=why[:1024])
     return CheckReport(node=node, round=check.number, seconds=seconds)
+
+
+def _measure_with_torch(
+    group: Sequence[CheckMember], environment: NodeEnvironment, number: int, deadline: float
+) -> float:
+    """Seconds that work and exchange took in a process with PyTorch."""
+    rank = [member.node for member in group].index(str(environment.node))
+    reached = [addresses.resolve(member.address) for member in group]
+    reached[rank] = environment.listen_address(0)
+    place = CheckPlace(number=number, rank=rank, addresses=reached)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "edl_workflows.agent.torch_check"],
+            input=place.model_dump_json() + "\n",
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_left(deadline, "no time is left for the check"),
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError("the device or a partner did not answer in time") from None
+    lines = done.stdout[-_ANSWER_CHARACTERS:].splitlines() or [""]
+    try:
+        answer = CheckAnswer.model_validate_json(lines[-1])
+    except ValidationError:
+        last = (done.stderr.strip().splitlines() or ["nothing was printed"])[-1]
+        raise UnavailableError(f"the check ended with code {done.returncode}: {last}") from None
+    if answer.error:
+        raise UnavailableError(answer.error)
+    return answer.seconds
 
 
 def _work() -> float:

@@ -35,11 +35,12 @@ MAX_HEADER_BYTES = 64 * 2**20
 log = logging.getLogger(__name__)
 
 
-def partner_host(directive: Directive, environment: NodeEnvironment) -> str:
+def partner_host(directive: Directive, environment: NodeEnvironment, *, in_parts: bool = False) -> str:
     """The host whose newest copy this node must hold, too; "" for most nodes.
 
     The first worker that is not the chief holds the chief's copy. The chief holds that worker's, since a
-    chief that replaces a lost one has no copy of its own.
+    chief that replaces a lost one has no copy of its own. If each member copies its part, each worker holds
+    the part of the one before it.
     """
     active = directive.active
     if active is None:
@@ -50,6 +51,9 @@ def partner_host(directive: Directive, environment: NodeEnvironment) -> str:
     chief = _host(environment, active.chief_type, active.chief_id)
     others = [host for host in map(_host_of, workers) if host != chief]
     me = _host(environment, environment.node.type, environment.node.id)
+    ring = [chief, *others]
+    if in_parts and len(ring) > 1 and me in ring:
+        return ring[ring.index(me) - 1]
     if me == chief:
         return others[0] if others else ""
     return chief if others[:1] == [me] else ""
@@ -183,7 +187,9 @@ class PeerCopies:
             self._wake()
 
     def _partner(self) -> PeerAgent | None:
-        host = partner_host(self._directive(), self._environment)
+        newest = self._own.newest
+        in_parts = newest is not None and newest.parts > 1
+        host = partner_host(self._directive(), self._environment, in_parts=in_parts)
         return PeerAgent(host, self._environment.token) if host else None
 
     def _follow(self) -> None:
@@ -202,7 +208,9 @@ class PeerCopies:
         """Fetch a newer copy if there is one; returns whether the partner may be asked again at once."""
         held = self.copies.newest
         found = peer.newest(held.name if held else "", WAIT_SECONDS)
-        if found is None or any(copy.name == found.name for copy in self._own.whole()):
+        if found is None or any(
+            (copy.name, copy.part) == (found.name, found.part) for copy in self._own.whole()
+        ):
             return found is None  # the partner got it from this node
         with self.copies.writing(found.size) as draft:
             if draft is None:

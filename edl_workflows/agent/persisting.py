@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE, Part
 from edl_workflows.agent.client import MasterClient, call_until_answered
+from edl_workflows.agent.part_saving import SavedAs, is_published, save_part
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage
 from edl_workflows.exceptions import CheckpointError, ConflictError, EdlError, NotFoundError
@@ -108,8 +109,10 @@ class Persister:
         """Persist the copies that are due, then the newest one if that was requested before."""
         while not self._stop.is_set() and (due := self._due()) is not None:
             self._persist(due)
-        if newest and not self._stop.is_set() and (last := self._newest()) is not None:
-            self._persist(last)
+        while newest and not self._stop.is_set() and (last := self._newest()) is not None:
+            done = self._persist(last)
+            # Another member may hold only the part of an earlier checkpoint: then the chief publishes that.
+            newest = last.parts > 1 and not (done and last.part == 0)
 
     def _due(self) -> ModelSnapshot | None:
         return next(
@@ -117,27 +120,31 @@ class Persister:
         )
 
     def _newest(self) -> ModelSnapshot | None:
-        """The newest copy in memory, unless a later one is already on storage."""
+        """The newest copy in memory, unless a later checkpoint is already on storage."""
         copies = self.folder.whole()
-        saved = max((copy.number for copy in copies if copy.stage is SnapshotStage.SAVED), default=0)
+        published = (copy for copy in copies if copy.stage is SnapshotStage.SAVED and copy.part == 0)
+        saved = max((copy.number for copy in published), default=0)
         later = (
             copy for copy in reversed(copies) if copy.stage is SnapshotStage.MEMORY and copy.number > saved
         )
         return next(later, None)
 
-    def _persist(self, snapshot: ModelSnapshot) -> None:
+    def _persist(self, snapshot: ModelSnapshot) -> bool:
+        """Persist a copy; False if that failed."""
         error, fresh = "", False
         with self.folder.reading(snapshot.number) as block:
             if block is None:
-                return  # overwritten just now
+                return False  # overwritten just now
             try:
-                fresh = _store(snapshot, block, str(self._node))
+                fresh = _store(snapshot, block, str(self._node), self._stop)
             except Exception as refused:  # noqa: BLE001 - told to the master; the next copy is tried
                 error = (
                     str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
                 )
                 log.warning("step %d stays in memory: %s", snapshot.step, error)
             self.folder.settle(snapshot.number, SnapshotStage.FAILED if error else SnapshotStage.SAVED, error)
+        if snapshot.part > 0:
+            return not error  # the chief's agent publishes the checkpoint and tells the master
         wanted = self._report(snapshot, error)
         if fresh:
             with contextlib.suppress(EdlError):
@@ -146,6 +153,7 @@ class Persister:
                     store.retire()  # only now: one that the master does not want takes no other's place
                 else:
                     store.discard(snapshot.ref)
+        return not error
 
     def _report(self, snapshot: ModelSnapshot, error: str) -> bool:
         """Tell the master; False if it does not want the checkpoint."""
@@ -165,7 +173,7 @@ class Persister:
         return True
 
 
-def _store(snapshot: ModelSnapshot, block: memoryview, writer: str) -> bool:
+def _store(snapshot: ModelSnapshot, block: memoryview, writer: str, stop: threading.Event) -> bool:
     """Persist a copy; False if another agent has published it: a predecessor that died before recording it,
     or the peer, which may do so at the same time.
 
@@ -174,9 +182,14 @@ def _store(snapshot: ModelSnapshot, block: memoryview, writer: str) -> bool:
         InvalidError: there is no driver for its URI.
     """
     store = open_store(snapshot.place, snapshot.keep)
-    if _stands(store, snapshot):
+    if is_published(store, snapshot.ref):
         return False
     try:
+        if snapshot.parts > 1:
+            part = Part(snapshot.part, snapshot.parts)
+            saved_as = SavedAs(snapshot.name, snapshot.step, part, snapshot.position, snapshot.variables)
+            save_part(store, saved_as, lambda file: _write(file, block), writer, stop)
+            return True
         store.publish(
             snapshot.step,
             lambda folder: _write(folder / STATE_FILE, block),
@@ -187,17 +200,10 @@ def _store(snapshot: ModelSnapshot, block: memoryview, writer: str) -> bool:
             retire=False,
         )
     except CheckpointError:
-        if not _stands(store, snapshot):
+        if not is_published(store, snapshot.ref):
             raise
         return False
     return True
-
-
-def _stands(store: CheckpointStore, snapshot: ModelSnapshot) -> bool:
-    with contextlib.suppress(CheckpointError):
-        store.verify(snapshot.ref)
-        return True
-    return False
 
 
 def _write(file: Path, block: memoryview) -> None:

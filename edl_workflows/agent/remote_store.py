@@ -11,11 +11,13 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from edl_workflows.agent.checkpoint_parts import Part, entry_file, read_entry
 from edl_workflows.agent.checkpoints import (
     ABANDONED_SECONDS,
     PREFIX,
@@ -28,9 +30,12 @@ from edl_workflows.agent.checkpoints import (
 from edl_workflows.agent.manifest import (
     MANIFEST,
     MAX_MANIFEST_BYTES,
+    Layout,
     Manifest,
+    describe_file,
     parse_manifest,
     verify_checkpoint,
+    write_manifest,
 )
 from edl_workflows.exceptions import CheckpointError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -72,6 +77,8 @@ class RemoteStore(CheckpointStore):
         InvalidError: fsspec, or its driver for the URI, is not installed.
     """
 
+    part_seconds = 600.0  # an upload is seen only when it is complete
+
     def __init__(self, uri: str, keep: int = 3) -> None:
         copies = tempfile.mkdtemp(prefix="edl-checkpoints-")  # verified downloads; removed with this object
         weakref.finalize(self, shutil.rmtree, copies, ignore_errors=True)
@@ -105,6 +112,56 @@ class RemoteStore(CheckpointStore):
             except CheckpointError:
                 self._remove_remote(name)
                 raise
+
+    def put_part(self, name: str, part: Part, write: Callable[[Path], object], writer: str) -> None:  # noqa: ARG002
+        """Save one part of a checkpoint; see `CheckpointStore.put_part`. Writers of the same part write the
+        same content."""
+        with tempfile.TemporaryDirectory(prefix="edl-checkpoint-") as local:
+            file, entry = Path(local, part.file), Path(local, entry_file(part))
+            try:
+                write(file)
+                entry.write_text(describe_file(file).model_dump_json())
+            except OSError as error:
+                raise unwritable_error(file, 0, error) from error
+            with self._reaching(f"{name}/{part.file} can't be written"):
+                self._fs.makedirs(f"{self._root}/{name}", exist_ok=True)
+                self._fs.put_file(str(file), f"{self._root}/{name}/{file.name}")
+                self._fs.put_file(str(entry), f"{self._root}/{name}/{entry.name}")
+
+    def missing_parts(self, name: str, count: int) -> tuple[list[int], int]:
+        """Which parts are missing, and how many bytes are there; see `CheckpointStore.missing_parts`."""
+        self._fs.invalidate_cache()
+        with self._reaching(f"{name} can't be listed"):
+            try:
+                listed = self._fs.ls(f"{self._root}/{name}", detail=True)
+            except FileNotFoundError:
+                listed = []
+        there = {file["name"].rpartition("/")[2] for file in listed}
+        missing = [index for index in range(count) if entry_file(Part(index, count)) not in there]
+        return missing, sum(file.get("size") or 0 for file in listed)
+
+    def publish_parts(
+        self,
+        step: int,
+        count: int,
+        *,
+        name: str,
+        position: Mapping[str, Any] | None = None,
+        variables: Layout | None = None,
+    ) -> CheckpointRef:
+        """Publish a checkpoint whose parts are all there; see `CheckpointStore.publish_parts`."""
+        parts = [Part(index, count) for index in range(count)]
+        with (
+            self._reaching(f"{name} can't be published"),
+            tempfile.TemporaryDirectory(prefix="edl-checkpoint-") as local,
+        ):
+            entries = {part: f"{self._root}/{name}/{entry_file(part)}" for part in parts}
+            files = {part.file: read_entry(self._fs.cat_file(file), part) for part, file in entries.items()}
+            write_manifest(Path(local), step, self._after_all(), position, variables, files)
+            self._fs.put_file(str(Path(local, MANIFEST)), f"{self._root}/{name}/{MANIFEST}")
+            for file in entries.values():
+                self._fs.rm_file(file)
+        return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
         """Download a checkpoint, and check that it is complete."""

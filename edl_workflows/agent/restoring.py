@@ -14,9 +14,10 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE, Part, state_files
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient, call_until_answered
-from edl_workflows.agent.manifest import MANIFEST
+from edl_workflows.agent.manifest import MANIFEST, read_manifest
 from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder, SnapshotStage
 from edl_workflows.exceptions import CheckpointError, EdlError, InvalidError
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -120,21 +121,45 @@ class CheckpointRestorer:
     @contextlib.contextmanager
     def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Loaded]:
         """See `Job.state`."""
+        from edl_workflows.agent.tensor_parts import assemble
+
+        with self.parts(checkpoint, store) as found:
+            yield assemble(list(found), checkpoint.uri)
+
+    @contextlib.contextmanager
+    def parts(self, checkpoint: CheckpointRef, store: CheckpointStore) -> Iterator[Iterator[Loaded]]:
+        """See `Job.state_parts`."""
+        with contextlib.ExitStack() as reading:
+            yield self._found_parts(checkpoint, store, reading)
+
+    def _found_parts(
+        self, checkpoint: CheckpointRef, store: CheckpointStore, reading: contextlib.ExitStack
+    ) -> Iterator[Loaded]:
+        """Parts in shared memory first, then the others."""
         from edl_workflows.agent import tensors
 
+        there: set[str] = set()
+        count = 0
         for folder, copy in self._copies_of(checkpoint):
-            with folder.reading(copy.number) as block:
-                loaded = None
-                if block is not None:
-                    with contextlib.suppress(CheckpointError):  # storage may still have it undamaged
-                        loaded = tensors.read_state(block, checkpoint.uri)
-                if loaded is not None:
-                    log.info("restoring step %d from shared memory", checkpoint.step)
-                    yield loaded
-                    return
+            part = Part(copy.part, copy.parts)
+            block = reading.enter_context(folder.reading(copy.number))
+            if block is None or part.file in there:
+                continue
+            with contextlib.suppress(CheckpointError):  # storage may still have it undamaged
+                loaded = tensors.read_state(block, checkpoint.uri)
+                there.add(part.file)
+                count = part.count
+                log.info("restoring step %d from shared memory (%s)", checkpoint.step, part.file)
+                yield loaded
+        if len(there) == count > 0:
+            return
         if checkpoint.uri != self._verified:  # it was chosen from memory, and not verified in storage
             store.verify(checkpoint)
-        yield tensors.load(store.local(checkpoint) / STATE_FILE)
+            self._verified = checkpoint.uri
+        local = store.local(checkpoint)
+        for file in state_files(read_manifest(local)) or [STATE_FILE]:
+            if file not in there:
+                yield tensors.load(local / file)
 
     def _copies_of(self, checkpoint: CheckpointRef) -> list[tuple[SnapshotFolder, ModelSnapshot]]:
         folders = [self._memory, self._memory.of_peer] if self._memory is not None else []

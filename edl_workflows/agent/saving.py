@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from edl_workflows.agent.client import BackOff, MasterClient
@@ -26,10 +27,22 @@ from edl_workflows.protocol.training import (
 if TYPE_CHECKING:  # needs numpy, which a program with its own saver may not have
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
 
+_OF_MEMBER = CheckpointTicket(id="")
+"""In place of a ticket, for parts other than the chief's."""
 RETRY_SECONDS = 1.0
 """Polling interval while waiting for the agent's second stage, or for a report to reach the master."""
 
 log = logging.getLogger(__name__)
+
+
+class SaveWish(IntEnum):
+    """What the chief wants all members to save after a step."""
+
+    NOTHING = 0
+    COPY = 1
+    """A copy in memory."""
+    CHECKPOINT = 2
+    """A copy that goes to storage."""
 
 
 class CheckpointSaver:
@@ -109,6 +122,7 @@ class CheckpointSaver:
 
     def configure_stages(self, options: TwoStages, first: FirstStage) -> None:
         """See `Job.save_in_two_stages`."""
+        first.on_failure = self._report_failure
         self._first_stage = first
         self._every = options.every_seconds or float("inf")
         self._copy_every = options.memory_seconds or float("inf")
@@ -160,15 +174,53 @@ class CheckpointSaver:
         try:
             saved = self._saved(ticket, persist, stopped, stored)
         except Exception as error:
-            # Report any error to the master; training can continue without this checkpoint.
+            # Training can continue without this checkpoint.
             log.exception("saving a checkpoint failed")
-            reason = self.error = _reason(error)
-            self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=reason))
+            self.error = _reason(error)
+            self._report_failure(ticket, error)
             return None
         self._plan_next(persist)
         if saved is not None and (stored or self._first_stage is None):
             self.trained, self.saved, self.error = False, True, ""
         return saved
+
+    def wish(self, directive: Directive) -> SaveWish:
+        """What all members must save together after this step; asked by the chief."""
+        if not self.due(directive):
+            return SaveWish.NOTHING
+        persist = bool(self._request(directive)) or not self._only_copies()
+        return SaveWish.CHECKPOINT if persist else SaveWish.COPY
+
+    def save_part(self, wish: SaveWish, *, chief: bool) -> None:
+        """See `Job.checkpoint_part`."""
+        began = time.monotonic()
+        try:
+            self._save_part_once(wish, chief)
+        finally:
+            self._reporter.saving(time.monotonic() - began)
+
+    def _save_part_once(self, wish: SaveWish, chief: bool) -> None:
+        assert self._first_stage is not None, "set how to save first: save_in_two_stages"
+        persist = wish is SaveWish.CHECKPOINT
+        request = self._request(self._watch.latest) if persist else ""
+        ticket = self._begin(request, persist, last=False) if chief else _OF_MEMBER
+        if ticket is None:
+            return  # what the other members copy is not published
+        try:
+            made = self._first_stage.save_part(ticket, persist=persist)
+        except Exception as error:
+            # Training can continue without this checkpoint.
+            log.exception("saving a part of a checkpoint failed")
+            self._report_failure(ticket, error)
+            return
+        if isinstance(made, CheckpointRef) and chief:
+            self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, uri=made.uri, step=made.step))
+        self._plan_next(persist)
+
+    def _report_failure(self, ticket: CheckpointTicket, error: Exception) -> None:
+        """Tell the master why a checkpoint failed; callable from any thread."""
+        if ticket.id:
+            self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=_reason(error)))
 
     def _saved(
         self, ticket: CheckpointTicket, persist: bool, stopped: Callable[[], bool], stored: bool
@@ -179,7 +231,7 @@ class CheckpointSaver:
             assert self._save is not None
             saved = self._save()
         else:
-            made = self._first_stage.save(ticket, persist=persist)
+            made = self._first_stage.save(ticket, persist=persist, wait=stored)
             if not isinstance(made, CheckpointRef):
                 return self._first_stage.until_stored(made, stopped) if stored else made.ref
             saved = made

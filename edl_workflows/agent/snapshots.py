@@ -34,6 +34,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is created in 
 ABANDONED_SECONDS = 3600.0
 """Time that the folder of a dead agent is kept: its container may restart and persist the copies."""
 SLOTS = 2
+MAX_PARTS = 100_000
 LOCK_SECONDS = 0.001
 _PREFIX = "edl-"
 _BELL = "bell"
@@ -63,13 +64,15 @@ class ModelSnapshot(BaseModel):
 
     Attributes:
         number: 1, 2, …; increases with each copy of the node.
-        ticket: id of the master's ticket, for which the master records the data position.
+        ticket: id of the master's ticket, for which the master records the data position; "" for parts other
+            than the chief's.
         version: cluster version that made it.
         step: global step of the copy.
         size: bytes.
         place: folder or URI of the checkpoints, where it is persisted as ``name``.
         name: of the checkpoint.
         keep: number of checkpoints to keep there.
+        part, parts: which part of the checkpoint it is, and how many there are.
         persist: whether it is persisted in any case, or only if the training process is lost.
         position: the data position from the master.
         variables: of the model, for the checkpoint's manifest.
@@ -86,6 +89,8 @@ class ModelSnapshot(BaseModel):
     place: str = Field(max_length=4096)
     name: str = Field(pattern=r"^checkpoint-[0-9]{12,19}-[0-9a-f]{8}$")
     keep: int = Field(ge=1)
+    part: int = Field(default=0, ge=0, lt=MAX_PARTS)
+    parts: int = Field(default=1, ge=1, le=MAX_PARTS)
     persist: bool = True
     position: Mapping[str, Any] | None = None
     variables: dict[str, VariableLayout] | None = None

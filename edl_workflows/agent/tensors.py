@@ -10,6 +10,7 @@ import json
 import math
 import mmap
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import WHOLE, Part
 from edl_workflows.agent.manifest import Layout, open_regular
 from edl_workflows.exceptions import CheckpointError, InvalidError
 
@@ -69,6 +70,26 @@ class TensorSpec:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
+class CopyGuard:
+    """Keeps the owner of tensors from changing them while another thread copies them."""
+
+    def __init__(self) -> None:
+        self._free = threading.Event()
+        self._free.set()
+
+    def begin(self) -> None:
+        """A copy begins."""
+        self._free.clear()
+
+    def end(self) -> None:
+        """It has ended."""
+        self._free.set()
+
+    def wait(self) -> None:
+        """Wait until no copy is under way. The owner calls it before it changes a tensor."""
+        self._free.wait()
+
+
 @dataclass(frozen=True)
 class State:
     """A model's state between two steps, about to be copied.
@@ -79,6 +100,9 @@ class State:
         fill: writes the tensors' values into the given arrays, one for each of ``specs``. Called once.
         metadata: further text that a restore needs.
         layout: how the model cuts its variables, for the checkpoint's manifest; None if that does not matter.
+        part: which part of the checkpoint this is, if several processes save one together.
+        guard: with it ``fill`` may run in another thread, since the tensors' owner waits for it; None: the
+            tensors may change as soon as the training goes on.
     """
 
     step: int
@@ -86,6 +110,8 @@ class State:
     fill: Callable[[Mapping[str, Array]], object]
     metadata: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | None = None
+    part: Part = WHOLE
+    guard: CopyGuard | None = None
 
     @classmethod
     def of(cls, step: int, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> Self:
@@ -175,12 +201,21 @@ def save(folder: Path, state: State) -> None:
     Raises:
         OSError: of the storage.
     """
+    write_state(folder / state.part.file, state)
+
+
+def write_state(path: Path, state: State) -> None:
+    """Write a state's file.
+
+    Raises:
+        OSError: of the storage.
+    """
     block = StateBlock(state)
     # Not into a mapping of the file: a full disk would then end the process instead of raising an error.
     with mmap.mmap(-1, block.size) as memory:
         with memoryview(memory) as view:
             block.write(view)
-        with (folder / STATE_FILE).open("wb") as file:
+        with path.open("wb") as file:
             file.write(memory)
 
 

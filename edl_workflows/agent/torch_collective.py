@@ -34,11 +34,13 @@ from typing import Any, NoReturn
 import torch
 
 from edl_workflows.agent import world
+from edl_workflows.agent.checkpoint_parts import WHOLE, Part
 from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.tensors import Array, State
+from edl_workflows.agent.tensors import Array, CopyGuard, State
+from edl_workflows.agent.torch_parts import part_of_state
 from edl_workflows.agent.torch_state import (
     checksum,
     describe_tensors,
@@ -46,7 +48,6 @@ from edl_workflows.agent.torch_state import (
     from_saved_state,
     join,
     split,
-    to_saved_state,
 )
 from edl_workflows.agent.world import Place, Reduced, Wishes
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
@@ -124,6 +125,8 @@ class TorchTraining:
         self._threads = threads
         self._lock = threading.Lock()
         self._over = 0
+        self.copying = CopyGuard()
+        """Of the state that is copied in another thread."""
         self._group: GlooGroup | None = None
 
     def join(self, place: Place) -> None:
@@ -171,7 +174,19 @@ class TorchTraining:
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
         """All of model, optimizer and `more`."""
-        return to_saved_state(self._state(), step, metadata)
+        return self.part_state(step, metadata, WHOLE)
+
+    def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> State:
+        """This member's part of them. Parameters and the optimizer's tensors may be copied in another thread
+        until the next update; all others are copied now, since a forward pass may change them."""
+        skeleton, tensors = split(self._state())
+        names = self._parts.model.named_parameters(remove_duplicate=False)
+        kept = {f"model/{name}" for name, _ in names}
+        copied = {
+            name: one if name in kept or name.startswith("optimizer/") else one.clone()
+            for name, one in tensors.items()
+        }
+        return part_of_state(join(skeleton, copied), step, metadata, part, self.copying)
 
     def load(self, tensors: Mapping[str, Array]) -> None:
         """Load all of them."""
@@ -204,7 +219,7 @@ class TorchTraining:
     def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
         """Accumulate gradients, all-reduce them, and update."""
         filled = [inputs for inputs in mini_batches if len(next(iter(inputs.values())))]
-        numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave], dtype=torch.float64)
+        numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave, wishes.save], dtype=torch.float64)
         self._gradients.clear()
         for index, inputs in enumerate(filled):
             total, count = self.sum_losses(inputs)
@@ -213,9 +228,10 @@ class TorchTraining:
                 total.backward(share)
             numbers[0] += total.detach().double().cpu()
             numbers[1] += count
-        loss, records, drain, leave = self._gradients.reduce(numbers).tolist()
+        loss, records, drain, leave, save = self._gradients.reduce(numbers).tolist()
+        self.copying.wait()
         (self._parts.update or self._parts.optimizer.step)()
-        return Reduced(loss / records, Wishes(drain, leave))
+        return Reduced(loss / records, Wishes(drain, leave, save))
 
     def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
         """The sum of the losses of a mini-batch, and their number."""
@@ -238,6 +254,7 @@ class TorchTraining:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         more = self._parts.more or {}
+        self.copying.wait()
         try:
             if more.keys() != state["more"].keys():
                 _refuse(f"it has {sorted(state['more'])} beside model and optimizer, not {sorted(more)}")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from edl_workflows.agent.tensors import Array, State, TensorSpec
 from edl_workflows.exceptions import CheckpointError, InvalidError
@@ -52,20 +53,25 @@ class SplitState(NamedTuple):
     tensors: Tensors
 
 
-def split(value: Any) -> SplitState:
+def split(value: Any, *, sharded: bool = False) -> SplitState:
     """Separate a nested state from its tensors, which are not copied.
+
+    Args:
+        value: the state.
+        sharded: whether the caller takes sharded tensors (``DTensor``).
 
     Raises:
         InvalidError: a value is neither a tensor, a dictionary, a list, a tuple nor a plain value, or a
             tensor is sharded, sparse, or of a type that safetensors do not hold.
     """
     tensors: Tensors = {}
-    return SplitState(_split(value, "", tensors), tensors)
+    kinds = (torch.Tensor, torch.nn.Parameter, *([DTensor] if sharded else []))
+    return SplitState(_split(value, "", tensors, kinds), tensors)
 
 
-def _split(value: Any, path: str, tensors: Tensors) -> dict[str, Any]:
+def _split(value: Any, path: str, tensors: Tensors, kinds: tuple[type, ...]) -> dict[str, Any]:
     if isinstance(value, torch.Tensor):
-        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        if type(value) not in kinds or value.layout is not torch.strided:
             raise InvalidError(
                 f"{path}: a {type(value).__name__} ({value.layout}) can't be saved in one piece"
             )
@@ -74,11 +80,12 @@ def _split(value: Any, path: str, tensors: Tensors) -> dict[str, Any]:
         tensors[path] = value.detach()
         return {"tensor": path}
     if isinstance(value, Mapping):
-        return {"dict": [[_key(key, path), _split(child, _below(path, key), tensors)]
+        return {"dict": [[_key(key, path), _split(child, _below(path, key), tensors, kinds)]
                          for key, child in value.items()]}  # fmt: skip
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_split(child, _below(path, index), tensors) for index, child in enumerate(value)]}
+        children = [_split(child, _below(path, index), tensors, kinds) for index, child in enumerate(value)]
+        return {kind: children}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     raise InvalidError(
@@ -119,7 +126,13 @@ def join(skeleton: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> An
 def to_saved_state(value: Any, step: int, metadata: Mapping[str, str]) -> State:
     """A nested state, to be saved after `step`. Its tensors are read when the state is copied, without
     another copy between."""
-    skeleton, tensors = split(value)
+    return to_saved_tensors(*split(value), step, metadata)
+
+
+def to_saved_tensors(
+    skeleton: Mapping[str, Any], tensors: Tensors, step: int, metadata: Mapping[str, str]
+) -> State:
+    """A skeleton and tensors, to be saved as `to_saved_state` says."""
     text = np.frombuffer(json.dumps(skeleton, separators=(",", ":")).encode(), np.uint8)
     specs = {name: TensorSpec(_TYPES[one.dtype], tuple(one.shape)) for name, one in tensors.items()}
     specs[SKELETON] = TensorSpec(text.dtype, text.shape)
@@ -127,7 +140,7 @@ def to_saved_state(value: Any, step: int, metadata: Mapping[str, str]) -> State:
     def fill(into: Mapping[str, Array]) -> None:
         np.copyto(into[SKELETON], text)
         for name, tensor in tensors.items():
-            _as_tensor(into[name], tensor.dtype).copy_(tensor)
+            as_tensor(into[name], tensor.dtype).copy_(tensor)
 
     return State(step, specs, fill, metadata)
 
@@ -142,7 +155,7 @@ def from_saved_state(saved: Mapping[str, Array]) -> Any:
         skeleton = json.loads(saved[SKELETON].tobytes())
         types = {dtype: name for name, dtype in _TYPES.items()}
         tensors = {
-            name: _as_tensor(array.copy(), types[array.dtype])
+            name: as_tensor(array.copy(), types[array.dtype])
             for name, array in saved.items()
             if name != SKELETON
         }
@@ -151,7 +164,13 @@ def from_saved_state(saved: Mapping[str, Array]) -> Any:
         raise CheckpointError(f"the saved state is not one of a PyTorch program: {error!r}") from error
 
 
-def _as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+def as_array_type(dtype: torch.dtype) -> "np.dtype[Any]":
+    """The type of arrays that hold tensors of a type."""
+    array_type: np.dtype[Any] = _TYPES[dtype]
+    return array_type
+
+
+def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
     """A tensor over an array's memory. Types that numpy has not are passed as integers of their size."""
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from edl_workflows.agent import job as job_module
+from edl_workflows.agent import connecting
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.sampler import Dataset
@@ -54,7 +54,7 @@ def connect() -> Job:
     Raises:
         InvalidError: not started by ``edl agent run``; the message names the missing variable.
     """
-    job = job_module.connect()
+    job = connecting.connect()
     for name in _OF_TORCHRUN:
         os.environ.pop(name, None)
     return job

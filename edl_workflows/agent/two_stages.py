@@ -2,17 +2,30 @@
 
 In the second stage the agent writes the copy to storage (`edl_workflows.agent.persisting`). Without an agent,
 or with too little shared memory, the process writes to storage itself, and training waits for it.
+
+A state whose owner can wait before it changes its tensors (`edl_workflows.agent.tensors.CopyGuard`) is copied
+in another thread, while the next step computes its gradients.
 """
 
+import contextlib
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edl_workflows.agent.checkpoint_parts import WHOLE, shared_checkpoint_name
 from edl_workflows.agent.checkpoints import CheckpointStore, checkpoint_name
-from edl_workflows.agent.snapshots import ModelSnapshot, NoMemoryError, SnapshotFolder, SnapshotStage
-from edl_workflows.agent.tensors import State, StateBlock, save
+from edl_workflows.agent.part_saving import SavedAs, save_part
+from edl_workflows.agent.snapshots import (
+    ModelSnapshot,
+    NoMemoryError,
+    SnapshotDraft,
+    SnapshotFolder,
+    SnapshotStage,
+)
+from edl_workflows.agent.tensors import State, StateBlock, save, write_state
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.training import CheckpointTicket
@@ -36,6 +49,8 @@ class TwoStages:
         memory_seconds: interval of copies in memory, which the agent saves if the process dies; None: only
             what goes to storage is copied.
         replicate: whether another node holds the newest copy, too; the same in all workers.
+        part: returns this member's part of the current state, for checkpoints that all members save together
+            (`Job.checkpoint_part`); None: the chief saves alone.
     """
 
     state: Callable[[], State]
@@ -43,6 +58,7 @@ class TwoStages:
     every_seconds: float | None = None
     memory_seconds: float | None = None
     replicate: bool = False
+    part: Callable[[], State] | None = None
 
 
 class FirstStage:
@@ -52,12 +68,19 @@ class FirstStage:
         options: what to copy, and where to store it.
         folder: the node's slots in shared memory; None without an agent that persists them.
         version: cluster version of the process.
+        job: identifies the job, in all members alike.
     """
 
-    def __init__(self, options: TwoStages, folder: SnapshotFolder | None, version: int) -> None:
+    def __init__(
+        self, options: TwoStages, folder: SnapshotFolder | None, version: int, job: str = ""
+    ) -> None:
         self.version = version
+        self.on_failure: Callable[[CheckpointTicket, Exception], object] = lambda _ticket, _error: None
+        """Called, in another thread, when a copy that nobody waits for fails."""
         self._options = options
         self._folder = folder
+        self._job = job
+        self._copying = threading.Thread()
         if folder is not None and options.replicate:
             folder.share()
 
@@ -78,15 +101,16 @@ class FirstStage:
                 log.warning("%s; checkpoints are saved directly, and training waits for them", error)
 
         if self._folder is not None:
-            size = StateBlock(self._options.state()).size
+            size = StateBlock((self._options.part or self._options.state)()).size
             threading.Thread(target=work, args=(self._folder, size), name="reserve", daemon=True).start()
 
-    def save(self, ticket: CheckpointTicket, *, persist: bool) -> ModelSnapshot | CheckpointRef:
+    def save(self, ticket: CheckpointTicket, *, persist: bool, wait: bool) -> ModelSnapshot | CheckpointRef:
         """Copy the state; waits for a slot if necessary.
 
         Args:
             ticket: from the master.
             persist: whether the copy goes to storage in any case.
+            wait: return when the copy is complete, although the state could be copied in another thread.
 
         Returns:
             The copy, whose result the agent reports to the master; or the checkpoint, if the process saved it
@@ -96,24 +120,17 @@ class FirstStage:
             CheckpointError: the storage failed, or no slot became free. Exceptions of the state's ``fill``
                 propagate.
         """
-        state = self._options.state()
-        if self._folder is None:
-            return self._save_directly(state, ticket)
-        block = StateBlock(state)
-        deadline = time.monotonic() + SLOT_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                snapshot = self._copy(self._folder, block, state, ticket, persist=persist)
-            except NoMemoryError as error:
-                log.warning("%s; saving directly to storage", error)
-                return self._save_directly(state, ticket)
-            if snapshot is not None:
-                return snapshot
-            time.sleep(LOOK_SECONDS)
-        raise CheckpointError(
-            f"{self._options.store.place}: the agent is still persisting an earlier copy after "
-            f"{SLOT_SECONDS:.0f} s: the storage is slow, or hangs"
-        )
+        return self._save(self._options.state(), ticket, persist=persist, wait=wait)
+
+    def save_part(self, ticket: CheckpointTicket, *, persist: bool) -> ModelSnapshot | CheckpointRef:
+        """Copy this member's part of the state, as `save` does.
+
+        Args:
+            ticket: from the master; the chief's part only.
+            persist: whether the copy goes to storage in any case; the same in all members.
+        """
+        assert self._options.part is not None, "say what this member's part is: TwoStages.part"
+        return self._save(self._options.part(), ticket, persist=persist, wait=False)
 
     def until_stored(self, snapshot: ModelSnapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:
         """Wait until the agent has persisted a copy; None if stopped before.
@@ -134,36 +151,102 @@ class FirstStage:
             time.sleep(LOOK_SECONDS)
         return None
 
+    def _save(
+        self, state: State, ticket: CheckpointTicket, *, persist: bool, wait: bool
+    ) -> ModelSnapshot | CheckpointRef:
+        if self._copying.is_alive():
+            self._copying.join()
+        if self._folder is None:
+            return self._save_directly(state, ticket)
+        block = StateBlock(state)
+        deadline = time.monotonic() + SLOT_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                snapshot = self._copy(self._folder, block, state, self._header(state, ticket, persist), wait)
+            except NoMemoryError as error:
+                log.warning("%s; saving directly to storage", error)
+                return self._save_directly(state, ticket)
+            if snapshot is not None:
+                return snapshot
+            time.sleep(LOOK_SECONDS)
+        raise CheckpointError(
+            f"{self._options.store.place}: the agent is still persisting an earlier copy after "
+            f"{SLOT_SECONDS:.0f} s: the storage is slow, or hangs"
+        )
+
+    def _header(self, state: State, ticket: CheckpointTicket, persist: bool) -> ModelSnapshot:
+        """The header of a copy, but for its number and size."""
+        return ModelSnapshot(
+            number=1,
+            ticket=ticket.id,
+            version=self.version,
+            step=state.step,
+            size=0,
+            place=self._options.store.place,
+            name=self._name(state),
+            keep=self._options.store.keep,
+            part=state.part.index,
+            parts=state.part.count,
+            persist=persist,
+            position=ticket.position,
+            variables=None if state.layout is None else dict(state.layout),
+        )
+
+    def _name(self, state: State) -> str:
+        if state.part == WHOLE:
+            return checkpoint_name(state.step)
+        return shared_checkpoint_name(state.step, self._job, self.version)
+
     def _copy(
-        self,
-        folder: SnapshotFolder,
-        block: StateBlock,
-        state: State,
-        ticket: CheckpointTicket,
-        *,
-        persist: bool,
+        self, folder: SnapshotFolder, block: StateBlock, state: State, header: ModelSnapshot, wait: bool
     ) -> ModelSnapshot | None:
-        with folder.writing(block.size) as draft:
+        """Copy a state, or begin to in another thread; None if no slot is free."""
+        with contextlib.ExitStack() as slot:
+            draft = slot.enter_context(folder.writing(block.size))
             if draft is None:
                 return None
-            block.write(draft.bytes)
-            snapshot = ModelSnapshot(
-                number=draft.number,
-                ticket=ticket.id,
-                version=self.version,
-                step=state.step,
-                size=block.size,
-                place=self._options.store.place,
-                name=checkpoint_name(state.step),
-                keep=self._options.store.keep,
-                persist=persist,
-                position=ticket.position,
-                variables=None if state.layout is None else dict(state.layout),
-            )
-            draft.commit(snapshot)
+            snapshot = header.model_copy(update={"number": draft.number, "size": block.size})
+            if wait or state.guard is None:
+                block.write(draft.bytes)
+                draft.commit(snapshot)
+                return snapshot
+            state.guard.begin()
+            work = self._copy_in_thread, slot.pop_all(), block, state, draft, snapshot
+            self._copying = threading.Thread(target=work[0], args=work[1:], name="copy-state")
+            self._copying.start()
         return snapshot
 
+    def _copy_in_thread(
+        self,
+        slot: contextlib.ExitStack,
+        block: StateBlock,
+        state: State,
+        draft: SnapshotDraft,
+        snapshot: ModelSnapshot,
+    ) -> None:
+        assert state.guard is not None
+        try:
+            with slot:
+                try:
+                    block.write(draft.bytes)
+                finally:
+                    state.guard.end()
+                draft.commit(snapshot)
+        except Exception as error:  # told to the master; training goes on without this checkpoint
+            log.exception("copying the state of step %d failed", state.step)
+            self.on_failure(CheckpointTicket(id=snapshot.ticket), error)
+
     def _save_directly(self, state: State, ticket: CheckpointTicket) -> CheckpointRef:
-        return self._options.store.publish(
-            state.step, lambda folder: save(folder, state), position=ticket.position, variables=state.layout
-        )
+        store, part = self._options.store, state.part
+        if part == WHOLE:
+            return store.publish(
+                state.step,
+                lambda folder: save(folder, state),
+                position=ticket.position,
+                variables=state.layout,
+            )
+        saved_as = SavedAs(self._name(state), state.step, part, ticket.position, state.layout)
+        writer = f"{socket.gethostname()}-{threading.get_native_id()}"
+        save_part(store, saved_as, lambda file: write_state(file, state), writer, threading.Event())
+        store.retire()
+        return CheckpointRef(uri=f"{store.place.rstrip('/')}/{saved_as.name}", step=state.step)

@@ -24,13 +24,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from edl_workflows.agent.checkpoint_parts import Part
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.part_saving import PartFramework
 from edl_workflows.agent.regrouping import GroupChanges, Progress, RegroupingFramework
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
+from edl_workflows.agent.saving import SaveWish
 from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
 from edl_workflows.protocol import addresses
@@ -54,10 +57,13 @@ class Wishes:
     Attributes:
         drain: asked to stop at the next step boundary.
         leave: asked to exit.
+        save: what the chief wants all members to save after the step, as a number of `SaveWish`; only of
+            adapters that save together (`PartFramework`).
     """
 
     drain: float = 0.0
     leave: float = 0.0
+    save: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -249,7 +255,11 @@ class World:
         Raises:
             SystemExit: the group broke, and this process with it; the agent starts the next one.
         """
-        self._asked = Wishes(drain=float(self.job.drain_requested), leave=float(self.job.terminated))
+        self._asked = Wishes(
+            drain=float(self.job.drain_requested),
+            leave=float(self.job.terminated),
+            save=float(self.job.checkpoint_wish()) if self._save_together else 0.0,
+        )
         self._calls += 1
         try:
             reduced = self.framework.step(mini_batches, self._asked)
@@ -274,7 +284,12 @@ class World:
         saving = self._saving
         self.job.save_in_two_stages(
             TwoStages(
-                self._state, saving.store, saving.every_seconds, saving.memory_seconds, saving.replicate
+                self._state,
+                saving.store,
+                saving.every_seconds,
+                saving.memory_seconds,
+                saving.replicate,
+                self._part if isinstance(self.framework, PartFramework) else None,
             )
         )
 
@@ -330,6 +345,9 @@ class World:
             self.job.drain()
             if self.job.successor is not None:
                 self._go_on("the members change")
+        elif self._save_together:
+            if self._agreed.save:
+                self.job.checkpoint_part(SaveWish(int(self._agreed.save)))
         elif self.job.should_checkpoint():
             self.job.checkpoint()
 
@@ -368,9 +386,22 @@ class World:
         self.global_step = checkpoint.step
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
 
+    @property
+    def _save_together(self) -> bool:
+        """Whether all members save periodic checkpoints, each its part. What is saved when members come and
+        go, and at the end, the chief saves alone."""
+        return self.size > 1 and isinstance(self.framework, PartFramework)
+
     def _state(self) -> "State":
-        position = json.dumps(self._sampler.state_dict())
-        return self.framework.state(self.global_step, {DATA: position})
+        return self.framework.state(self.global_step, self._metadata)
+
+    def _part(self) -> "State":
+        assert isinstance(self.framework, PartFramework)
+        return self.framework.part_state(self.global_step, self._metadata, Part(self.rank, self.size))
+
+    @property
+    def _metadata(self) -> dict[str, str]:
+        return {DATA: json.dumps(self._sampler.state_dict())}
 
 
 @contextlib.contextmanager

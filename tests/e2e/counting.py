@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_workflows.agent import CheckpointStore, Job
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.tensors import load
 from edl_workflows.protocol.cluster import CheckpointRef
 

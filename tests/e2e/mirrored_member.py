@@ -17,7 +17,7 @@ import digits  # type: ignore[import-not-found]  # of the example
 import train_digits_allreduce  # type: ignore[import-not-found]  # of the example
 
 from edl_workflows.agent import tensors
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.tensorflow_collective import MirroredTraining
 from edl_workflows.agent.world import Place, Wishes

@@ -10,7 +10,8 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.tensors import Loaded, load, save
 from edl_workflows.agent.torch_collective import TorchTraining

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.gloo_group import GlooGroup
 from edl_workflows.agent.tensors import load, save
 from edl_workflows.agent.torch_collective import TorchModel, TorchTraining

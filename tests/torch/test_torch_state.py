@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.agent import torch_state
-from edl_workflows.agent.checkpoints import STATE_FILE
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.tensors import load, save
 from edl_workflows.agent.torch_state import from_saved_state, join, split, to_saved_state
 from edl_workflows.exceptions import CheckpointError, InvalidError

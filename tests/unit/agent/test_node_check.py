@@ -1,8 +1,10 @@
 """The check of nodes before training: what a node measures with its partners, and what it says when it
 can't."""
 
+import importlib.util
 import json
 import socket
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -62,6 +64,34 @@ def test_all_of_a_group_measure(environment: NodeEnvironment, nodes: int) -> Non
     reports = _measured(_round(nodes), _nodes(environment, nodes))
     assert [report.error for report in reports] == [""] * nodes
     assert all(report.seconds > 0 for report in reports)
+
+
+ANSWERS = {
+    "seconds": ("print('a warning'); print('{\"seconds\": 1.5}')", 1.5, ""),
+    "an error": ('print(\'{"error": "cuda:1: a product of matrices is wrong"}\')', 0, "cuda:1: a product"),
+    "a crash": ("import os, sys; sys.exit('the driver is too old')", 0, "code 1: the driver is too old"),
+    "no number": ("print('{\"seconds\": NaN}')", 0, "code 0: nothing was printed"),
+    "nothing in time": ("import time; time.sleep(600)", 0, "did not answer in time"),
+}
+
+
+@pytest.mark.parametrize("row", ANSWERS)
+def test_what_the_process_with_pytorch_says(
+    row: str, environment: NodeEnvironment, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where PyTorch is installed, a process of its own measures. Its seconds, or why it failed, are reported,
+    also if it dies or hangs."""
+    code, seconds, error = ANSWERS[row]
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{code}\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: True)
+    report = run_node_check(_round(2, seconds=1.0 if row == "nothing in time" else 200.0), environment)
+    assert report is not None
+    assert report.seconds == seconds
+    assert error in report.error
+    assert bool(error) == bool(report.error)
 
 
 @pytest.mark.usefixtures("port")

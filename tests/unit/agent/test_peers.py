@@ -70,6 +70,22 @@ def test_partner(row: str, pod_env: dict[str, str]) -> None:
     assert partner_host(directive, mine) == expected
 
 
+RING = {
+    "the chief": ("worker-3", host("worker", 4)),
+    "the second": ("worker-5", host("worker", 3)),
+    "the last": ("worker-4", host("worker", 5)),
+}
+
+
+@pytest.mark.parametrize("row", RING)
+def test_partner_when_all_copy_parts(row: str, pod_env: dict[str, str]) -> None:
+    """Each worker holds the part of the one before it, so that the loss of one machine loses no part."""
+    node, expected = RING[row]
+    mine = NodeEnvironment.read({**pod_env, names.ENV_NODE_ID: node.rpartition("-")[2]})
+    directive = Directive(revision=1, active=world(1, (3, 5, 4)))
+    assert partner_host(directive, mine, in_parts=True) == expected
+
+
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> int:
     """A free port, on which agents listen in this test."""
@@ -242,6 +258,20 @@ def served() -> bool:
         return False
 
 
+def test_own_part_is_given_away_before_one_that_is_held(source: SnapshotFolder) -> None:
+    """A node that holds another's part of the same checkpoint gives its own to the next one."""
+    name = "checkpoint-000000000003-00000000"
+    source.of_peer.folder.mkdir()
+    copied(source.of_peer, b"of the node before", step=3, name=name, part=0, parts=3)
+    copied(source, b"its own", step=3, name=name, part=1, parts=3)
+    found = PeerAgent(HOST, TOKEN).newest("", 0)
+    assert found is not None
+    assert found.part == 1
+    into = bytearray(found.size)
+    PeerAgent(HOST, TOKEN).fetch(found, memoryview(into))
+    assert into == b"its own"
+
+
 @pytest.fixture
 def backup(
     master: FakeMaster,
@@ -251,7 +281,7 @@ def backup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[PeerCopies]:
     """The agent's part in the node whose partner is the chief."""
-    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment, **_: HOST)
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
         peers = PeerCopies(
@@ -353,7 +383,7 @@ def test_node_that_ends_leaves_its_partners_copies_to_the_partner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The partner lives and trains on: what it had copied is older than what it will save."""
-    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment: HOST)
+    monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment, **_: HOST)
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:
         peers = PeerCopies(

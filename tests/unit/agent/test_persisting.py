@@ -10,7 +10,8 @@ import pytest
 
 from edl_workflows.agent import persisting
 from edl_workflows.agent.agent_checkpoints import AgentCheckpoints
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.manifest import MANIFEST, Manifest

@@ -8,7 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job

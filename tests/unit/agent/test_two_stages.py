@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.agent.checkpoints import STATE_FILE, CheckpointStore
+from edl_workflows.agent.checkpoint_parts import STATE_FILE
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.manifest import MANIFEST, Manifest
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.tensors import load

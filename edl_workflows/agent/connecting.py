@@ -1,0 +1,30 @@
+"""How a training program becomes a member of its job."""
+
+import atexit
+import os
+import signal
+
+from edl_workflows.agent.client import MasterClient
+from edl_workflows.agent.environment import NodeEnvironment, cluster_version
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_stacks_on_signal
+
+
+def connect() -> Job:
+    """Connect to the job's master, whose address the agent provides in the environment.
+
+    Call it early, in the main thread. From then on SIGTERM means *save, return leases, exit at the next
+    boundary*, and the process exits with its agent. On SIGUSR2 the process writes the stacks of its threads
+    to stderr; the agent asks for that when training hangs.
+
+    Raises:
+        InvalidError: not started by ``edl agent run``; the message names the missing variable.
+    """
+    environment = NodeEnvironment.read()
+    version = cluster_version(os.environ)
+    die_with_parent()
+    dump_stacks_on_signal()
+    job = Job(environment, version, MasterClient(environment.master, environment.token))
+    call_on_signals((signal.SIGTERM,), job.terminate)
+    atexit.register(job.close)
+    return job

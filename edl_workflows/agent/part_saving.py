@@ -1,0 +1,103 @@
+"""Saving one part of a checkpoint to storage, and publishing the checkpoint when all parts are there.
+
+Each member of a cluster version saves its part by itself. The chief, which saves part 0, publishes. Until
+then the checkpoint does not exist for anybody, whatever dies, and the one before it stays valid.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from edl_workflows.agent.checkpoint_parts import Part
+from edl_workflows.agent.checkpoints import CheckpointStore
+from edl_workflows.agent.manifest import Layout
+from edl_workflows.exceptions import CheckpointError
+from edl_workflows.protocol.cluster import CheckpointRef
+
+if TYPE_CHECKING:
+    from edl_workflows.agent.tensors import State
+
+LOOK_SECONDS = 0.1
+
+
+@runtime_checkable
+class PartFramework(Protocol):
+    """What an adapter implements, beside `edl_workflows.agent.world.Framework`, so that all members save
+    checkpoints together."""
+
+    def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> "State":
+        """This member's part of the state of model and optimizer, to be saved."""
+        ...
+
+
+class SavedAs(NamedTuple):
+    """What a part belongs to.
+
+    Attributes:
+        name: of the checkpoint; the same in all members.
+        step: global step.
+        part: which part.
+        position: the data consumed at that step; known to the chief only.
+        variables: of the model, for the manifest.
+    """
+
+    name: str
+    step: int
+    part: Part
+    position: Mapping[str, Any] | None = None
+    variables: Layout | None = None
+
+
+def save_part(
+    store: CheckpointStore,
+    saved_as: SavedAs,
+    write: Callable[[Path], object],
+    writer: str,
+    stop: threading.Event,
+) -> None:
+    """Save a part; the chief's also waits for the others, and publishes the checkpoint.
+
+    Args:
+        store: where the checkpoint goes.
+        saved_as: what the part belongs to.
+        write: writes the part's file at the given path.
+        writer: unique name of the writer.
+        stop: ends the waiting.
+
+    Raises:
+        CheckpointError: the storage failed, or the other parts did not come.
+    """
+    name, part = saved_as.name, saved_as.part
+    if part.index in store.missing_parts(name, part.count)[0]:
+        store.put_part(name, part, write, writer)
+    if part.index == 0:
+        _wait_for_others(store, saved_as, stop)
+        store.publish_parts(
+            saved_as.step, part.count, name=name, position=saved_as.position, variables=saved_as.variables
+        )
+
+
+def _wait_for_others(store: CheckpointStore, saved_as: SavedAs, stop: threading.Event) -> None:
+    seen = store.missing_parts(saved_as.name, saved_as.part.count)
+    deadline = time.monotonic() + store.part_seconds
+    while seen[0]:
+        if stop.wait(LOOK_SECONDS) or time.monotonic() >= deadline:
+            numbers = ", ".join(str(index + 1) for index in seen[0][:10])
+            raise CheckpointError(
+                f"{store.place}/{saved_as.name}: of {saved_as.part.count} parts some are missing: {numbers}; "
+                "each member saves one, and a member may have been lost"
+            )
+        now = store.missing_parts(saved_as.name, saved_as.part.count)
+        if now != seen:
+            seen, deadline = now, time.monotonic() + store.part_seconds
+
+
+def is_published(store: CheckpointStore, ref: CheckpointRef) -> bool:
+    """Whether a checkpoint is on storage, complete and unchanged."""
+    with contextlib.suppress(CheckpointError):
+        store.verify(ref)
+        return True
+    return False

@@ -1,0 +1,138 @@
+"""Tensors of a checkpoint in parts: where each piece belongs, and how the pieces make whole tensors again.
+
+A part's file says where its pieces belong in the key ``DCP_SHARDING_INFO`` of its metadata, as PyTorch's
+``HuggingFaceStorageWriter`` does: the offset of each piece in its tensor. A file without that key holds whole
+tensors. A tensor's shape is where its pieces end.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edl_workflows.agent import tensors
+from edl_workflows.agent.checkpoint_parts import state_files
+from edl_workflows.agent.manifest import read_manifest, verify_checkpoint
+from edl_workflows.agent.tensors import Array, Loaded, State
+from edl_workflows.exceptions import CheckpointError
+
+OFFSETS = "DCP_SHARDING_INFO"
+_SAVED_OFFSETS = "saved_offsets"
+
+
+class Piece(NamedTuple):
+    """A piece of a tensor.
+
+    Attributes:
+        name: of the tensor.
+        offset: of the piece in it, along each axis.
+        content: the piece.
+    """
+
+    name: str
+    offset: tuple[int, ...]
+    content: Array
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """Where the piece ends in its tensor, along each axis."""
+        return tuple(start + size for start, size in zip(self.offset, self.content.shape, strict=True))
+
+
+def write_offsets(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """A part's metadata that says where its pieces belong.
+
+    Args:
+        offsets: of all pieces of the part, by name of their tensor.
+    """
+    said = {name: {_SAVED_OFFSETS: list(offset)} for name, offset in offsets.items()}
+    return {OFFSETS: json.dumps(said, separators=(",", ":"))}
+
+
+def pieces(part: Loaded, where: str) -> list[Piece]:
+    """The pieces of a part; `where` is for errors.
+
+    Raises:
+        CheckpointError: the part does not say where they belong.
+    """
+    try:
+        offsets = json.loads(part.metadata.get(OFFSETS, "null"))
+        return [_piece(name, content, offsets) for name, content in part.tensors.items()]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{where}: does not say where its tensors belong: {error!r}") from error
+
+
+def _piece(name: str, content: Array, offsets: Any) -> Piece:
+    known = [0] * content.ndim if offsets is None else offsets[name][_SAVED_OFFSETS]
+    offset = tuple(map(int, known))
+    if len(offset) != content.ndim or min(offset, default=0) < 0:
+        raise ValueError(f"{name} of shape {content.shape} at {offset}")
+    return Piece(name, offset, content)
+
+
+def assemble(parts: Sequence[Loaded], where: str) -> Loaded:
+    """The whole tensors of a checkpoint, made of all its parts, and their metadata. Tensors in one piece are
+    not copied. `where` is for errors.
+
+    Raises:
+        CheckpointError: a piece is missing, or pieces do not fit together.
+    """
+    found: dict[str, dict[tuple[int, ...], Piece]] = {}
+    for part in parts:
+        for piece in pieces(part, where):
+            found.setdefault(piece.name, {})[piece.offset] = piece
+    whole = {name: _join(list(of_name.values()), where) for name, of_name in found.items()}
+    metadata = {key: text for part in parts for key, text in part.metadata.items() if key != OFFSETS}
+    return Loaded(whole, metadata)
+
+
+def _join(found: list[Piece], where: str) -> Array:
+    first = found[0]
+    kinds = {(piece.content.dtype, piece.content.ndim) for piece in found}
+    shape = tuple(map(max, zip(*(piece.end for piece in found), strict=True))) if first.content.ndim else ()
+    if len(kinds) > 1 or sum(piece.content.size for piece in found) != math.prod(shape):
+        raise CheckpointError(f"{where}: the pieces of tensor {first.name} do not make up a whole")
+    if len(found) == 1:
+        return first.content
+    whole = np.empty(shape, first.content.dtype)
+    for piece in found:
+        whole[tuple(map(slice, piece.offset, piece.end))] = piece.content
+    return whole
+
+
+def load_checkpoint(folder: Path) -> Loaded:
+    """Read the state of a checkpoint that was saved in two stages, by one process or in parts, after a check
+    of its checksums.
+
+    Args:
+        folder: of the checkpoint.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or holds no such state.
+        InvalidError: ``ml_dtypes``, which its types need, is not installed here.
+    """
+    verify_checkpoint(folder)
+    files = state_files(read_manifest(folder))
+    if not files:
+        raise CheckpointError(f"{folder}: holds no state that was saved in two stages")
+    return assemble([tensors.load(folder / file) for file in files], str(folder))
+
+
+def export_safetensors(checkpoint: Path, file: Path) -> None:
+    """Write the state of a checkpoint to one file in safetensors format, which any safetensors library reads.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        file: to write; replaced if it exists.
+
+    Raises:
+        CheckpointError, InvalidError: see `load_checkpoint`.
+        OSError: of the storage.
+    """
+    loaded = load_checkpoint(checkpoint)
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    tensors.write_state(unfinished, State.of(0, loaded.tensors, loaded.metadata))
+    unfinished.replace(file)
