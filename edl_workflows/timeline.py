@@ -5,6 +5,7 @@ The samples come from whoever watches the job (`edl timeline --follow`, the demo
 master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ PHASE_COLOURS = {
 RESTART_COLOURS = ("#8e2f23", "#7d5ba6", "#1f7a7a", "#b8860b", "#444444")
 
 
+LARGEST_DRAWN = 1e100
+"""Of metrics: margins and ticks beyond it are no longer finite."""
 SPEED_SECONDS = 8.0
 """Window of the drawn speed."""
 
@@ -241,9 +244,10 @@ def _draw_restarts(axes: "Axes", restarts: Sequence[TimelineRestart], origin: fl
 
 def _draw_metric(axes: "Axes", name: str, samples: Sequence[TimelineSample], origin: float) -> None:
     """One metric has its own axis: losses, accuracies and norms have no scale in common. The axis need not
-    begin at 0."""
+    begin at 0. Values that no axis can hold are gaps."""
     points = [(s.time - origin, s.metrics[name]) for s in samples if name in s.metrics]
-    axes.plot(*zip(*points, strict=True), color="#7d5ba6", lw=1.5, marker="o", ms=2)
+    drawn = [(time, value if abs(value) <= LARGEST_DRAWN else math.nan) for time, value in points]
+    axes.plot(*zip(*drawn, strict=True), color="#7d5ba6", lw=1.5, marker="o", ms=2)
     axes.set_title(f"{name} {points[-1][1]:.4g}", loc="left", fontsize="small", parse_math=False)
     axes.margins(y=0.15)
     axes.spines[["top", "right"]].set_visible(False)

@@ -124,6 +124,16 @@ def test_each_metric_has_a_curve(tmp_path: Path) -> None:
     assert drawn.index("<!-- loss 1 -->") < drawn.index("<!-- $x^$ 0.5 -->")
 
 
+@pytest.mark.parametrize("values", [(1.7e308, 1.7e308), (-1.7e308, 1.7e308), (5e-324, 0.0)])
+def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) -> None:
+    """A training program may report any finite number, and one that diverges does."""
+    samples = [replace(_sample(time, 1), metrics={"loss": value}) for time, value in enumerate(values)]
+
+    draw(Timeline("ns/j", tuple(samples), ()), tmp_path / "timeline.svg")
+
+    assert "loss" in (tmp_path / "timeline.svg").read_text()
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     """A timeline without samples is refused with the likely reason."""
     with pytest.raises(ValueError, match="was the job watched"):
