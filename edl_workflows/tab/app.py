@@ -157,9 +157,8 @@ def _team_of(dag_id: str) -> dict[str, Any]:
 
 @cache
 def _files() -> dict[str, bytes]:
-    folder = resources.files("edl_workflows.tab") / "files"
+    own = (resources.files("edl_workflows.tab") / "files").iterdir()
+    shared = resources.files("edl_workflows.brain.page") / "files" / "format.js"
     return {
-        file.name: file.read_bytes()
-        for file in folder.iterdir()
-        if file.name[file.name.rfind(".") :] in _TYPES
+        file.name: file.read_bytes() for file in (*own, shared) if file.name[file.name.rfind(".") :] in _TYPES
     }

@@ -408,5 +408,15 @@ def test_only_its_own_files(serve: Serve) -> None:
         todo += [f"/{name}" for name in found if f"/{name}" not in seen | set(todo)]
 
     http.close()
-    expected = {"/", "/api.js", "/charts.js", "/dom.js", "/icon.svg", "/page.css", "/page.js", "/views.js"}
+    expected = {
+        "/",
+        "/api.js",
+        "/charts.js",
+        "/dom.js",
+        "/format.js",
+        "/icon.svg",
+        "/page.css",
+        "/page.js",
+        "/views.js",
+    }
     assert seen == expected

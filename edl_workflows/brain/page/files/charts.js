@@ -1,7 +1,8 @@
 // Line charts over time, in SVG. The caption is the legend and shows the values at the cursor, which the pointer or the
 // arrow keys move; without one it shows the newest.
 
-import { brief, clock, day, el, number, svg } from "./dom.js";
+import { el, svg } from "./dom.js";
+import { brief, clock, day, number } from "./format.js";
 
 const MARGIN = { top: 22, right: 8, bottom: 24, left: 56 };
 const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];

@@ -1,7 +1,8 @@
 // The page: what is looked at, asked for every few seconds, and put on the screen.
 
 import { TokenNeeded, ask, token } from "./api.js";
-import { by, clock, el, nameOf, refill } from "./dom.js";
+import { by, el, nameOf, refill } from "./dom.js";
+import { clock } from "./format.js";
 import { PHASES, clusterChart, empty, figures, jobTable, jobView, pages, planTable, resourcesOf } from "./views.js";
 
 const EVERY = 10_000; // milliseconds

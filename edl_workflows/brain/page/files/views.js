@@ -1,7 +1,8 @@
 // What the answers of Brain look like.
 
 import { chart } from "./charts.js";
-import { duration, el, moment, nameOf, number, percent, speed, svg, unitOf } from "./dom.js";
+import { el, moment, nameOf, svg, unitOf } from "./dom.js";
+import { duration, number, percent, speed } from "./format.js";
 
 export const PHASES = ["Pending", "Running", "Scaling", "Restarting", "Suspended", "Succeeded", "Failed", "Deleted"];
 const LOOKS = {

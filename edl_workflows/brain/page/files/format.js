@@ -1,6 +1,7 @@
-// Numbers, durations and times as text.
+// Numbers, durations and times as text, for this page and for the tab in Airflow (`edl_workflows.tab`).
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
@@ -9,6 +10,9 @@ export function number(value) {
   if (value == null || !Number.isFinite(value)) return "–";
   return Math.abs(value) >= 100 ? whole.format(value) : short.format(value);
 }
+
+/** Steps per second, so that the numbers of a column stand under each other. */
+export const speed = (value) => (value >= 0.1 ? one.format(value) : number(value));
 
 /** As short as an axis needs it: 1.5M. */
 export const brief = (value) => (Math.abs(value) >= 100_000 ? compact.format(value) : number(value));
