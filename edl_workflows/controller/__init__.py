@@ -6,9 +6,10 @@ The allocator beside it knows DIJobs. Neighbours: `edl_workflows.process` and `e
 
 - `run`: the process and the loop in a thread of another process
 - `manager`: workers over a queue of jobs
-- `world`: the watched objects, by job
+- `observed_cluster`: the watched objects, by job
 - `reconciler`: one job's objects, decided and applied; `apply`: one decision
-- `allocator`: sizes and places preemptible DIJobs by a policy of `edl_workflows.scaling`; `snapshot`: what
-that is told
+- `planner`: what the next two share. `allocator`: sizes and places preemptible DIJobs by a policy of
+  `edl_workflows.scaling`; `snapshot`: what the policy is told. `autoscaler`: sizes other elastic jobs;
+  `fulfilment_request`: what its algorithm is told
 - `queue`, `metrics`: the work queue and the Prometheus metrics
 """

@@ -12,25 +12,21 @@ and pods are watched only while there are jobs to place.
 
 import datetime as dt
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from edl_workflows.controller.cluster_watches import OnDemandWatches
-from edl_workflows.controller.metrics import ControllerMetrics
-from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
-from edl_workflows.controller.periodic_loop import RETRY_SECONDS, PeriodicLoop
+from edl_workflows.controller.observed_cluster import JobGroup
+from edl_workflows.controller.periodic_loop import RETRY_SECONDS
+from edl_workflows.controller.planner import Planner, PlannerContext
 from edl_workflows.controller.snapshot import AllocationSnapshot, group_by_scenario, take_snapshot
 from edl_workflows.exceptions import ConflictError, ManifestError, NotFoundError
 from edl_workflows.jobs import api
-from edl_workflows.jobs.actions import InstallationSettings
 from edl_workflows.jobs.di_job.kind import DI_JOB
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.cache import ObjectChange
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, key_of
 from edl_workflows.kube.watch import EventType
 from edl_workflows.scaling.policies import policy_of
@@ -51,31 +47,8 @@ class AllocatorOptions:
     period: float = 60.0
 
 
-@dataclass(frozen=True)
-class PlannerContext:
-    """What the allocator and the autoscaler work with.
-
-    Attributes:
-        cluster: the API server.
-        namespace: whose pods are counted, or `ALL_NAMESPACES`.
-        world: has the jobs.
-        settings: what an installation decides for every job.
-        guard: called before each write; raises where this process must not write (any more).
-        requeue: called with each job that was changed, so that it is reconciled.
-        metrics: counts.
-    """
-
-    cluster: Cluster
-    namespace: str
-    world: ObservedCluster
-    settings: InstallationSettings
-    guard: Callable[[], None]
-    requeue: Callable[[JobGroup], None]
-    metrics: ControllerMetrics = field(repr=False)
-
-
-class Allocator:
-    """The loop, in a thread of its own.
+class Allocator(Planner):
+    """The loop of preemptible DIJobs.
 
     Args:
         around: see `PlannerContext`.
@@ -86,31 +59,10 @@ class Allocator:
     """
 
     def __init__(self, around: PlannerContext, options: AllocatorOptions) -> None:
-        self._around = around
+        super().__init__(around, "allocator", options.period, "preemptible DIJobs can't be placed")
         self._options = options
         self._policy = policy_of(options.policy)
-        self._cycle = PeriodicLoop("allocator", self._look_at, around.world.wait_synced, options.period)
-        self._watches = OnDemandWatches(
-            around.cluster,
-            around.namespace,
-            lambda: self._cycle.ask(everything=True),
-            "preemptible DIJobs can't be placed",
-        )
         around.world.listen(DI_JOB.source, self._job_changed)
-
-    def start(self) -> None:
-        """Begin, when all jobs are listed."""
-        self._cycle.start()
-
-    def stop(self, seconds: float) -> None:
-        """End; wait so long at most for the decision in hand and for the watches."""
-        deadline = time.monotonic() + seconds
-        self._cycle.stop(seconds)
-        self._watches.rest(max(0.0, deadline - time.monotonic()))
-
-    def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
-        return self._cycle.problems()
 
     def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
@@ -121,7 +73,7 @@ class Allocator:
         elif change.type is EventType.DELETED or _relevant(new) != _relevant(old):
             self._cycle.ask(everything=True)
 
-    def _look_at(self, everything: bool) -> float | None:
+    def _look(self, everything: bool, /) -> float | None:
         """Look once: decide, and write what changed.
 
         Returns:

@@ -18,11 +18,10 @@ from typing import Any
 
 import structlog
 
-from edl_workflows.controller.allocator import PlannerContext
-from edl_workflows.controller.cluster_watches import OnDemandWatches
 from edl_workflows.controller.fulfilment_request import ScalingCandidate, build_request
 from edl_workflows.controller.observed_cluster import JobGroup
-from edl_workflows.controller.periodic_loop import RETRY_SECONDS, PeriodicLoop
+from edl_workflows.controller.periodic_loop import RETRY_SECONDS
+from edl_workflows.controller.planner import Planner, PlannerContext
 from edl_workflows.exceptions import ConflictError, EdlError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling, names
 from edl_workflows.jobs.actions import Observed, RoleChange
@@ -58,8 +57,8 @@ class AutoscalerOptions:
     dry_run: bool = False
 
 
-class Autoscaler:
-    """The loop, in a thread of its own.
+class Autoscaler(Planner):
+    """The loop of elastic jobs.
 
     Args:
         around: see `PlannerContext`.
@@ -71,37 +70,16 @@ class Autoscaler:
     def __init__(
         self, around: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
     ) -> None:
-        self._around = around
+        super().__init__(around, "autoscaler", options.period, "elastic jobs are not autoscaled")
         self._options = options
         self._rows = tuple(row for row in kinds if row.elastic is not None)
         self._recorder = recorder
         self._changed: dict[str, float] = {}
         """uid of a job → when it was changed, in monotonic seconds."""
-        self._cycle = PeriodicLoop("autoscaler", self._look, around.world.wait_synced, options.period)
-        self._watches = OnDemandWatches(
-            around.cluster,
-            around.namespace,
-            lambda: self._cycle.ask(everything=True),
-            "elastic jobs are not autoscaled",
-        )
         for row in self._rows:
             around.world.listen(row.source, self._job_changed)
         if any(row.scale is None for row in self._rows):
             around.world.listen(SCALE_PLAN.source, self._plan_changed)
-
-    def start(self) -> None:
-        """Begin, when all jobs are listed."""
-        self._cycle.start()
-
-    def stop(self, seconds: float) -> None:
-        """End; wait so long at most for the plan in hand and for the watches."""
-        deadline = time.monotonic() + seconds
-        self._cycle.stop(seconds)
-        self._watches.rest(max(0.0, deadline - time.monotonic()))
-
-    def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
-        return self._cycle.problems()
 
     def _job_changed(self, change: ObjectChange) -> None:
         new, old = change.object, change.old
@@ -114,7 +92,7 @@ class Autoscaler:
         if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):
             self._cycle.ask(everything=True)
 
-    def _look(self, _everything: bool) -> float | None:
+    def _look(self, _everything: bool, /) -> float | None:
         """Plan once, and carry it out.
 
         Returns:

@@ -5,14 +5,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
-from edl_workflows.controller.allocator import Allocator, AllocatorOptions, PlannerContext
+from edl_workflows.controller.allocator import Allocator, AllocatorOptions
 from edl_workflows.controller.apply import Applier
 from edl_workflows.controller.metrics import ControllerMetrics
 from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.controller.planner import Planner, PlannerContext
 from edl_workflows.controller.queue import WorkQueue
 from edl_workflows.controller.reconciler import Reconciler
 from edl_workflows.exceptions import EdlError, NotFoundError
@@ -40,19 +41,6 @@ minutes.
 
 def _left(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
-
-
-class Loop(Protocol):
-    """A loop that decides periodically, beside the reconcilers."""
-
-    def start(self) -> None:
-        """Begin, when everything is listed."""
-
-    def stop(self, seconds: float) -> None:
-        """End; wait so long at most for the decision in hand and for the watches."""
-
-    def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class Manager:
         around = PlannerContext(
             observed, options.namespace, self.world, options.settings, guard, self._queue.add, metrics
         )
-        self._loops: list[Loop] = []
+        self._loops: list[Planner] = []
         if DI_JOB in options.kinds:
             self._loops.append(Allocator(around, options.allocator))
         if options.autoscaler is not None:

@@ -1,0 +1,76 @@
+"""What the allocator and the autoscaler share: a loop that plans for the jobs of a cluster."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edl_workflows.controller.cluster_watches import OnDemandWatches
+from edl_workflows.controller.metrics import ControllerMetrics
+from edl_workflows.controller.observed_cluster import JobGroup, ObservedCluster
+from edl_workflows.controller.periodic_loop import PeriodicLoop
+from edl_workflows.jobs.actions import InstallationSettings
+from edl_workflows.kube.connect import Cluster
+
+
+@dataclass(frozen=True)
+class PlannerContext:
+    """What the allocator and the autoscaler work with.
+
+    Attributes:
+        cluster: the API server.
+        namespace: whose pods are counted, or `ALL_NAMESPACES`.
+        world: has the jobs.
+        settings: what an installation decides for every job.
+        guard: called before each write; raises where this process must not write (any more).
+        requeue: called with each job that was changed, so that it is reconciled.
+        metrics: counts.
+    """
+
+    cluster: Cluster
+    namespace: str
+    world: ObservedCluster
+    settings: InstallationSettings
+    guard: Callable[[], None]
+    requeue: Callable[[JobGroup], None]
+    metrics: ControllerMetrics = field(repr=False)
+
+
+class Planner(ABC):
+    """The loop, in a thread of its own. Nodes and pods are watched only while there are jobs to plan for.
+
+    Args:
+        around: see `PlannerContext`.
+        name: of the loop, for the log.
+        period: seconds until the next look after a defect.
+        without: what follows if nodes and pods can't be watched, for the log.
+    """
+
+    def __init__(self, around: PlannerContext, name: str, period: float, without: str) -> None:
+        self._around = around
+        self._cycle = PeriodicLoop(name, self._look, around.world.wait_synced, period)
+        self._watches = OnDemandWatches(
+            around.cluster, around.namespace, lambda: self._cycle.ask(everything=True), without
+        )
+
+    @abstractmethod
+    def _look(self, everything: bool, /) -> float | None:
+        """Plan once, for all jobs or for new ones, and write what changed.
+
+        Returns:
+            Seconds until everything is due again; None for not before something is asked for.
+        """
+
+    def start(self) -> None:
+        """Begin, when all jobs are listed."""
+        self._cycle.start()
+
+    def stop(self, seconds: float) -> None:
+        """End; wait so long at most for the plan in hand and for the watches."""
+        deadline = time.monotonic() + seconds
+        self._cycle.stop(seconds)
+        self._watches.rest(max(0.0, deadline - time.monotonic()))
+
+    def problems(self) -> list[str]:
+        """Defects that only a restart of the process repairs."""
+        return self._cycle.problems()
