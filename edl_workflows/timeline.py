@@ -107,7 +107,7 @@ class Timeline:
         return asdict(self)
 
 
-def sample(view: JobView, now: float) -> TimelineSample:
+def sample_job(view: JobView, now: float) -> TimelineSample:
     """The job's view as a sample."""
     ready = {role: counts.ready for role, counts in view.replicas.items()}
     progress = view.progress
@@ -132,7 +132,7 @@ def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
     until = job.status.completion_time or datetime.fromtimestamp(now, UTC)
     seconds = time_by_cause(said, until) if said else {}
     return Timeline(
-        job.key, samples, spans(plans, now), restarts, said.ratio if said else None, seconds=seconds
+        job.key, samples, plan_spans(plans, now), restarts, said.ratio if said else None, seconds=seconds
     )
 
 
@@ -147,7 +147,7 @@ def speed_at(samples: Sequence[TimelineSample], index: int) -> float:
     return max(0, now.step - since.step) / elapsed if elapsed else 0.0
 
 
-def spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ...]:
+def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ...]:
     """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out: they are
     how a manual plan or a replacement is carried out, not what somebody asked for.
     """
@@ -167,7 +167,7 @@ def _seconds(time: datetime | None) -> float:
     return time.timestamp() if time else 0.0
 
 
-def draw(timeline: Timeline, path: Path) -> None:
+def draw_timeline(timeline: Timeline, path: Path) -> None:
     """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, each metric, data,
     and the plans' steps, on one time axis.
 
@@ -221,7 +221,7 @@ def _draw_replicas(axes: "Axes", samples: Sequence[TimelineSample], origin: floa
 
 
 def _draw_speed(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:
-    points = speeds(samples)
+    points = speed_curve(samples)
     axes.plot([time - origin for time, _ in points], [speed for _, speed in points], color="#333333", lw=1.5)
     axes.set_ylabel("steps / s")
     axes.set_ylim(bottom=0)
@@ -260,7 +260,7 @@ def _draw_data(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def speeds(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
+def speed_curve(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
     """(time, steps per second over the `SPEED_SECONDS` before) wherever the step is news.
 
     The reported speed is an average over minutes, and a status repeats its step until the next is written:

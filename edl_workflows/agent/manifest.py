@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 MANIFEST = "MANIFEST.json"
 MAX_MANIFEST_BYTES = 64 * 2**20
@@ -176,7 +176,7 @@ def parse_manifest(content: bytes, where: str) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
-        raise CheckpointError(f"{where}: the manifest is damaged: {problems(error)[0]}") from error
+        raise CheckpointError(f"{where}: the manifest is damaged: {describe_problems(error)[0]}") from error
     for name in manifest.files:
         inner = Path(name)
         if not inner.parts or inner.is_absolute() or ".." in inner.parts or "\0" in name:

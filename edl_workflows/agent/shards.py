@@ -27,7 +27,7 @@ from edl_workflows.protocol.datasets import (
     ShardKey,
     TaskType,
 )
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 from edl_workflows.protocol.training import ConsumedShards
 
 ACK_SECONDS = 0.2
@@ -63,7 +63,7 @@ def dataset_params(fields: Mapping[str, Any]) -> DatasetParams:
     try:
         return DatasetParams.model_validate(fields)
     except ValidationError as error:
-        raise InvalidError(f"data set {fields['name']!r}: {'; '.join(problems(error))}") from error
+        raise InvalidError(f"data set {fields['name']!r}: {'; '.join(describe_problems(error))}") from error
 
 
 @dataclass

@@ -15,7 +15,7 @@ from hera.workflows import Workflow
 from edl_workflows.argo.builders import StageTemplate
 from edl_workflows.argo.lint import check
 from edl_workflows.exceptions import ManifestError, Problem
-from edl_workflows.schemas.structural import spell
+from edl_workflows.schemas.structural import spell_path
 from edl_workflows.stages import server_yaml
 
 
@@ -34,7 +34,7 @@ def to_manifest(workflow: Workflow) -> dict[str, Any]:
     if templates := spec.get("templates"):
         spec["templates"] = _unique(_expanded(templates, _ours(workflow)), problems)
     problems += [
-        Problem(spell(one.path), f"{one.message} ({one.rule.name}): {one.remedy}")
+        Problem(spell_path(one.path), f"{one.message} ({one.rule.name}): {one.remedy}")
         for one in check(built)
         if one.is_error
     ]

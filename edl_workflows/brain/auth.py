@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError
 from edl_workflows.protocol.brain import Namespace
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 log = structlog.get_logger(__name__)
 
@@ -149,7 +149,7 @@ def new_token(tenant: str, namespaces: list[str]) -> tuple[str, TokenRow]:
             {"tenant": tenant, "namespaces": namespaces, "sha256": token_digest(token)}
         )
     except ValidationError as error:
-        raise InvalidError("; ".join(problems(error))) from error
+        raise InvalidError("; ".join(describe_problems(error))) from error
     return token, row
 
 
@@ -164,7 +164,9 @@ def read_tokens(path: Path) -> TokenRows:
     except OSError as error:
         raise InvalidError(f"{path}: the tokens can't be read: {error.strerror}") from error
     except ValidationError as error:
-        raise InvalidError(f"{path}: {problems(error)[0]}; `edl brain token` writes such files") from error
+        raise InvalidError(
+            f"{path}: {describe_problems(error)[0]}; `edl brain token` writes such files"
+        ) from error
 
 
 def add_token(path: Path, row: TokenRow) -> None:

@@ -202,13 +202,13 @@ class _StoreSync(Generic[Row]):
     def tell(self, seen: Collection[Row], now: float) -> None:
         """Write the changed objects, and mark those that no longer exist as gone."""
         told = dict.fromkeys(self._there()) if self._told is None else self._told
-        changed, gone = differences(told, seen)
+        changed, gone = diff_rows(told, seen)
         if changed or gone:
             self._record(changed, gone, now)
         self._told = {row.uid: row for row in seen}
 
 
-def differences(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
+def diff_rows(told: Mapping[str, Row | None], seen: Collection[Row]) -> tuple[list[Row], list[str]]:
     """The rows that are new or changed, and the uids of objects that no longer exist.
 
     Args:

@@ -31,7 +31,7 @@ Parameters = Annotated[
 ]
 
 
-def values(given: list[str] | None) -> dict[str, str]:
+def parse_parameters(given: list[str] | None) -> dict[str, str]:
     """Parse the parameters of a command line.
 
     Raises:
@@ -87,7 +87,7 @@ def build(
         for product in catalog.PRODUCTS:
             print_line(product.name)
         return
-    options = TemplateOptions(waiting.value, cluster_scope, values(parameter))
+    options = TemplateOptions(waiting.value, cluster_scope, parse_parameters(parameter))
     text = to_yaml(catalog.build_manifests(template or (), options, namespace or "default"))
     if output is None:
         print_document(text)

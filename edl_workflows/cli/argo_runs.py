@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_workflows.cli.argo_build import Parameters, values
+from edl_workflows.cli.argo_build import Parameters, parse_parameters
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line, say
 from edl_workflows.exceptions import JobFailedError, NotFoundError, StageTimeoutError
@@ -43,7 +43,7 @@ def submit(
 
     cluster = target.connect()
     made = runs.submit_workflow(
-        cluster, runs.WorkflowSubmission(template, values(parameter), name, cluster_scope)
+        cluster, runs.WorkflowSubmission(template, parse_parameters(parameter), name, cluster_scope)
     )
     print_line(made["metadata"]["name"])
     if watch:

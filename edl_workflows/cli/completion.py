@@ -72,11 +72,11 @@ def _nodes(cluster: "Cluster", row: Any, job: str) -> Iterator[str]:
 
 
 def _cluster(params: dict[str, Any]) -> "Cluster":
-    from edl_workflows.cli.options import connect
+    from edl_workflows.cli.options import connect_cluster
     from edl_workflows.kube.connect import CallPolicy
 
     kubeconfig = params.get("kubeconfig")
-    cluster = connect(
+    cluster = connect_cluster(
         Path(kubeconfig) if kubeconfig else None, params.get("context"), params.get("namespace")
     )
     return cluster.with_policy(CallPolicy(attempts=1, read_seconds=COMPLETION_SECONDS))

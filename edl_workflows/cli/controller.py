@@ -277,6 +277,6 @@ def _read_template(path: Path) -> dict[str, Any]:
     found = manifest.parse_values(text, str(path))
     if not isinstance(found, dict):
         raise InvalidError(f"{path}: a pod template must be a map with metadata and spec, not a list")
-    if problems := list(validation.template(found, partial=True)):
+    if problems := list(validation.template_problems(found, partial=True)):
         raise ManifestError(f"pod template {path}", problems)
     return found

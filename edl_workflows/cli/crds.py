@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edl_workflows.cli.options import Context, Kubeconfig, connect
+from edl_workflows.cli.options import Context, Kubeconfig, connect_cluster
 from edl_workflows.cli.output import print_document, print_line
 from edl_workflows.exceptions import AlreadyExistsError, InvalidError, UnavailableError
 
@@ -21,7 +21,7 @@ ESTABLISH_SECONDS = 30.0
 second."""
 
 
-def definitions() -> Iterator[tuple[str, str]]:
+def read_definitions() -> Iterator[tuple[str, str]]:
     """Yield (plural, YAML text) for each definition in the package."""
     folder = resources.files("edl_workflows.jobs") / "crds"
     for file in sorted(folder.iterdir(), key=lambda f: f.name):
@@ -36,7 +36,7 @@ def print_(
     ] = None,
 ) -> None:
     """Print the definitions as YAML: `edl crds print | kubectl apply --server-side -f -`."""
-    known = dict(definitions())
+    known = dict(read_definitions())
     unknown = [kind for kind in kinds or () if kind not in known]
     if unknown:
         raise InvalidError(f"there is no definition {unknown[0]!r}; the definitions are {', '.join(known)}")
@@ -51,8 +51,8 @@ def install(kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     from edl_workflows.kube import client
     from edl_workflows.kube.resources import CRDS
 
-    cluster = connect(kubeconfig, context, None)
-    for plural, text in definitions():
+    cluster = connect_cluster(kubeconfig, context, None)
+    for plural, text in read_definitions():
         manifest = yaml.load(text, yaml.CSafeLoader)
         try:
             client.create(cluster, manifest)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.cli.listing import age_of, duration, job_kinds, replicas
+from edl_workflows.cli.listing import age_of, format_age, format_replicas, job_kinds
 from edl_workflows.jobs import manifests
 from edl_workflows.jobs.elastic_job.model import (
     AutoscalingStatus,
@@ -44,7 +44,7 @@ class Description:
         }
 
 
-def collect(cluster: Cluster, kind: str, name: str) -> Description:
+def collect_description(cluster: Cluster, kind: str, name: str) -> Description:
     """Read a job with its pods, plans and events.
 
     Raises:
@@ -72,7 +72,7 @@ def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:
     return tuple(sorted(mine, key=lambda plan: (str(plan.metadata.creation_timestamp), plan.metadata.name)))
 
 
-def lines(about: Description) -> Iterator[str]:
+def description_lines(about: Description) -> Iterator[str]:
     """The description for people, in the manner of ``kubectl describe``."""
     job = about.view
     yield from _facts(job, age_of(about.manifest))
@@ -104,7 +104,7 @@ def _facts(job: JobView, age: str) -> Iterator[str]:
         "Kind": job.kind,
         "Phase": f"{job.phase}{f' ({job.reason})' if job.reason else ''}",
         "Message": job.message,
-        "Ready": replicas(job),
+        "Ready": format_replicas(job),
         "Step": f"{job.progress.step} ({job.progress.speed:.1f} steps/s)",
         "Records": str(job.progress.records),
         "Metrics": describe_metrics(job.progress.metrics),
@@ -125,8 +125,8 @@ def _run_time(job: JobView) -> dict[str, str]:
     if job.started is None or job.phase in (JobPhase.PENDING, JobPhase.SUSPENDED):
         return {}
     if not job.phase.final:
-        return {"Running for": duration(job.started)}
-    return {"Ran for": duration(job.started, job.finished)} if job.finished else {}
+        return {"Running for": format_age(job.started)}
+    return {"Ran for": format_age(job.started, job.finished)} if job.finished else {}
 
 
 def _faults(manifest: dict[str, Any]) -> Iterator[str]:

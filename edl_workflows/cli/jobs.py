@@ -36,14 +36,14 @@ Timeout = Annotated[
 JOB = "ElasticJob"
 
 
-def identity() -> "StageIdentity":
+def new_identity() -> "StageIdentity":
     """A unique identity for this call, which owns the objects that the call creates."""
     from edl_workflows.stages.identity import StageIdentity
 
     return StageIdentity.of_person("cli")
 
 
-def run(
+def run_with_progress(
     cluster: "Cluster", stage: "StageSpec[R]", request: "R", *, wait: bool, timeout: float | None
 ) -> "Outputs":
     """Begin a stage and, if `wait` is set, wait for its goal. Progress is printed to stderr.
@@ -56,8 +56,8 @@ def run(
 
     if wait:
         deadline = None if timeout is None else time.time() + timeout
-        return driver.run_stage(cluster, stage, request, identity(), deadline, notify=say)
-    handle = stage.begin(cluster, request, identity())
+        return driver.run_stage(cluster, stage, request, new_identity(), deadline, notify=say)
+    handle = stage.begin(cluster, request, new_identity())
     now = driver.check_now(cluster, handle)
     if isinstance(now, Failed):
         raise now.error
@@ -66,7 +66,7 @@ def run(
     return now.outputs
 
 
-def show(outputs: "Outputs", output: OutputFormat) -> None:
+def show_outputs(outputs: "Outputs", output: OutputFormat) -> None:
     """Print the outputs of a stage."""
     data = outputs.to_dict()
     rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {})]
@@ -90,12 +90,12 @@ def describe(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show everything about a job: conditions, pods, plans with their steps, and recent events."""
-    from edl_workflows.cli.description import collect, lines
+    from edl_workflows.cli.description import collect_description, description_lines
 
     cluster = target.connect()
-    about = collect(cluster, kind, name)
+    about = collect_description(cluster, kind, name)
     if output is OutputFormat.TABLE:
-        for line in lines(about):
+        for line in description_lines(about):
             print_line(line)
     else:
         emit(output, about.to_data(), Table((), ()))
@@ -118,7 +118,9 @@ def delete(
 
     cluster = target.connect()
     client.get(cluster, resource_of(kind), name)  # fails if the name is mistyped
-    run(cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout)
+    run_with_progress(
+        cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout
+    )
     print_line(f"{kind} {cluster.namespace}/{name} deleted")
 
 

@@ -135,7 +135,7 @@ def _cells(listed: ListedJob) -> dict[str, object]:
         "name": job.name,
         "kind": job.kind,
         "phase": job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
-        "ready": replicas(job),
+        "ready": format_replicas(job),
         "step": job.progress.step,
         "steps/s": f"{job.progress.speed:.1f}",
         "checkpoint": job.checkpoint.step if job.checkpoint else "",
@@ -144,7 +144,7 @@ def _cells(listed: ListedJob) -> dict[str, object]:
     }
 
 
-def replicas(job: JobView) -> str:
+def format_replicas(job: JobView) -> str:
     """Ready and wanted nodes of each role, as ``ps 2/2 worker 3/3``."""
     return " ".join(
         f"{role} {n.ready}/{n.desired}" for role, n in sorted(job.replicas.items()) if n.desired or n.ready
@@ -154,10 +154,10 @@ def replicas(job: JobView) -> str:
 def age_of(manifest: dict[str, Any]) -> str:
     """The age of an object."""
     created = manifest["metadata"].get("creationTimestamp")
-    return duration(dt.datetime.fromisoformat(created)) if created else ""
+    return format_age(dt.datetime.fromisoformat(created)) if created else ""
 
 
-def duration(start: dt.datetime, end: dt.datetime | None = None) -> str:
+def format_age(start: dt.datetime, end: dt.datetime | None = None) -> str:
     """The duration between two times, formatted as kubectl formats ages.
 
     Args:

@@ -83,11 +83,11 @@ class LocalClusterFlags:
         from datetime import timedelta
 
         from edl_workflows.local.cluster import ClusterOptions
-        from edl_workflows.local.serve import serve
+        from edl_workflows.local.serve import serve_cluster
 
         back_off = timedelta(seconds=self.back_off)
         options = ClusterOptions(folder, self.capacity(), back_off, self.grace, self.allow_open_ports)
-        asyncio.run(serve(options, controller=self.controller, di_server=self.di_server))
+        asyncio.run(serve_cluster(options, controller=self.controller, di_server=self.di_server))
 
     def arguments(self) -> list[str]:
         """The same options as arguments of ``edl local up``."""

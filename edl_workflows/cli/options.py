@@ -171,7 +171,7 @@ def kinds_of(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
-def connect(
+def connect_cluster(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, log_retries: bool = False
 ) -> "Cluster":
     """The cluster that the three options mean.
@@ -248,8 +248,8 @@ class ClusterFlags:
     namespace: Namespace = None
 
     def connect(self, *, log_retries: bool = False) -> "Cluster":
-        """See `connect`."""
-        return connect(self.kubeconfig, self.context, self.namespace, log_retries=log_retries)
+        """See `connect_cluster`."""
+        return connect_cluster(self.kubeconfig, self.context, self.namespace, log_retries=log_retries)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from edl_workflows.cli.jobs import JOB, Kind, Name
-from edl_workflows.cli.listing import duration, job_kinds
+from edl_workflows.cli.listing import format_age, job_kinds
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
@@ -49,7 +49,7 @@ def plan(
     table = Table(("role", "now", "planned", "size", "reason"), list(_rows(job, change)))
     emit(output, _data(job, change), table)
     if explain and output is OutputFormat.TABLE:
-        for line in explanation(job, dt.datetime.now(dt.UTC)):
+        for line in explain_plan(job, dt.datetime.now(dt.UTC)):
             print_line(line)
 
 
@@ -103,7 +103,7 @@ def _data(job: ElasticJob, change: PlannedChange) -> dict[str, Any]:
     }
 
 
-def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
+def explain_plan(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     """Lines that say on which data a plan is based, and whether it is applied.
 
     Args:
@@ -112,7 +112,7 @@ def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     """
     told, progress = job.status.autoscaling, job.status.progress
     assert told is not None, "the job has a plan"
-    since = f", for {duration(told.time, now)}" if told.time else ""
+    since = f", for {format_age(told.time, now)}" if told.time else ""
     yield from _fact(
         "Planned", f"by the {told.optimizer} optimizer in stage {told.stage or 'unknown'}{since}"
     )
@@ -127,7 +127,7 @@ def explanation(job: ElasticJob, now: dt.datetime) -> Iterator[str]:
     yield from _fact("Left alone", f"{', '.join(sorted(fixed))} (autoScale: false)" if fixed else "")
     if progress is not None:
         yield from _fact("Progress", f"step {progress.step}, {progress.speed:.2f} steps/s")
-    for nodes, speed in speeds(job.status.history)[-STRETCHES:]:
+    for nodes, speed in speeds_by_nodes(job.status.history)[-STRETCHES:]:
         yield from _fact("Speed", f"{nodes}: {speed:.2f} steps/s")
     for note in told.notes:
         yield from _fact("Note", note)
@@ -153,7 +153,7 @@ def _applied(job: ElasticJob) -> str:
     return "yes, by the job's master" + ("" if wish is True else f", with {wish[0]} to {wish[1]} workers")
 
 
-def speeds(history: list[HistoryPoint]) -> list[tuple[str, float]]:
+def speeds_by_nodes(history: list[HistoryPoint]) -> list[tuple[str, float]]:
     """(Nodes, steps per second) for each period in which the number of nodes did not change, oldest first.
 
     Args:

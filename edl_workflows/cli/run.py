@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import Timeout, show
+from edl_workflows.cli.jobs import Timeout, show_outputs
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import print_log, say
 from edl_workflows.exceptions import InvalidError, JobFailedError
@@ -158,7 +158,7 @@ def run(
         try:
             training = submit(place, program, options, hint=script.stem, name=job.name, notify=say)
             outputs = _follow(training, timeout, to_stderr=output is not OutputFormat.TABLE)
-            show(outputs, output)
+            show_outputs(outputs, output)
         finally:
             place.close()
 

@@ -338,7 +338,7 @@ def _run(
         runs.append(run)
         if len(studies) > 1:
             done = "already in the file" if run is None else f"mean {result.metrics.jct_mean:.0f} s"
-            say(f"{number} of {len(studies)}: {simulations.label(study)}: {done}")
+            say(f"{number} of {len(studies)}: {simulations.label_of_run(study)}: {done}")
     return results, runs
 
 

@@ -30,7 +30,7 @@ _RUN_COLUMNS = (
 )
 
 
-def label(study: "Study") -> str:
+def label_of_run(study: "Study") -> str:
     """The label of a run in tables and pictures."""
     return f"{study.workload.name} {study.policy} seed {study.seed}"
 
@@ -88,14 +88,14 @@ def save(
     from edl_workflows.simulator.study import jobs_of
 
     made = [(study, run) for study, run in zip(studies, runs, strict=True) if run is not None]
-    jobs = {label(study): jobs_of(run) for study, run in made}
+    jobs = {label_of_run(study): jobs_of(run) for study, run in made}
     _write(folder, answer | {"jobs": jobs})
     together: dict[str, dict[str, SimulationRun]] = {}
     groups: dict[str, dict[str, list[SimulationRun]]] = {}
     for study, run in made:
         together.setdefault(f"{study.workload.name} seed {study.seed}", {})[study.policy] = run
         groups.setdefault(study.workload.group, {}).setdefault(study.policy, []).append(run)
-        pictures.draw_jobs(run, label(study), _file(folder, "jobs", label(study)))
+        pictures.draw_jobs(run, label_of_run(study), _file(folder, "jobs", label_of_run(study)))
     for name, by_policy in together.items():
         pictures.draw_utilisation(by_policy, name, _file(folder, "use", name))
     for name, by_group in groups.items():

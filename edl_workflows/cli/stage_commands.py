@@ -13,7 +13,7 @@ import typer
 from annotated_types import Ge
 
 from edl_workflows.cli.completion import complete_job, complete_kind, complete_role
-from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run, show
+from edl_workflows.cli.jobs import JOB, Kind, Name, Timeout, Wait, run_with_progress, show_outputs
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.stages.catalog import STAGES
@@ -56,7 +56,7 @@ def stage_command(stage: StageSpec[Any]) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         values = {one.name: given[_identifier(one)] for one in offered}
-        execute(stage, values, StageFlags(**{name: given[name] for name in shared}))
+        execute_stage(stage, values, StageFlags(**{name: given[name] for name in shared}))
 
     parameters = [_parameter(_identifier(one), _annotation(one), _default(one)) for one in offered]
     parameters += [_SHARED[name] for name in shared]
@@ -66,7 +66,7 @@ def stage_command(stage: StageSpec[Any]) -> Callable[..., None]:
     return command
 
 
-def execute(stage: StageSpec[Any], values: dict[str, Any], flags: StageFlags) -> None:
+def execute_stage(stage: StageSpec[Any], values: dict[str, Any], flags: StageFlags) -> None:
     """Run a stage and print its outputs.
 
     Args:
@@ -78,7 +78,10 @@ def execute(stage: StageSpec[Any], values: dict[str, Any], flags: StageFlags) ->
         EdlError: the stage failed.
     """
     request = stage.request.of({name: value for name, value in values.items() if value is not None})
-    show(run(flags.connect(), stage, request, wait=flags.wait, timeout=flags.timeout), flags.output)
+    show_outputs(
+        run_with_progress(flags.connect(), stage, request, wait=flags.wait, timeout=flags.timeout),
+        flags.output,
+    )
 
 
 def _identifier(field: RequestField) -> str:
@@ -149,7 +152,7 @@ def scale(
     size = _size(cpu, memory)
     wanted = {role: {"replicas": count, "resource": size} for role, count in map(_parse_count, replicas)}
     values = {"job": name, "kind": kind, "replicas": wanted, "if_finished": if_finished}
-    execute(SCALE, values, flags)
+    execute_stage(SCALE, values, flags)
 
 
 def _parse_count(text: str) -> tuple[str, int]:
@@ -183,4 +186,4 @@ def migrate_ps(
     size = _size(cpu, memory)
     migrate = dict.fromkeys(rank or (), size)
     values = {"job": name, "kind": kind, "replicas": replicas, "resource": size, "migrate": migrate}
-    execute(MIGRATE_PS, {**values, "if_finished": if_finished}, flags)
+    execute_stage(MIGRATE_PS, {**values, "if_finished": if_finished}, flags)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edl_workflows.cli.jobs import Timeout, Wait, identity, show
+from edl_workflows.cli.jobs import Timeout, Wait, new_identity, show_outputs
 from edl_workflows.cli.manifests import read_manifests
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, say
@@ -78,7 +78,7 @@ def submit(
         _show_manifests(_check_jobs(requests, target, dry_run), output, dry_run)
         return
     cluster = target.connect()
-    jobs = [(request, identity()) for request in requests]
+    jobs = [(request, new_identity()) for request in requests]
     for request, who in jobs:
         complete_manifest(request, who, cluster.namespace)  # raises before anything is created
     found, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
@@ -97,11 +97,11 @@ def _check_jobs(
 
     if dry_run is DryRun.CLIENT:
         where = target.namespace or _context_namespace(target)
-        return [complete_manifest(request, identity(), where) for request in requests]
+        return [complete_manifest(request, new_identity(), where) for request in requests]
     from edl_workflows.kube import client
 
     cluster = target.connect()
-    complete = [complete_manifest(request, identity(), cluster.namespace) for request in requests]
+    complete = [complete_manifest(request, new_identity(), cluster.namespace) for request in requests]
     return [client.create(cluster, manifest, dry_run=True) for manifest in complete]
 
 
@@ -156,7 +156,7 @@ def _submit_all(
 
 def _show_outputs(found: "Sequence[Outputs]", output: OutputFormat) -> None:
     if len(found) == 1:
-        show(found[0], output)
+        show_outputs(found[0], output)
     if len(found) < 2:
         return
     rows = [(job.namespace, job.name, job.kind, job.phase) for job in found]

@@ -50,7 +50,7 @@ def timeline(
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes it when nodes run")
     if picture is None:
         columns = (*COLUMNS[:-1], "metrics", COLUMNS[-1]) if line.metric_names else COLUMNS
-        emit(output, line.to_json(), Table(columns, rows(line)))
+        emit(output, line.to_json(), Table(columns, timeline_rows(line)))
         if output is OutputFormat.TABLE and line.goodput is not None:
             say(
                 f"goodput {line.goodput:.0%}: the fraction of time that the job spent on steps that were "
@@ -60,7 +60,7 @@ def timeline(
             say(f"time by cause: {', '.join(spent) or 'unknown'}")
         return
     try:
-        timelines.draw(line, picture)
+        timelines.draw_timeline(line, picture)
     except (OSError, ValueError) as error:
         raise InvalidError(
             f"can't write {picture}: {error}; give a file that ends in .png or .svg"
@@ -68,7 +68,7 @@ def timeline(
     print_line(f"wrote {picture}")
 
 
-def rows(line: "Timeline") -> list[Sequence[object]]:
+def timeline_rows(line: "Timeline") -> list[Sequence[object]]:
     """Rows in chronological order, one for each point of a job's history, each restart and each step of a
     plan."""
     began = line.samples[0].time

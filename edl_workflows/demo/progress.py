@@ -65,7 +65,7 @@ class Display(Protocol):
         """Show the current state."""
 
 
-def display(console: Console) -> Display:
+def choose_display(console: Console) -> Display:
     """The display that suits the console."""
     return LiveDisplay(console) if console.is_terminal else LineDisplay(console)
 

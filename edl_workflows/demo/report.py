@@ -52,7 +52,7 @@ def write(outcome: DemoResult, timelines: Sequence[timeline.Timeline], folder: P
     pictures = []
     for line in timelines:
         picture = folder / f"timeline-{line.job.split('/')[-1]}.png"
-        timeline.draw(line, picture)
+        timeline.draw_timeline(line, picture)
         pictures.append(picture)
     return [result, *pictures]
 

@@ -18,7 +18,7 @@ from edl_workflows import timeline
 from edl_workflows.demo import report
 from edl_workflows.demo.airflow import Airflow
 from edl_workflows.demo.processes import Child
-from edl_workflows.demo.progress import Display, Moment, TaskState, display, task_states
+from edl_workflows.demo.progress import Display, Moment, TaskState, choose_display, task_states
 from edl_workflows.exceptions import StageTimeoutError, UnavailableError
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOBS
 from edl_workflows.jobs.kinds import kind_of
@@ -67,7 +67,7 @@ def run(options: DemoOptions, console: Console) -> bool:
     """
     state = options.output / "state"
     state.mkdir(parents=True, exist_ok=True)
-    with display(console) as screen:
+    with choose_display(console) as screen:
         begun = time.monotonic()
         screen.show(Moment(0.0, {}, (), note="starting the embedded cluster and its controller"))
         with _cluster(state) as kubeconfig:
@@ -185,7 +185,7 @@ class _Watcher:
                 and self._samples[view.name]
                 and self._samples[view.name][-1].phase == view.phase
             ):
-                self._samples[view.name].append(timeline.sample(view, time.time()))
+                self._samples[view.name].append(timeline.sample_job(view, time.time()))
         return views
 
     def _plans(self) -> list[ScalePlan]:
@@ -198,7 +198,7 @@ class _Watcher:
             timeline.Timeline(
                 name,
                 tuple(samples),
-                timeline.spans([plan for plan in plans if plan.job == name], time.time()),
+                timeline.plan_spans([plan for plan in plans if plan.job == name], time.time()),
             )
             for name, samples in self._samples.items()
         ]

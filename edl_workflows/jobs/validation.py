@@ -61,7 +61,7 @@ def _nested_too_deep(value: object) -> bool:
     return True
 
 
-def template(template: Mapping[str, Any], *, partial: bool = False) -> Iterator[Problem]:
+def template_problems(template: Mapping[str, Any], *, partial: bool = False) -> Iterator[Problem]:
     """The problems of a role's pod template, by their paths in it.
 
     Args:

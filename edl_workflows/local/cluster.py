@@ -20,13 +20,13 @@ from edl_workflows.local.apiserver.server import ApiServer, open_server
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import NODE_NAME, Capacity
 from edl_workflows.local.endpoints import EndpointsWriter
-from edl_workflows.local.locks import LOCK_FILE, hold
+from edl_workflows.local.locks import LOCK_FILE, hold_lock
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.network.network import Network
 from edl_workflows.local.pods import Pod, Service
 from edl_workflows.local.runner.launches import LaunchFactory
 from edl_workflows.local.runner.pod_worker import WorkerContext
-from edl_workflows.local.runner.runner import Runner, lookups
+from edl_workflows.local.runner.runner import Runner, config_lookups
 from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
 from edl_workflows.local.scheduler.resources import Amounts
@@ -85,7 +85,7 @@ class RunningCluster:
 
 
 @contextlib.asynccontextmanager
-async def running(options: ClusterOptions) -> AsyncIterator[RunningCluster]:
+async def running_cluster(options: ClusterOptions) -> AsyncIterator[RunningCluster]:
     """Run a cluster while the context lasts. When it exits, all processes of pods are ended; the state is
     kept.
 
@@ -97,7 +97,7 @@ async def running(options: ClusterOptions) -> AsyncIterator[RunningCluster]:
     if not options.allow_open_ports and (obstacle := loopback_obstacle()):
         raise UnavailableError(_OPEN_PORTS.format(obstacle))
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with hold(options.folder / LOCK_FILE):
+    with hold_lock(options.folder / LOCK_FILE):
         port = steady_port(options.folder / "port.json")
         access = serving.prepare(options.folder, port)
         server = open_server(options.folder, {access.token: "admin"})
@@ -163,7 +163,7 @@ def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiSer
     )
     launches = LaunchFactory(
         network=network,
-        lookups=lambda namespace: lookups(config_maps.objects, secrets.objects, namespace),
+        lookups=lambda namespace: config_lookups(config_maps.objects, secrets.objects, namespace),
         allocatable=Amounts.parse(options.capacity.quantities(options.folder)).values,
         kubeconfig=functools.partial(_pod_kubeconfig, server, access),
         loopback_only=not options.allow_open_ports,

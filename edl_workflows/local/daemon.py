@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import files
-from edl_workflows.local.locks import LOCK_FILE, holder
+from edl_workflows.local.locks import LOCK_FILE, lock_holder
 from edl_workflows.local.runner import processes
 from edl_workflows.local.runner.volumes import remove_memory
 
@@ -60,7 +60,7 @@ def find(folder: Path) -> Daemon | None:
     if record is None:
         return None
     daemon = Daemon.model_validate(record)
-    return daemon if holder(folder / LOCK_FILE) == daemon.pid else None
+    return daemon if lock_holder(folder / LOCK_FILE) == daemon.pid else None
 
 
 def log_file(folder: Path) -> Path:
@@ -112,7 +112,7 @@ def up(start: DaemonStart) -> tuple[Daemon, bool]:
         if (found := find(start.folder)) is not None:
             # If two calls race, only one daemon gets the lock; the other one has ended.
             return found, found.pid == child
-        if not _runs(child) and holder(start.folder / LOCK_FILE) is None:
+        if not _runs(child) and lock_holder(start.folder / LOCK_FILE) is None:
             break
         time.sleep(_POLL_SECONDS)
     else:
@@ -145,7 +145,7 @@ def down(folder: Path, *, seconds: float) -> bool:
         folder: folder with its state, which is kept.
         seconds: time after which the daemon is killed.
     """
-    found = holder(folder / LOCK_FILE)  # also finds a daemon that is still starting
+    found = lock_holder(folder / LOCK_FILE)  # also finds a daemon that is still starting
     if found is not None:
         _stop(found, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))

@@ -21,7 +21,7 @@ _BATCH_SECONDS = 0.1
 _log = structlog.get_logger(__name__)
 
 
-def subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
+def endpoint_subsets(service: Service, pods: Iterable[Pod]) -> list[Object]:
     """The ``subsets`` of a Service's Endpoints. As in Kubernetes, pods with the same ports are in one subset.
 
     Args:
@@ -112,7 +112,7 @@ class EndpointsWriter:
         if service is None or not service.spec.selector:
             return
         try:
-            self._write(service, subsets(service, self._selection.behind(service)))
+            self._write(service, endpoint_subsets(service, self._selection.behind(service)))
         except ApiError as error:  # the Service or its namespace is being deleted
             _log.info("endpoints not written", service=key, reason=error.message)
         except Exception:  # noqa: BLE001 - an error of one Service must not end the cluster

@@ -8,7 +8,7 @@ import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.metadata import format_time
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.pods import Pod
 
@@ -42,7 +42,7 @@ class EventRecorder:
         digest = hashlib.sha256(
             f"{meta.uid}/{self._component}/{reason}/{message}/{container}".encode()
         ).hexdigest()
-        name, now = f"{meta.name}.{digest[:16]}", timestamp(datetime.now(UTC))
+        name, now = f"{meta.name}.{digest[:16]}", format_time(datetime.now(UTC))
         involved = {
             "kind": "Pod",
             "apiVersion": "v1",
@@ -79,7 +79,7 @@ class EventRecorder:
 
 def remove_old(client: LocalClient, now: datetime) -> None:
     """Delete the events that have not been repeated for `KEPT_FOR`."""
-    oldest = timestamp(now - KEPT_FOR)
+    oldest = format_time(now - KEPT_FOR)
     for event in client.list_objects("events"):
         meta = event["metadata"]
         if (event.get("lastTimestamp") or meta["creationTimestamp"]) < oldest:

@@ -15,7 +15,7 @@ LOCK_FILE = "cluster.lock"
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file while the context lasts.
 
     Raises:
@@ -34,7 +34,7 @@ def hold(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(path: Path) -> int | None:
+def lock_holder(path: Path) -> int | None:
     """The id of the process that holds the lock; None if there is none."""
     try:
         pid, start = path.read_text().split()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
-from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.metadata import format_time
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import NODE_NAME
 from edl_workflows.local.network.ports import LOOPBACK
@@ -32,7 +32,7 @@ def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
 
 
 def _status(capacity: Mapping[str, str]) -> Object:
-    now = timestamp(datetime.now(UTC))
+    now = format_time(datetime.now(UTC))
     ready = {
         "type": "Ready",
         "status": "True",

@@ -268,7 +268,7 @@ class Pod(PodPart):
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def references(pod: Pod) -> frozenset[str]:
+def config_references(pod: Pod) -> frozenset[str]:
     """The names of the ConfigMaps and Secrets in a pod's variables and volumes."""
     found: list[str] = []
     for container in pod.spec.all_containers:

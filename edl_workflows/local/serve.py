@@ -14,7 +14,7 @@ import structlog
 
 from edl_workflows.local import files
 from edl_workflows.local.apiserver import serving
-from edl_workflows.local.cluster import ClusterOptions, running, steady_port
+from edl_workflows.local.cluster import ClusterOptions, running_cluster, steady_port
 from edl_workflows.local.daemon import RECORD_FILE, Daemon, controller_mark
 from edl_workflows.local.runner import processes
 
@@ -22,7 +22,7 @@ _RESTART_SECONDS = 2.0
 _log = structlog.get_logger(__name__)
 
 
-async def serve(options: ClusterOptions, *, controller: bool, di_server: bool) -> None:
+async def serve_cluster(options: ClusterOptions, *, controller: bool, di_server: bool) -> None:
     """Run the cluster until SIGTERM or SIGINT.
 
     Args:
@@ -37,7 +37,7 @@ async def serve(options: ClusterOptions, *, controller: bool, di_server: bool) -
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with running(options) as cluster:
+    async with running_cluster(options) as cluster:
         await asyncio.to_thread(processes.kill_marked, controller_mark(options.folder))
         url = _di_server_url(options.folder) if di_server else ""
         kept = [asyncio.create_task(one) for one in _children(options.folder, url, controller=controller)]

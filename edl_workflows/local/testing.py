@@ -99,7 +99,7 @@ def servers(folder: Path) -> dict[str, bool]:
     """
     found: dict[str, bool] = {}
     for uid in daemon.pod_uids(folder):
-        for process in processes.marked(uid):
+        for process in processes.marked_processes(uid):
             with contextlib.suppress(psutil.Error, OSError):  # it has just ended
                 found |= _servers_of(process)
     return found

@@ -24,7 +24,7 @@ from edl_workflows.exceptions import (
 from edl_workflows.jobs import names
 from edl_workflows.protocol import addresses, brain
 from edl_workflows.protocol.brain import JobEnd
-from edl_workflows.protocol.message import Message, problems
+from edl_workflows.protocol.message import Message, describe_problems
 from edl_workflows.scaling.dlrover.brain.messages import (
     limits_of,
     nodes_of,
@@ -200,7 +200,7 @@ class BrainClient:
         try:
             return answer.model_validate_json(content)
         except ValidationError as error:
-            raise UnavailableError(f"{where} answered nonsense: {problems(error)[0]}") from error
+            raise UnavailableError(f"{where} answered nonsense: {describe_problems(error)[0]}") from error
 
 
 def _read_body(response: httpx.Response, where: str) -> bytes:
@@ -230,4 +230,4 @@ def _token_in(file: Path) -> str:
 
 
 def _invalid_job(job: OptimizerJob, error: ValidationError) -> InvalidError:
-    return InvalidError(f"job {job.name} can't be told to Brain: {problems(error)[0]}")
+    return InvalidError(f"job {job.name} can't be told to Brain: {describe_problems(error)[0]}")

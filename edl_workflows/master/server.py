@@ -29,7 +29,7 @@ from edl_workflows.master.state.settings import JobSettings, Timeouts, settings_
 from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.master.store import ConfigMapStore, FileStore, StateStore
 from edl_workflows.process.http import HttpServer, ListenOptions
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 SUCCEEDED = 0
 FAILED = 1
@@ -83,7 +83,7 @@ def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) 
 
 
 def _first_problem(error: ValueError) -> str:
-    return problems(error)[0] if isinstance(error, ValidationError) else str(error)
+    return describe_problems(error)[0] if isinstance(error, ValidationError) else str(error)
 
 
 def run_standalone(settings: JobSettings, folder: Path, token: str, address: ListenAddress) -> int:

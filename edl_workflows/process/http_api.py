@@ -30,7 +30,7 @@ from edl_workflows.exceptions import (
     UnavailableError,
 )
 from edl_workflows.process.http import read_body, replay_body
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +95,7 @@ def parse_body(model: type[Model], body: bytes) -> Model:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        listed = "; ".join(problems(error)[:MAX_PROBLEMS])
+        listed = "; ".join(describe_problems(error)[:MAX_PROBLEMS])
         raise InvalidError(f"the body is not a valid {model.__name__}: {listed}") from error
 
 
@@ -117,7 +117,7 @@ def error_answer(error: Exception, statuses: Statuses | None = None) -> ErrorAns
         status = next((status for kind, status in table if isinstance(error, kind)), 500)
         return ErrorAnswer(status, str(error), type(error).__name__)
     if isinstance(error, RequestValidationError):
-        return ErrorAnswer(422, "; ".join(problems(error)[:MAX_PROBLEMS]), InvalidError.__name__)
+        return ErrorAnswer(422, "; ".join(describe_problems(error)[:MAX_PROBLEMS]), InvalidError.__name__)
     if isinstance(error, HTTPException):
         return ErrorAnswer(error.status_code, str(error.detail), headers=error.headers or {})
     log.error("request failed with an unexpected error", exc_info=error)

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from edl_workflows.exceptions import InvalidError
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 SERVICE_MAP_VARIABLE = "EDL_SERVICE_MAP"
 PORT_VARIABLE_PREFIX = "EDL_PORT_"
@@ -100,6 +100,6 @@ def _load(path: str) -> dict[str, str]:
         raise InvalidError(f"{SERVICE_MAP_VARIABLE}={path}: can't be read: {error.strerror}") from error
     except ValidationError as error:
         raise InvalidError(
-            f"{SERVICE_MAP_VARIABLE}={path}: not a map of addresses ({problems(error)[0]}); the embedded "
-            "cluster sets the variable and writes the file: leave both to it"
+            f"{SERVICE_MAP_VARIABLE}={path}: not a map of addresses ({describe_problems(error)[0]}); "
+            "the embedded cluster sets the variable and writes the file: leave both to it"
         ) from error

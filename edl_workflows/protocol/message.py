@@ -23,6 +23,6 @@ class HasErrors(Protocol):
         ...
 
 
-def problems(error: HasErrors) -> list[str]:
+def describe_problems(error: HasErrors) -> list[str]:
     """Each problem in words, with the field's path."""
     return [f"{'.'.join(map(str, e['loc'])) or 'the document'}: {e['msg']}" for e in error.errors()]

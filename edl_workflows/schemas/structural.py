@@ -23,19 +23,19 @@ ANYTHING: Schema = {PRESERVE_UNKNOWN: True}
 """The schema of a value that its parent's schema leaves open."""
 
 
-def join(path: str, step: str | int) -> str:
+def extend_path(path: str, step: str | int) -> str:
     """Extend a field path by one step: ``a.b``, ``a[0]``."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     return f"{path}.{step}" if path else step
 
 
-def spell(path: Path) -> str:
+def spell_path(path: Path) -> str:
     """A path in its usual notation: ``spec.templates[0].plugin``."""
-    return functools.reduce(join, path, "")
+    return functools.reduce(extend_path, path, "")
 
 
-def children(value: Any, schema: Schema) -> Iterator[tuple[str | int, Any, Schema | None]]:
+def child_values(value: Any, schema: Schema) -> Iterator[tuple[str | int, Any, Schema | None]]:
     """The fields or entries of a value: (step, child, schema of the child).
 
     The schema is `ANYTHING` for fields that are left open, and None for those that are unknown.
@@ -63,12 +63,12 @@ def prune(value: Any, schema: Schema, path: Path = (), *, root: bool = False) ->
     """
     known = TYPE_META if root or schema.get(EMBEDDED_RESOURCE) else frozenset()
     lost: list[str] = []
-    for step, child, below in list(children(value, schema)):
+    for step, child, below in list(child_values(value, schema)):
         if step in known or below is ANYTHING:
             continue
         if below is None:
             del value[step]
-            lost.append(spell((*path, step)))
+            lost.append(spell_path((*path, step)))
         else:
             lost += prune(child, below, (*path, step))
     return lost
@@ -82,7 +82,7 @@ def default(value: Any, schema: Schema) -> None:
                 name not in value or (value[name] is None and not child.get("nullable"))
             ):
                 value[name] = json.loads(json.dumps(child["default"]))
-    for _, entry, below in children(value, schema):
+    for _, entry, below in child_values(value, schema):
         if below:
             default(entry, below)
 
@@ -179,7 +179,7 @@ class SchemaChecker:
                 value = {
                     name: child for name, child in value.items() if child is not None or name not in fields
                 }
-        for step, child, below in children(value, schema):
+        for step, child, below in child_values(value, schema):
             if below is not None and below is not ANYTHING:
                 yield from self.violations(child, below, (*node, step))
             elif below is None and self.as_written:

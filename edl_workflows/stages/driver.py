@@ -150,7 +150,7 @@ def check_now(cluster: Cluster, handle: Handle, queue_deadline: float | None = N
         return queueing.fail_queued(handle, seen)
     if not isinstance(result, Failed):
         return result
-    return failed_pod.explain(ClusterSource.of(cluster), handle, result)
+    return failed_pod.explain_failure(ClusterSource.of(cluster), handle, result)
 
 
 def _find(cluster: Cluster, handle: Handle) -> Object | None:
@@ -177,7 +177,7 @@ def wait_for_goal(
             run yet; None for no limit.
     """
     result = _wait_blocking(source, handle, GoalWait(handle, deadline, queue_deadline, notify))
-    return failed_pod.explain(source, handle, result) if isinstance(result, Failed) else result
+    return failed_pod.explain_failure(source, handle, result) if isinstance(result, Failed) else result
 
 
 def _wait_blocking(source: ClusterSource, handle: Handle, wait: GoalWait) -> StageEnd:
@@ -267,7 +267,7 @@ async def await_goal(
         result = await _wait_in_loop(source, handle, wait, everywhere=everywhere)
     if not isinstance(result, Failed):
         return result
-    return await asyncio.to_thread(failed_pod.explain, source, handle, result)
+    return await asyncio.to_thread(failed_pod.explain_failure, source, handle, result)
 
 
 async def _wait_in_loop(

@@ -28,7 +28,7 @@ READ_POLICY = CallPolicy(attempts=2, read_seconds=10.0)
 """The failure is known: its report must not wait long for a node that does not answer."""
 
 
-def explain(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
+def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
     """Add the end of the failed pod's output to the error of a job that failed.
 
     Args:

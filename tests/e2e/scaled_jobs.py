@@ -96,7 +96,11 @@ class ScaledJob(SubmittedJob):
 
     def described(self) -> str:
         """What `edl describe` prints."""
-        return "\n".join(description.lines(description.collect(self.cluster, "ElasticJob", self.name)))
+        return "\n".join(
+            description.description_lines(
+                description.collect_description(self.cluster, "ElasticJob", self.name)
+            )
+        )
 
     def _step(self) -> int:
         progress = self.get().status.progress

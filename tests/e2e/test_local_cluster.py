@@ -54,7 +54,7 @@ def test_up_status_down(tmp_path: Path) -> None:
     assert "is stopped" in stopped.stdout
     assert "no embedded cluster runs" in again.stdout
     assert afterwards.returncode == 3
-    assert [found for one in pods for found in processes.marked(one.name)] == []
+    assert [found for one in pods for found in processes.marked_processes(one.name)] == []
 
 
 def test_a_running_pod_survives_the_death_of_the_cluster_process(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_down_ends_everything_and_up_goes_on(tmp_path: Path) -> None:
         pid = int(eventually(lambda: pods.prints("serves", "").strip()))
         uid = pods.get("serves")["metadata"]["uid"]
         local.down()
-        left = list(processes.marked(uid))
+        left = list(processes.marked_processes(uid))
         dead = not alive(pid)
         local.up()
         status = pods.until("serves", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1)[

@@ -13,10 +13,10 @@ from edl_workflows.timeline import (
     Timeline,
     TimelineRestart,
     TimelineSample,
-    draw,
+    draw_timeline,
     of_job,
-    spans,
-    speeds,
+    plan_spans,
+    speed_curve,
 )
 from tests.airflow.support import elastic_job
 
@@ -50,7 +50,7 @@ def test_speed_is_measured_over_what_is_news() -> None:
         _sample(time / 2, 20 * (time // 4)) for time in range(100)
     ]  # a new step each 2 s, seen each 0.5 s
 
-    late = [speed for time, speed in speeds(samples) if time > 10]
+    late = [speed for time, speed in speed_curve(samples) if time > 10]
     assert late == pytest.approx([10.0] * len(late))
 
 
@@ -58,7 +58,7 @@ def test_going_back_is_standing_still() -> None:
     """After a restore the speed is never negative."""
     samples = [_sample(0, 100), _sample(10, 50), _sample(20, 60)]
 
-    assert all(speed >= 0 for _, speed in speeds(samples))
+    assert all(speed >= 0 for _, speed in speed_curve(samples))
 
 
 def test_spans_are_of_manual_plans() -> None:
@@ -69,7 +69,7 @@ def test_spans_are_of_manual_plans() -> None:
     ]
     now = BEGAN.timestamp() + 60
 
-    assert spans(plans, now) == (PlanStepSpan("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
+    assert plan_spans(plans, now) == (PlanStepSpan("b", ScalePlanPhase.SCALING, BEGAN.timestamp() + 5, now),)
 
 
 def test_restarts_goodput_and_data_are_the_status() -> None:
@@ -105,7 +105,7 @@ def test_picture_is_written(tmp_path: Path) -> None:
         (TimelineRestart(4.0, "ps-1", "Killed"), TimelineRestart(5.0, "version 1", "Recovery")),
         0.9,
     )
-    draw(line, path)
+    draw_timeline(line, path)
 
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert path.stat().st_size > 10_000
@@ -117,7 +117,7 @@ def test_each_metric_has_a_curve(tmp_path: Path) -> None:
     path = tmp_path / "timeline.svg"
     samples = [replace(_sample(t, t), metrics={"$x^$": 0.5, "loss": 3.0 - t} if t else {}) for t in range(3)]
     line = Timeline("default/j", tuple(samples), ())
-    draw(line, path)
+    draw_timeline(line, path)
     drawn = path.read_text()
 
     assert line.metric_names == ["loss", "$x^$"]
@@ -137,4 +137,4 @@ def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     """A timeline without samples is refused with the likely reason."""
     with pytest.raises(ValueError, match="was the job watched"):
-        draw(Timeline("default/j", (), ()), tmp_path / "x.png")
+        draw_timeline(Timeline("default/j", (), ()), tmp_path / "x.png")

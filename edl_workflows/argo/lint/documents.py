@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.schemas.structural import Path, spell
+from edl_workflows.schemas.structural import Path, spell_path
 from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20
@@ -189,7 +189,7 @@ def _duplicates(root: Any) -> Iterator[Finding]:
                 if isinstance(key.value, str) and key.value in keys and key.value != "<<":
                     line = key.start_mark.line + 1
                     yield Finding(
-                        DUPLICATE_KEY, at, f"{spell(at)} is set twice", DUPLICATE_KEY.remedy, line=line
+                        DUPLICATE_KEY, at, f"{spell_path(at)} is set twice", DUPLICATE_KEY.remedy, line=line
                     )
                 if isinstance(key.value, str):
                     keys.add(key.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from edl_workflows.schemas.structural import Path, spell
+from edl_workflows.schemas.structural import Path, spell_path
 
 MAX_CANDIDATES = 100
 """Names, and characters of one, that are compared with a misspelt one: each takes about 50 µs."""
@@ -101,11 +101,11 @@ class Finding:
             "source": self.source,
             "line": self.line or None,
             "subject": self.subject,
-            "path": spell(self.path),
+            "path": spell_path(self.path),
             "message": self.message,
             "remedy": self.remedy,
         }
 
     def __str__(self) -> str:
-        where = " ".join(part for part in (self.subject, spell(self.path)) if part)
+        where = " ".join(part for part in (self.subject, spell_path(self.path)) if part)
         return f"{self.rule.severity}[{self.rule.name}] {where}: {self.message}; {self.remedy}"

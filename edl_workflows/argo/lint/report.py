@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from edl_workflows.argo.lint.findings import Finding, Severity
-from edl_workflows.schemas.structural import spell
+from edl_workflows.schemas.structural import spell_path
 
 Segment = tuple[str, str]
 """A piece of text and its style: bold, dim, error, warning or none."""
@@ -29,7 +29,7 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[list[Segment]]:
         yield [
             (f"{place}: " if place else "", "bold"),
             (f"{one.rule.severity}[{one.rule.name}] ", str(one.rule.severity)),
-            (f"{one.subject} {spell(one.path)}".rstrip() + ": ", ""),
+            (f"{one.subject} {spell_path(one.path)}".rstrip() + ": ", ""),
             (one.message, "bold"),
         ]
         yield [(f"    {one.remedy}", "dim")]

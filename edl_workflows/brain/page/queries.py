@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from edl_workflows.brain.page import messages
 from edl_workflows.brain.store import database
-from edl_workflows.brain.store.reader import Namespaces, StoreReader, within
+from edl_workflows.brain.store.reader import Namespaces, StoreReader, restrict_to_namespaces
 from edl_workflows.brain.store.records import (
     JobKey,
     StoredJob,
@@ -74,7 +74,7 @@ class _Progress:
 
 def query_cluster(store: StoreReader, since: float, now: float, *, monitored: bool) -> messages.ClusterAnswer:
     """The cluster since a time (Unix seconds)."""
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         rows = _spread(connection, select(CLUSTER).where(CLUSTER.c.time >= since), CLUSTER.c.time)
     samples = [sample for row in rows if (sample := cluster_sample(row)) is not None]
     points = [messages.ClusterPoint.model_validate(asdict(sample)) for sample in samples]
@@ -100,7 +100,7 @@ def query_jobs(
         phase: only jobs in this phase; "" for all.
         search: only jobs whose name or namespace contains this.
     """
-    which = [within(JOB.c.namespace, namespaces)]
+    which = [restrict_to_namespaces(JOB.c.namespace, namespaces)]
     if phase:
         which.append(PHASE.in_([phase]))
     if search:
@@ -112,7 +112,7 @@ def query_jobs(
         )
     newest = (JOB.c.created.desc(), JOB.c.namespace, JOB.c.uid)
     wanted = select(JOB, PHASE.label("known_phase")).where(*which).order_by(*newest)
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         total = connection.execute(select(func.count()).select_from(JOB).where(*which)).scalar_one()
         rows = connection.execute(wanted.limit(page.limit).offset(page.offset)).all()
         progress = _progress(connection, [JobKey(row.namespace, row.uid) for row in rows])
@@ -126,9 +126,9 @@ def query_job(store: StoreReader, namespaces: Namespaces, uid: str, now: float) 
         NotFoundError: these namespaces have no such job.
     """
     wanted = select(JOB, PHASE.label("known_phase")).where(
-        JOB.c.uid == uid, within(JOB.c.namespace, namespaces)
+        JOB.c.uid == uid, restrict_to_namespaces(JOB.c.namespace, namespaces)
     )
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         row = connection.execute(wanted.order_by(JOB.c.heard.desc()).limit(1)).first()
         if row is None:
             raise NotFoundError(f"no job with the uid {uid}")
@@ -153,11 +153,11 @@ def query_plans(
         now: Unix seconds.
         job: only plans for jobs of this name; "" for all.
     """
-    wanted = _listed().where(within(PLAN.c.namespace, namespaces))
+    wanted = _listed().where(restrict_to_namespaces(PLAN.c.namespace, namespaces))
     if job:
         wanted = wanted.where(PLAN.c.job == job)
     newest = wanted.order_by(PLAN.c.time.desc(), PLAN.c.namespace, PLAN.c.id)
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
         rows = connection.execute(newest.limit(page.limit).offset(page.offset)).all()
     return messages.PlansAnswer(now=now, total=total, plans=[_plan_row(row) for row in rows])

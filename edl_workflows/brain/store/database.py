@@ -85,30 +85,34 @@ def connect(database_url: str) -> Engine:
 
 
 @contextlib.contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
+def read_transaction(engine: Engine) -> Iterator[Connection]:
     """A read transaction.
 
     Raises:
         UnavailableError: the database does not answer.
     """
-    with mapped(), engine.connect() as connection, connection.begin():
+    with map_database_errors(), engine.connect() as connection, connection.begin():
         yield connection
 
 
 @contextlib.contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def write_transaction(engine: Engine) -> Iterator[Connection]:
     """A write transaction. If the context exits without an error, it is committed and durable.
 
     Raises:
         InvalidError: the database cannot store a value.
         UnavailableError: the database does not answer, or is locked.
     """
-    with mapped(), engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+    with (
+        map_database_errors(),
+        engine.connect().execution_options(**{_WRITES: True}) as connection,
+        connection.begin(),
+    ):
         yield connection
 
 
 @contextlib.contextmanager
-def mapped() -> Iterator[None]:
+def map_database_errors() -> Iterator[None]:
     """Convert exceptions of the database libraries into ours."""
     try:
         yield
@@ -139,7 +143,7 @@ def migrate(engine: Engine) -> None:
     config.set_main_option("script_location", folder.replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     try:
-        with writing(engine) as connection:
+        with write_transaction(engine) as connection:
             if engine.dialect.name == "postgresql":
                 # The advisory lock is released with the transaction. With SQLite the transaction already has
                 # the write lock.

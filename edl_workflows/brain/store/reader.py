@@ -64,7 +64,7 @@ class StoreReader:
 
     def job(self, namespaces: Namespaces, uid: str) -> StoredJob | None:
         """A job. If several namespaces have a job with this uid, the one that was reported last."""
-        wanted = select(JOB).where(JOB.c.uid == uid, within(JOB.c.namespace, namespaces))
+        wanted = select(JOB).where(JOB.c.uid == uid, restrict_to_namespaces(JOB.c.namespace, namespaces))
         rows = self._read(wanted.order_by(JOB.c.heard.desc()).limit(1))
         return stored_job(rows[0]) if rows else None
 
@@ -104,7 +104,7 @@ class StoreReader:
             .order_by(JOB.c.reported.desc())
             .limit(jobs)
         )
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             found = connection.execute(wanted).all()
             uids = [row.uid for row in found]
             rank = func.row_number().over(partition_by=SAMPLE.c.uid, order_by=SAMPLE.c.time.desc())
@@ -148,10 +148,10 @@ class StoreReader:
         return (parse_lines(rows[0].changes), rows[0].reason) if rows else None
 
     def _read(self, wanted: Select[Any]) -> Sequence[Row[Any]]:
-        with database.reading(self.engine) as connection:
+        with database.read_transaction(self.engine) as connection:
             return connection.execute(wanted).all()
 
 
-def within(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
+def restrict_to_namespaces(column: ColumnElement[str], namespaces: Namespaces) -> ColumnElement[bool]:
     """The condition that restricts a query to these namespaces."""
     return true() if namespaces is None else column.in_(sorted(namespaces))

@@ -148,7 +148,9 @@ class BrainStore(StoreReader):
             UnavailableError: as `record`.
         """
         keys = list(table.primary_key)
-        with database.reading(self.engine) as connection:  # may take long, but does not block writers
+        with database.read_transaction(
+            self.engine
+        ) as connection:  # may take long, but does not block writers
             rows = [
                 dict(row) for row in connection.execute(select(*keys).where(which).limit(most)).mappings()
             ]

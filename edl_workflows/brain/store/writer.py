@@ -112,7 +112,7 @@ class StoreWriter:
 
     def _commit(self, batch: list[_Write]) -> None:
         try:
-            with database.writing(self._engine) as connection:
+            with database.write_transaction(self._engine) as connection:
                 results = self._execute(connection, batch)
         except UnavailableError as error:
             _fail(batch, error)

@@ -268,7 +268,7 @@ def _find_task_problems(spec: DIJobSpec) -> list[Problem]:
         ]
         problems += [
             Problem(f"tasks.{index}.template.{problem.path}", problem.message)
-            for problem in (*validation.template(task.template), *_doubled_volumes(spec, task))
+            for problem in (*validation.template_problems(task.template), *_doubled_volumes(spec, task))
         ]
     if (total := sum(task.replicas for task in spec.tasks)) > MAX_REPLICAS:
         problems.append(

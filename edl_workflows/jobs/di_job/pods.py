@@ -104,7 +104,7 @@ def job_labels(job: DIJob) -> dict[str, str]:
     return {JOB_LABEL: job.metadata.name, OPERATOR_LABEL: OPERATOR}
 
 
-def selector(job: DIJob, task: Task) -> str:
+def pod_selector(job: DIJob, task: Task) -> str:
     """Selects the pods of a task."""
     return f"{JOB_LABEL}={job.metadata.name},{TASK_LABEL}={task.title}"
 

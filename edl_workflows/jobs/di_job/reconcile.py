@@ -14,7 +14,7 @@ from edl_workflows.jobs.di_job import elastic, pods
 from edl_workflows.jobs.di_job.facts import DIJobFacts, DIReplicaState
 from edl_workflows.jobs.di_job.model import DIJob, DIJobPhase
 from edl_workflows.jobs.di_job.status import CounterChange, make_events, status_delay, status_patch
-from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, suspending
+from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, suspending_verdict
 from edl_workflows.jobs.status import PhaseVerdict
 
 NOTHING = CounterChange()
@@ -82,7 +82,7 @@ def _suspend(facts: DIJobFacts) -> Actions:
         # A pod that still runs unseen belongs to an earlier generation from now on.
         count = CounterChange(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
         return _act(facts, done, count, delete=delete_all(facts.services))
-    return _act(facts, suspending(facts, DIJobPhase.PENDING), delete=delete_all(facts.recorded_pods))
+    return _act(facts, suspending_verdict(facts, DIJobPhase.PENDING), delete=delete_all(facts.recorded_pods))
 
 
 def _report_conflict(facts: DIJobFacts) -> Actions | None:

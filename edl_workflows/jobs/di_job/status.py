@@ -124,7 +124,7 @@ def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], ph
         failed=max(failed, before.failed) if phase.final else failed,
         completed=completed,
         ranks=[p.wanted.rank for p in replicas] if facts.replicas else before.ranks,
-        label_selector=pods.selector(facts.job, task),
+        label_selector=pods.pod_selector(facts.job, task),
     )
 
 

@@ -502,7 +502,7 @@ def _find_template_problems(spec: ElasticJobSpec) -> list[Problem]:
     return [
         Problem(f"replicaSpecs.{role}.template.{problem.path}", problem.message)
         for role, replica_spec in spec.replica_specs.items()
-        for problem in validation.template(replica_spec.template, partial=role == names.MASTER_TYPE)
+        for problem in validation.template_problems(replica_spec.template, partial=role == names.MASTER_TYPE)
     ]
 
 

@@ -223,7 +223,7 @@ class KubeflowSpec(Policies):
         key = self.specs_key()
         yield from self._type_problems(key)
         for name, replica in self.replica_specs.items():
-            for problem in validation.template(replica.template):
+            for problem in validation.template_problems(replica.template):
                 yield Problem(f"{key}.{name}.template.{problem.path}", problem.message)
             yield from _restart_policy_problems(f"{key}.{name}", replica.template)
         for name, field in Policies.model_fields.items():

@@ -63,7 +63,7 @@ class KubeflowFramework:
         return {OPERATOR_LABEL: self.operator, JOB_LABEL: job.metadata.name, TYPE_LABEL: kind.slug}
 
 
-def selector(job: KubeflowJob, kind: ReplicaType) -> str:
+def pod_selector(job: KubeflowJob, kind: ReplicaType) -> str:
     """Selects the pods of a type."""
     return f"{JOB_LABEL}={job.metadata.name},{TYPE_LABEL}={kind.slug}"
 

@@ -12,7 +12,7 @@ from edl_workflows.jobs.kubeflow.facts import KubeflowFacts, KubeflowReplicaStat
 from edl_workflows.jobs.kubeflow.model import KubeflowJob, KubeflowPhase, ReplicaRestarts
 from edl_workflows.jobs.kubeflow.pods import KubeflowFramework
 from edl_workflows.jobs.kubeflow.status import make_events, status_patch
-from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending
+from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending_verdict
 from edl_workflows.jobs.status import PhaseVerdict
 
 FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
@@ -157,7 +157,7 @@ def _suspend(facts: KubeflowFacts) -> Actions:
         )
         return _act(facts, done, restarts, delete=delete_all(facts.services))
     going = _next_to_stop(facts.recorded_pods)
-    return _act(facts, suspending(facts, KubeflowPhase.CREATED), restarts, delete=going)
+    return _act(facts, suspending_verdict(facts, KubeflowPhase.CREATED), restarts, delete=going)
 
 
 def _next_to_stop(going: list[Manifest]) -> list[Deletion]:

@@ -82,5 +82,5 @@ def _count(
         succeeded=succeeded,
         failed=failed,
         completed=completed,
-        label_selector=pods.selector(facts.job, kind),
+        label_selector=pods.pod_selector(facts.job, kind),
     )

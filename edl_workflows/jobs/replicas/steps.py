@@ -18,7 +18,7 @@ def delete_all(objects: Iterable[Manifest]) -> list[Deletion]:
     return [manifests.delete_object(obj) for obj in objects if not manifests.is_terminating(obj)]
 
 
-def suspending(facts: JobFacts[Any, Any], first: KindPhase) -> PhaseVerdict:
+def suspending_verdict(facts: JobFacts[Any, Any], first: KindPhase) -> PhaseVerdict:
     """The verdict on a job that is to be suspended and still has pods: it keeps its phase.
 
     Args:

@@ -425,7 +425,7 @@ def _find_spec_problems(job: TrainingJobSpec) -> list[Problem]:
         *(
             (
                 Problem(f"template.{p.path}", p.message)
-                for p in validation.template(job.template, partial=True)
+                for p in validation.template_problems(job.template, partial=True)
             )
             if job.template
             else ()

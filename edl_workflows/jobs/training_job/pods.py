@@ -180,26 +180,26 @@ MOUNT = "mount-path"
 """Name of the empty folder that a ``mountPath`` without volumes gives each pod."""
 
 
-def labels(job: TrainingJob, role: TrainingRole) -> dict[str, str]:
+def role_labels(job: TrainingJob, role: TrainingRole) -> dict[str, str]:
     """What all pods of a role carry."""
     return {JOB_LABEL: job.metadata.name, ROLE_LABEL: str(role), UPSTREAM_LABELS[role]: job.metadata.name}
 
 
-def selector(job: TrainingJob, role: TrainingRole) -> str:
+def pod_selector(job: TrainingJob, role: TrainingRole) -> str:
     """Selects the pods of a role."""
     return f"{JOB_LABEL}={job.metadata.name},{ROLE_LABEL}={role}"
 
 
 def make_pod(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """A pod: the user's template below, upstream's fields over it."""
-    own = labels(job, role) | {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
+    own = role_labels(job, role) | {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
     template = manifests.overlay_template(job.spec.template, {"spec": _pod_spec(job, role, index)})
     return manifests.pod_from_template(replica_name(job, role, index), job, template, own)
 
 
 def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
     """The headless service that gives a pod its address, the same for every pod that takes its place."""
-    own = labels(job, role) | {INDEX_LABEL: str(index)}
+    own = role_labels(job, role) | {INDEX_LABEL: str(index)}
     ports = ports_of(job, role)
     if role is TrainingRole.MASTER and runs_own_etcd(job):
         ports = [*ports, ("etcd-port", ETCD_PORT)]

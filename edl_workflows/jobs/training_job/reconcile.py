@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from edl_workflows.jobs import manifests, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
-from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending
+from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeue_within, suspending_verdict
 from edl_workflows.jobs.status import PhaseVerdict
 from edl_workflows.jobs.training_job import pods
 from edl_workflows.jobs.training_job.facts import TrainingJobFacts
@@ -62,7 +62,7 @@ def _suspend(facts: TrainingJobFacts) -> Actions:
         done = PhaseVerdict(TrainingJobPhase.SUSPENDED, "JobSuspended", message)
         return _act(facts, done, delete=delete_all(facts.services))
     going = _next_to_stop(facts.recorded_pods)
-    return _act(facts, suspending(facts, TrainingJobPhase.CREATING), delete=going)
+    return _act(facts, suspending_verdict(facts, TrainingJobPhase.CREATING), delete=going)
 
 
 def _next_to_stop(going: list[Manifest]) -> list[Deletion]:

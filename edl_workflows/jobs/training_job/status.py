@@ -147,7 +147,7 @@ def _count(
         succeeded=len(completed),
         failed=failed,
         completed=completed,
-        label_selector=pods.selector(facts.job, role),
+        label_selector=pods.pod_selector(facts.job, role),
     )
     return counts.model_copy(update={"state": _state(replicas, counts, phase)})
 

@@ -52,7 +52,7 @@ def build_app(server: ApiServer) -> Starlette:
         path = request.url.path
         if path.rstrip("/").count("/") <= (2 if path.startswith("/api/") else 3):
             return await _document(server, path)
-        target = requests.locate(server.registry.catalog, path)
+        target = requests.locate_target(server.registry.catalog, path)
         verb = requests.verb(target, request.method, request.query_params)
         auth.authorize(identity, verb, target.resource, target.namespace, target.name)
         return await verbs.BY_NAME[verb](server, request, target)
@@ -82,7 +82,7 @@ def build_app(server: ApiServer) -> Starlette:
 
 
 def _json(obj: Mapping[str, object]) -> Response:
-    return views.answer(store.encode(dict(obj)))
+    return views.json_response(store.encode_object(dict(obj)))
 
 
 async def _document(server: ApiServer, path: str) -> Response:

@@ -14,10 +14,10 @@ from typing import Any
 
 from edl_workflows.local.apiserver import builtin_pods, crds
 from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
-from edl_workflows.local.apiserver.checks import check_port, required, unsupported
+from edl_workflows.local.apiserver.checks import check_port, required_problem, unsupported_problems
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.store import Object
-from edl_workflows.schemas.structural import Schema, children
+from edl_workflows.schemas.structural import Schema, child_values
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 LOOPBACK = "127.0.0.1"
@@ -89,15 +89,17 @@ def _fill_priority_class(obj: Object) -> None:
 
 def _check_service(obj: Object, old: Object | None) -> list[Cause]:
     spec = obj["spec"]
-    causes = unsupported("spec.type", spec["type"], ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort"))
+    causes = unsupported_problems(
+        "spec.type", spec["type"], ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
+    )
     ports = spec.get("ports") or []
     if not ports and spec["type"] != "ExternalName" and spec.get("clusterIP") != "None":
-        causes.append(required("spec.ports"))
+        causes.append(required_problem("spec.ports"))
     for index, port in enumerate(ports):
         causes += check_port(port["port"], f"spec.ports[{index}].port", named=False)
         causes += check_port(port["targetPort"], f"spec.ports[{index}].targetPort")
         if len(ports) > 1 and not port.get("name"):
-            causes.append(required(f"spec.ports[{index}].name"))
+            causes.append(required_problem(f"spec.ports[{index}].name"))
     if (
         old is not None
         and spec["type"] != "ExternalName"
@@ -336,6 +338,6 @@ def _zero(value: Any, schema: Schema) -> None:
         for field in schema.get("required") or ():
             if value.get(field) is None and properties[field].get("type") in _ZERO:
                 value[field] = _ZERO[properties[field]["type"]]
-    for _, child, below in children(value, schema):
+    for _, child, below in child_values(value, schema):
         if below:
             _zero(child, below)

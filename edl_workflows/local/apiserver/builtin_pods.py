@@ -10,7 +10,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from edl_workflows.local.apiserver import quantities
-from edl_workflows.local.apiserver.checks import check_port, out_of_range, required, unsupported
+from edl_workflows.local.apiserver.checks import (
+    check_port,
+    out_of_range,
+    required_problem,
+    unsupported_problems,
+)
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.metadata import name_problem
 from edl_workflows.local.apiserver.store import Object
@@ -115,14 +120,16 @@ def check(obj: Object, old: Object | None) -> list[Cause]:
         return []
     causes: list[Cause] = []
     if not spec.get("containers"):
-        causes.append(required("spec.containers"))
+        causes.append(required_problem("spec.containers"))
     for index, volume in enumerate(spec.get("volumes") or []):
         causes += _check_volume(volume, f"spec.volumes[{index}]")
     names: list[str] = []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or []):
             causes += _check_container(container, f"spec.{field}[{index}]", names)
-    causes += unsupported("spec.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never"))
+    causes += unsupported_problems(
+        "spec.restartPolicy", spec["restartPolicy"], ("Always", "OnFailure", "Never")
+    )
     grace = spec["terminationGracePeriodSeconds"]
     causes += out_of_range(grace, 0, _MAX_SECONDS, "spec.terminationGracePeriodSeconds")
     deadline = spec.get("activeDeadlineSeconds", 1)
@@ -148,7 +155,7 @@ def _check_container(container: dict[str, Any], path: str, names: list[str]) -> 
     for index, port in enumerate(container.get("ports") or []):
         causes += check_port(port["containerPort"], f"{path}.ports[{index}].containerPort", named=False)
     if not container.get("image"):
-        causes.append(required(f"{path}.image"))
+        causes.append(required_problem(f"{path}.image"))
     causes += quantities.check_requests(container.get("resources") or {}, f"{path}.resources")
     causes += _check_handlers(container, path)
     mounts = [mount.get("mountPath") for mount in container.get("volumeMounts") or []]

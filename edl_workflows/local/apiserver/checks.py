@@ -8,11 +8,11 @@ from typing import Any
 from edl_workflows.local.apiserver.errors import Cause
 
 
-def required(field: str) -> Cause:
+def required_problem(field: str) -> Cause:
     return Cause("FieldValueRequired", "Required value", field)
 
 
-def unsupported(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]:
+def unsupported_problems(field: str, value: Any, allowed: tuple[str, ...]) -> list[Cause]:
     """The problem of a value that is not allowed, in a list; an empty list if it is allowed."""
     if value in allowed:
         return []

@@ -90,7 +90,7 @@ def _check_version(version: Mapping[str, Any], path: str) -> list[Cause]:
     return causes or rules.compile_rules(schema, at)[1]
 
 
-def established(crd: Object, now: datetime) -> None:
+def mark_established(crd: Object, now: datetime) -> None:
     """Set the status of a definition whose resources are served."""
     status = crd.setdefault("status", {})
     stored = next(version["name"] for version in crd["spec"]["versions"] if version.get("storage"))
@@ -108,7 +108,7 @@ def established(crd: Object, now: datetime) -> None:
             {
                 "type": kind,
                 "status": "True",
-                "lastTransitionTime": metadata.timestamp(now),
+                "lastTransitionTime": metadata.format_time(now),
                 "reason": reason,
                 "message": message,
             },

@@ -75,7 +75,7 @@ def finalizers(resource: ServedResource, meta: Object, options: DeletionOptions)
     return own + extra
 
 
-def released(resource: ServedResource, obj: Object) -> bool:
+def can_be_removed(resource: ServedResource, obj: Object) -> bool:
     """Whether an object that is being deleted can be removed: its finalizers are gone and its grace period is
     over."""
     meta = obj["metadata"]

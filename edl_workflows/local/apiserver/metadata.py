@@ -33,7 +33,7 @@ _LABEL_RULE = (
 )
 
 
-def timestamp(moment: datetime) -> str:
+def format_time(moment: datetime) -> str:
     """A time as Kubernetes writes it, in whole seconds: ``2026-01-31T12:00:00Z``."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

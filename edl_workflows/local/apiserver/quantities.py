@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_workflows.jobs.objects import parse_quantity
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.schemas.structural import Schema, children, join
+from edl_workflows.schemas.structural import Schema, child_values, extend_path
 
 QUANTITY = "x-edl-quantity"
 """Schema keyword that marks a quantity."""
@@ -39,11 +39,11 @@ def check_quantities(value: Any, old: Any, schema: Schema, path: str = "") -> It
         yield from _check_quantity(value, path)
         return
     declared = schema.get("properties") or {}
-    for step, child, below in children(value, schema):
+    for step, child, below in child_values(value, schema):
         if below is None:
             continue
         key = step if isinstance(step, str) and step not in declared else None  # of a map
-        at, before = join(path, step) if key is None else f"{path}[{key}]", _entry(old, step)
+        at, before = extend_path(path, step) if key is None else f"{path}[{key}]", _entry(old, step)
         yield from check_quantities(child, before, below, at)
         if key is not None and below.get(QUANTITY) and child != before and _counted(key):
             yield from _check_whole(child, at)

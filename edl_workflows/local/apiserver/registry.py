@@ -112,7 +112,7 @@ class Registry:
         for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
             meta.pop(field, None)
         meta["uid"] = str(uuid.uuid4())
-        meta["creationTimestamp"] = metadata.timestamp(self._now())
+        meta["creationTimestamp"] = metadata.format_time(self._now())
         if resource.counts_generation:
             meta["generation"] = 1
         self._name(resource, meta)
@@ -233,7 +233,7 @@ class Registry:
             return self._remove(resource, current, obj)
         already = meta.get("deletionTimestamp")
         if not already or grace < meta.get("deletionGracePeriodSeconds", 0):
-            meta["deletionTimestamp"] = metadata.timestamp(self._now() + timedelta(seconds=grace))
+            meta["deletionTimestamp"] = metadata.format_time(self._now() + timedelta(seconds=grace))
             meta["deletionGracePeriodSeconds"] = grace
         if not already and "generation" in meta:
             meta["generation"] += 1
@@ -265,7 +265,7 @@ class Registry:
         scheduled = {
             "type": "PodScheduled",
             "status": "True",
-            "lastTransitionTime": metadata.timestamp(self._now()),
+            "lastTransitionTime": metadata.format_time(self._now()),
         }
         pod["status"]["conditions"] = [*conditions, scheduled]
         self.store.update(key, pod)
@@ -284,7 +284,7 @@ class Registry:
             return
         obj = current.decode()
         change(obj["metadata"])
-        if deletion.released(resource, obj):
+        if deletion.can_be_removed(resource, obj):
             self._remove(resource, current, obj)
         else:
             self.store.update(key, obj)
@@ -369,7 +369,7 @@ class Registry:
             raise errors.invalid(resource.group, resource.kind, name, [*causes, *below])
         if resource.id != builtin.CRDS:
             return ()
-        crds.established(obj, self._now())
+        crds.mark_established(obj, self._now())
         return crds.resources(obj)
 
     def _replace(
@@ -401,7 +401,7 @@ class Registry:
             combined["metadata"]["generation"] = before.get("generation", 0) + 1
         if options.dry_run:
             return WriteResult(combined, warnings)
-        if deletion.released(resource, combined):
+        if deletion.can_be_removed(resource, combined):
             removed = self._remove(resource, current, combined)
             return WriteResult(removed.obj, warnings, gone=True)
         most = MAX_STORED_BYTES if options.subresource == "status" else MAX_OBJECT_BYTES
@@ -431,7 +431,7 @@ class Registry:
         if self._custom_fields(crd["metadata"]["name"]) != before_fields:
             self.store.reindex(crd["metadata"]["name"])
         before = json.dumps(crd.get("status"))
-        crds.established(crd, self._now())
+        crds.mark_established(crd, self._now())
         if json.dumps(crd.get("status")) == before:
             return crd
         return self.store.update(StoreKey(builtin.CRDS, "", crd["metadata"]["name"]), crd).decode()

@@ -67,7 +67,7 @@ class RequestTarget:
     subresource: str = ""
 
 
-def locate(catalog: Catalog, path: str) -> RequestTarget:
+def locate_target(catalog: Catalog, path: str) -> RequestTarget:
     """The target of a path below ``/api/v1`` or ``/apis/GROUP/VERSION``.
 
     Raises:
@@ -114,7 +114,7 @@ def verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
 
 def _verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
     if method == "GET":
-        return "get" if target.name else "watch" if flag(query, "watch") else "list"
+        return "get" if target.name else "watch" if read_flag(query, "watch") else "list"
     if method == "POST":
         return "create" if not target.name or target.subresource else ""
     if method == "DELETE" and not target.name:
@@ -123,12 +123,12 @@ def _verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
     return named.get(method, "") if target.name else ""
 
 
-def flag(query: Mapping[str, str], name: str) -> bool:
+def read_flag(query: Mapping[str, str], name: str) -> bool:
     """A boolean query parameter."""
     return query.get(name, "").lower() in ("1", "true", "t")
 
 
-def number(query: Mapping[str, str], name: str) -> int | None:
+def read_number(query: Mapping[str, str], name: str) -> int | None:
     """A non-negative integer query parameter, None if it is absent.
 
     Raises:
@@ -178,7 +178,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def parse(body: bytes, kind: str) -> Any:
+def parse_body(body: bytes, kind: str) -> Any:
     """Parse a body in JSON or YAML, or one of the protobuf bodies that kubectl sends.
 
     Raises:
@@ -249,8 +249,8 @@ async def _parse(request: Request, absent: Any = None) -> Any:
     if not body and absent is not None:
         return absent
     if len(body) < off_loop.LONG_BYTES:
-        return parse(body, kind)
-    return await off_loop.off_loop(lambda: parse(body, kind))
+        return parse_body(body, kind)
+    return await off_loop.off_loop(lambda: parse_body(body, kind))
 
 
 async def read_object(request: Request) -> Object:
@@ -315,7 +315,7 @@ def write_options(request: Request, subresource: str = "") -> WriteOptions:
     return WriteOptions(_dry_run(request.query_params.getlist("dryRun")), validation, subresource)
 
 
-def part(body: Object, field: str) -> Object:
+def object_field(body: Object, field: str) -> Object:
     """A field that is an object; empty if absent.
 
     Raises:
@@ -351,19 +351,19 @@ async def delete_options(request: Request) -> DeletionOptions:
         raise errors.bad_request("DeleteOptions must be an object")
     query = request.query_params
     grace = (
-        number(query, "gracePeriodSeconds")
+        read_number(query, "gracePeriodSeconds")
         if "gracePeriodSeconds" in query
         else body.get("gracePeriodSeconds")
     )
     grace = grace_seconds(grace)
     propagation = query.get("propagationPolicy") or body.get("propagationPolicy")
-    orphan = flag(query, "orphanDependents") or body.get("orphanDependents") is True
+    orphan = read_flag(query, "orphanDependents") or body.get("orphanDependents") is True
     if propagation is None:
         propagation = deletion.ORPHAN if orphan else deletion.BACKGROUND
     if propagation not in (deletion.BACKGROUND, deletion.FOREGROUND, deletion.ORPHAN):
         known = 'supported values: "Background", "Foreground", "Orphan"'
         raise errors.bad_request(f"propagationPolicy: Unsupported value: {json.dumps(propagation)}: {known}")
-    conditions = part(body, "preconditions")
+    conditions = object_field(body, "preconditions")
     in_body = body.get("dryRun") or []
     if not isinstance(in_body, list):
         raise errors.bad_request("dryRun must be a list")

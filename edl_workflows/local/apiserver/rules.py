@@ -12,7 +12,7 @@ from typing import Any
 
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.schemas import cel
-from edl_workflows.schemas.structural import Schema, join
+from edl_workflows.schemas.structural import Schema, extend_path
 
 _REASONS = {
     "FieldValueInvalid": "Invalid value",
@@ -177,12 +177,12 @@ def _walk(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -
         for name, child in value.items():
             below = tree.properties.get(name) or tree.values
             if below:
-                yield from _walk(child, before.get(name), below, join(path, name), budget)
+                yield from _walk(child, before.get(name), below, extend_path(path, name), budget)
     elif isinstance(value, list) and tree.items:
         partners = _by_keys(old, tree.list_keys)
         for index, child in enumerate(value):
             partner = partners.get(_identity(child, tree.list_keys)) if isinstance(child, dict) else None
-            yield from _walk(child, partner, tree.items, join(path, index), budget)
+            yield from _walk(child, partner, tree.items, extend_path(path, index), budget)
 
 
 def _by_keys(old: Any, keys: Sequence[str]) -> Mapping[str, Any]:

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.schemas.structural import INT_OR_STRING, LIST_TYPE, Schema, SchemaChecker, Violation, spell
+from edl_workflows.schemas.structural import (
+    INT_OR_STRING,
+    LIST_TYPE,
+    Schema,
+    SchemaChecker,
+    Violation,
+    spell_path,
+)
 
 _BOUNDS: Mapping[str, str] = {
     "minimum": "should be greater than or equal to {}",
@@ -32,12 +39,12 @@ _CHECKER = SchemaChecker()
 
 def validate(value: Any, schema: Schema) -> list[Cause]:
     """All violations of `schema` in `value`, with their paths."""
-    found = sorted(_CHECKER.violations(value, schema), key=lambda violation: spell(violation.node))
+    found = sorted(_CHECKER.violations(value, schema), key=lambda violation: spell_path(violation.node))
     return [_cause(violation) for violation in found]
 
 
 def _cause(violation: Violation) -> Cause:
-    keyword, limit, path = violation.keyword, violation.limit, spell(violation.path)
+    keyword, limit, path = violation.keyword, violation.limit, spell_path(violation.path)
     if keyword == "required":
         return Cause("FieldValueRequired", "Required value", path)
     if keyword == LIST_TYPE:

@@ -107,7 +107,7 @@ class StoreEvent(NamedTuple):
         return obj
 
 
-def encode(obj: Object) -> bytes:
+def encode_object(obj: Object) -> bytes:
     return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -179,7 +179,7 @@ class StoreWatch:
         # the revision of this change.
         gone = previous.decode()
         gone["metadata"]["resourceVersion"] = str(revision.rv)
-        return StoreEvent(DELETED, revision.rv, encode(gone))
+        return StoreEvent(DELETED, revision.rv, encode_object(gone))
 
     async def batch(self, wait: float | None = None) -> list[StoreEvent]:
         """The events since the last call. Waits at most `wait` seconds for the first; empty if none came. If
@@ -437,7 +437,7 @@ class ObjectStore:
     ) -> Revision:
         rv = self._rv + 1
         stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(rv)}}
-        revision = self._revision(key, rv, encode(stored), stored)
+        revision = self._revision(key, rv, encode_object(stored), stored)
         if most is not None and len(revision.body) > most:
             raise errors.too_large(key.resource, key.name, len(revision.body), most)
         self._db.execute(

@@ -86,7 +86,7 @@ def _not_started(pod: Object, container: str) -> str:
 
 
 def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None:
-    seconds, time = requests.number(query, "sinceSeconds"), query.get("sinceTime")
+    seconds, time = requests.read_number(query, "sinceSeconds"), query.get("sinceTime")
     causes = []
     if seconds is not None and time:
         message = "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified"
@@ -124,12 +124,12 @@ async def logs(
         pod=target.name,
         uid=pod["metadata"]["uid"],
         container=container,
-        follow=requests.flag(query, "follow"),
-        previous=requests.flag(query, "previous"),
-        tail_lines=requests.number(query, "tailLines"),
+        follow=requests.read_flag(query, "follow"),
+        previous=requests.read_flag(query, "previous"),
+        tail_lines=requests.read_number(query, "tailLines"),
         since=_since(query, target.name, datetime.now(UTC)),
-        limit_bytes=requests.number(query, "limitBytes"),
-        timestamps=requests.flag(query, "timestamps"),
+        limit_bytes=requests.read_number(query, "limitBytes"),
+        timestamps=requests.read_flag(query, "timestamps"),
         not_started=_not_started(pod, container),
     )
     if provider is None:
@@ -153,11 +153,11 @@ def bind(registry: Registry, target: requests.RequestTarget, body: Object) -> Re
     Raises:
         ApiError: 400, no node is named; 404; 409.
     """
-    node = requests.part(body, "target").get("name")
+    node = requests.object_field(body, "target").get("name")
     if not node:
         raise errors.bad_request("target.name: Required value")
     registry.bind(target.namespace, target.name, str(node))
-    return views.answer(store.encode(success({})), 201)
+    return views.json_response(store.encode_object(success({})), 201)
 
 
 def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
@@ -166,9 +166,9 @@ def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> R
     Raises:
         ApiError: 404.
     """
-    grace = requests.grace_seconds(requests.part(body, "deleteOptions").get("gracePeriodSeconds"))
+    grace = requests.grace_seconds(requests.object_field(body, "deleteOptions").get("gracePeriodSeconds"))
     registry.delete(target.resource, target.namespace, target.name, DeletionOptions(grace=grace))
-    return views.answer(store.encode(success({})), 201)
+    return views.json_response(store.encode_object(success({})), 201)
 
 
 def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarget, body: Object) -> Response:
@@ -177,7 +177,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
     Raises:
         ApiError: 404; 422, the requested lifetime is too short or too long.
     """
-    seconds = requests.part(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
+    seconds = requests.object_field(body, "spec").get("expirationSeconds") or auth.DEFAULT_TOKEN_SECONDS
     if not isinstance(seconds, int) or not auth.MIN_TOKEN_SECONDS <= seconds <= auth.MAX_TOKEN_SECONDS:
         message = (
             f"Invalid value: {seconds}: may not specify a duration less than 10 minutes or more than "
@@ -192,15 +192,15 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
         "metadata": {
             "name": target.name,
             "namespace": target.namespace,
-            "creationTimestamp": metadata.timestamp(datetime.now(UTC)),
+            "creationTimestamp": metadata.format_time(datetime.now(UTC)),
         },
         "spec": {"audiences": [], "expirationSeconds": seconds},
         "status": {
             "token": token,
-            "expirationTimestamp": metadata.timestamp(datetime.fromtimestamp(expires, UTC)),
+            "expirationTimestamp": metadata.format_time(datetime.fromtimestamp(expires, UTC)),
         },
     }
-    return views.answer(store.encode(answer), 201)
+    return views.json_response(store.encode_object(answer), 201)
 
 
 def success(details: Object) -> Object:

@@ -13,7 +13,7 @@ _UNKNOWN = "<unknown>"
 _NONE = "<none>"
 
 
-def human(span: timedelta) -> str:
+def human_duration(span: timedelta) -> str:
     """A duration as kubectl prints ages."""
     seconds = int(span.total_seconds())
     if seconds < 0:
@@ -33,12 +33,12 @@ def human(span: timedelta) -> str:
     return f"{first}{rest}{unit}" if rest else first
 
 
-def age(stamp: Any, now: datetime) -> str:
+def age_of(stamp: Any, now: datetime) -> str:
     """The age of a Kubernetes time; ``<unknown>`` if there is none."""
     if not isinstance(stamp, str):
         return _UNKNOWN
     try:
-        return human(now - datetime.fromisoformat(stamp))
+        return human_duration(now - datetime.fromisoformat(stamp))
     except ValueError:
         return "<invalid>"
 
@@ -72,7 +72,7 @@ def json_path(obj: Any, path: str) -> Any:
 def _cell(column: TableColumn, obj: Object, now: datetime) -> Any:
     value = json_path(obj, column.path)
     if column.type == "date":
-        return age(value, now)
+        return age_of(value, now)
     if value is None or isinstance(value, (dict, list)) or column.type != "string":
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -100,7 +100,7 @@ def _pod(pod: Object, now: datetime) -> list[Any]:
         f"{ready}/{len(pod['spec'].get('containers') or [])}",
         _pod_status(pod),
         str(restarts),
-        age(pod["metadata"].get("creationTimestamp"), now),
+        age_of(pod["metadata"].get("creationTimestamp"), now),
         status.get("podIP") or _NONE,
         pod["spec"].get("nodeName") or _NONE,
     ]
@@ -115,7 +115,7 @@ def _service(service: Object, now: datetime) -> list[Any]:
         spec.get("clusterIP") or _NONE,
         spec.get("externalName") or _NONE,
         ",".join(ports) or _NONE,
-        age(service["metadata"].get("creationTimestamp"), now),
+        age_of(service["metadata"].get("creationTimestamp"), now),
         ",".join(selector) or _NONE,
     ]
 
@@ -129,7 +129,7 @@ def _node(node: Object, now: datetime) -> list[Any]:
     if node.get("spec", {}).get("unschedulable"):
         shown += ",SchedulingDisabled"
     version = (status.get("nodeInfo") or {}).get("kubeletVersion") or ""
-    return [shown, _NONE, age(node["metadata"].get("creationTimestamp"), now), version]
+    return [shown, _NONE, age_of(node["metadata"].get("creationTimestamp"), now), version]
 
 
 def _event(event: Object, now: datetime) -> list[Any]:
@@ -137,7 +137,7 @@ def _event(event: Object, now: datetime) -> list[Any]:
     seen = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"].get("creationTimestamp")
     subject = f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
     return [
-        age(seen, now),
+        age_of(seen, now),
         event.get("type"),
         event.get("reason"),
         subject,
@@ -152,13 +152,13 @@ def _endpoints(endpoints: Object, now: datetime) -> list[Any]:
         for address in subset.get("addresses") or []
         for port in subset.get("ports") or []
     ]
-    return [",".join(shown) or _NONE, age(endpoints["metadata"].get("creationTimestamp"), now)]
+    return [",".join(shown) or _NONE, age_of(endpoints["metadata"].get("creationTimestamp"), now)]
 
 
 def _counted(*fields: str) -> Cells:
     def cells(obj: Object, now: datetime) -> list[Any]:
         count = sum(len(obj.get(field) or ()) for field in fields)
-        return [count, age(obj["metadata"].get("creationTimestamp"), now)]
+        return [count, age_of(obj["metadata"].get("creationTimestamp"), now)]
 
     return cells
 
@@ -167,7 +167,7 @@ def _secret(secret: Object, now: datetime) -> list[Any]:
     return [
         secret.get("type"),
         len(secret.get("data") or {}),
-        age(secret["metadata"].get("creationTimestamp"), now),
+        age_of(secret["metadata"].get("creationTimestamp"), now),
     ]
 
 
@@ -223,7 +223,7 @@ def table(
         if include == "Object":
             row["object"] = obj
         elif include != "None":
-            row["object"] = partial(obj)
+            row["object"] = partial_metadata(obj)
         rows.append(row)
     name = _definition("Name", fmt="name", description="Name must be unique within a namespace.")
     return {
@@ -235,6 +235,6 @@ def table(
     }
 
 
-def partial(obj: Object) -> Object:
+def partial_metadata(obj: Object) -> Object:
     """An object's metadata as ``PartialObjectMetadata``."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}

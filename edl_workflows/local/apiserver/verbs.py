@@ -43,18 +43,20 @@ async def get(server: ApiServer, request: Request, target: RequestTarget) -> Res
         raise errors.method_not_allowed()
     revision = server.registry.store.require(StoreKey(target.resource.id, target.namespace, target.name))
     if target.subresource == "scale":
-        return views.answer(store.encode(subresources.read_scale(target.resource, revision.decode())))
-    return views.answer(_view(request, target).one(revision.body))
+        return views.json_response(
+            store.encode_object(subresources.read_scale(target.resource, revision.decode()))
+        )
+    return views.json_response(_view(request, target).one(revision.body))
 
 
 async def list_objects(server: ApiServer, request: Request, target: RequestTarget) -> Response:
     """A collection or one page of it. All pages show the same version."""
     query, objects = request.query_params, server.registry.store
     view, match = _view(request, target), _match(request, target)
-    limit, after, at = requests.number(query, "limit") or 0, ("", ""), None
+    limit, after, at = requests.read_number(query, "limit") or 0, ("", ""), None
     if token := query.get("continue"):
         at, after = requests.decode_continue(token)
-    elif wanted := requests.number(query, "resourceVersion"):
+    elif wanted := requests.read_number(query, "resourceVersion"):
         if wanted > objects.revision:
             raise errors.ApiError(
                 504, "Timeout", f"Too large resource version: {wanted}, current: {objects.revision}"
@@ -70,7 +72,7 @@ async def list_objects(server: ApiServer, request: Request, target: RequestTarge
         list_metadata["continue"] = requests.encode_continue(version, last.namespace, last.name)
         list_metadata["remainingItemCount"] = len(found) - limit
         found = found[:limit]
-    return views.answer(await view.many((revision.body for revision in found), list_metadata))
+    return views.json_response(await view.many((revision.body for revision in found), list_metadata))
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,16 @@ async def watch(server: ApiServer, request: Request, target: RequestTarget) -> R
     """A stream of changes. Without a resourceVersion (or with 0) it begins with the current objects."""
     query = request.query_params
     view, match = _view(request, target), _match(request, target)
-    seconds = requests.number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
-    since, marked = requests.number(query, "resourceVersion") or 0, requests.flag(query, "sendInitialEvents")
+    seconds = requests.read_number(query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS
+    since, marked = (
+        requests.read_number(query, "resourceVersion") or 0,
+        requests.read_flag(query, "sendInitialEvents"),
+    )
     terms = _Terms(
         since=0 if marked else since,
         initial=marked or not since,
         marked=marked,
-        bookmarks=requests.flag(query, "allowWatchBookmarks"),
+        bookmarks=requests.read_flag(query, "allowWatchBookmarks"),
         deadline=time.monotonic() + seconds,
     )
     lines = _lines(server.registry.store, target, view, match, terms)
@@ -158,7 +163,7 @@ async def _changes(
 
 
 def _error_line(error: errors.ApiError) -> bytes:
-    return store.encode({"type": "ERROR", "object": error.to_status()}) + b"\n"
+    return store.encode_object({"type": "ERROR", "object": error.to_status()}) + b"\n"
 
 
 def _written(
@@ -166,10 +171,14 @@ def _written(
 ) -> Response:
     obj = server.registry.view(target.resource, outcome.obj)
     if target.subresource == "scale":
-        return views.answer(store.encode(subresources.read_scale(target.resource, obj)), code)
+        return views.json_response(store.encode_object(subresources.read_scale(target.resource, obj)), code)
     form = views.negotiate(request.headers.get("accept", ""))
-    body = store.encode(obj) if form == views.WHOLE else _view(request, target).one(store.encode(obj))
-    return views.answer(body, code, outcome.warnings)
+    body = (
+        store.encode_object(obj)
+        if form == views.WHOLE
+        else _view(request, target).one(store.encode_object(obj))
+    )
+    return views.json_response(body, code, outcome.warnings)
 
 
 async def _write(
@@ -196,7 +205,9 @@ async def create(server: ApiServer, request: Request, target: RequestTarget) -> 
         raise errors.method_not_allowed()
     if "get" not in target.resource.verbs:
         asking = server.authenticator.identify(request.headers.get("authorization", ""))
-        return views.answer(store.encode(server.reviewer.answer(target.resource, asking, body)), 201)
+        return views.json_response(
+            store.encode_object(server.reviewer.answer(target.resource, asking, body)), 201
+        )
     if target.resource.namespaced and not target.namespace:
         raise errors.method_not_allowed()
     options = requests.write_options(request)
@@ -254,7 +265,7 @@ async def delete(server: ApiServer, request: Request, target: RequestTarget) -> 
             "uid": outcome.obj["metadata"]["uid"],
         }
         body = subresources.success({key: value for key, value in details.items() if value})
-        return views.answer(store.encode(body))
+        return views.json_response(store.encode_object(body))
     return _written(request, server, target, outcome, 200)
 
 
@@ -267,10 +278,12 @@ async def delete_collection(server: ApiServer, request: Request, target: Request
         if server.registry.store.get(revision.key) is None:
             continue  # deleted together with its owner
         outcome = server.registry.delete(target.resource, revision.key.namespace, revision.key.name, options)
-        deleted.append(store.encode(outcome.obj))
+        deleted.append(store.encode_object(outcome.obj))
         await asyncio.sleep(0)  # other requests between two deletions
     view = views.View(target.resource)
-    return views.answer(await view.many(deleted, {"resourceVersion": str(server.registry.store.revision)}))
+    return views.json_response(
+        await view.many(deleted, {"resourceVersion": str(server.registry.store.revision)})
+    )
 
 
 BY_NAME = {

@@ -68,8 +68,10 @@ class View:
             return body
         obj = {**json.loads(body), "apiVersion": self.resource.api_version}
         if self.form == TABLE:
-            return store.encode(self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]}))
-        return store.encode(tables.partial(obj) if self.form == PARTIAL else obj)
+            return store.encode_object(
+                self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]})
+            )
+        return store.encode_object(tables.partial_metadata(obj) if self.form == PARTIAL else obj)
 
     async def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
         """A list of stored objects. It is formatted in portions, between which other requests run."""
@@ -78,11 +80,11 @@ class View:
             for portion in _portions(bodies):
                 table["rows"] += self._table([json.loads(body) for body in portion], list_metadata)["rows"]
                 await asyncio.sleep(0)
-            return store.encode(table)
+            return store.encode_object(table)
         kind, version = f"{self.resource.kind}List", self.resource.api_version
         if self.form == PARTIAL:
             kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-        head = store.encode({"kind": kind, "apiVersion": version, "metadata": list_metadata})
+        head = store.encode_object({"kind": kind, "apiVersion": version, "metadata": list_metadata})
         items: list[bytes] = []
         for portion in _portions(bodies):
             items += map(self.one, portion)
@@ -103,8 +105,8 @@ class View:
         if self.form == TABLE:
             body = self._table([], {"resourceVersion": str(rv)})
         elif self.form == PARTIAL:
-            body = tables.partial(body)
-        return store.encode({"type": store.BOOKMARK, "object": body}) + b"\n"
+            body = tables.partial_metadata(body)
+        return store.encode_object({"type": store.BOOKMARK, "object": body}) + b"\n"
 
     def _table(self, objects: list[Object], list_metadata: Object) -> Object:
         return tables.table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
@@ -116,7 +118,7 @@ def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield portion
 
 
-def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
+def json_response(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Response:
     """A JSON response, with warnings that kubectl shows."""
     response = Response(body, code, media_type="application/json")
     for warning in islice(warnings, MAX_WARNINGS):
@@ -129,4 +131,4 @@ def answer(body: bytes, code: int = 200, warnings: Iterable[str] = ()) -> Respon
 
 def refusal(error: errors.ApiError) -> Response:
     """The response to a rejected request: a ``Status``."""
-    return answer(store.encode(error.to_status()), error.code)
+    return json_response(store.encode_object(error.to_status()), error.code)

@@ -16,7 +16,7 @@ from edl_workflows.local.pods import (
     Pod,
     ResourceFieldRef,
 )
-from edl_workflows.local.scheduler.resources import units
+from edl_workflows.local.scheduler.resources import to_units
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()$\s]+)\))")
 _SUBSCRIPT = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
@@ -52,7 +52,7 @@ class ValueSources:
     base: Data
 
 
-def variables(container: Container, sources: ValueSources) -> dict[str, str]:
+def container_variables(container: Container, sources: ValueSources) -> dict[str, str]:
     """The container's environment: base, ``envFrom`` and ``env``, of which later ones take precedence.
 
     Raises:
@@ -71,7 +71,7 @@ def variables(container: Container, sources: ValueSources) -> dict[str, str]:
     return found
 
 
-def expand(text: str, values: Mapping[str, str]) -> str:
+def expand_variables(text: str, values: Mapping[str, str]) -> str:
     """Replace ``$(NAME)`` if there is a variable of that name. ``$$(NAME)`` is a literal ``$(NAME)``."""
 
     def replace(match: re.Match[str]) -> str:
@@ -136,7 +136,7 @@ def resource_value(reference: ResourceFieldRef, container: Container, sources: V
         per_unit = 1000 if resource == "cpu" else 1
         amount = limit if limit is not None else sources.allocatable.get(resource, 0) / per_unit
     divisor = parse_quantity(reference.divisor if reference.divisor not in ("", "0") else "1")
-    return str(math.ceil(units("cpu", amount) / units("cpu", divisor)))
+    return str(math.ceil(to_units("cpu", amount) / to_units("cpu", divisor)))
 
 
 def _lines(table: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def _value(
 ) -> str | None:
     source = variable.value_from
     if source is None:
-        return expand(variable.value, so_far)
+        return expand_variables(variable.value, so_far)
     if source.field_ref is not None:
         return field_value(source.field_ref.field_path, sources)
     if source.resource_field_ref is not None:

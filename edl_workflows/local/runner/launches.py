@@ -14,7 +14,7 @@ from edl_workflows.local.network.rewrite import rewrite_apart
 from edl_workflows.local.pods import Pod
 from edl_workflows.local.runner.attempts import Launch, Mount
 from edl_workflows.local.runner.containers import ContainerRunner
-from edl_workflows.local.runner.environment import ValueSources, expand, variables
+from edl_workflows.local.runner.environment import ValueSources, container_variables, expand_variables
 from edl_workflows.local.runner.volumes import Lookups, PodVolumes
 from edl_workflows.protocol.addresses import NAMESPACE_VARIABLE, PORT_VARIABLE_PREFIX, SERVICE_MAP_VARIABLE
 
@@ -57,14 +57,14 @@ class LaunchFactory:
         """
         spec = container.container
         sources = self._sources(pod, folder, container)
-        values = variables(spec, sources)
+        values = container_variables(spec, sources)
         volumes = self._volumes(pod, folder)
         volumes.prepare(sources)
         mounts = list(volumes.mounts(spec, values))
         if log := container.custom_termination_log():
             mounts.append(Mount(str(container.next_attempt().termination_log), log, read_only=False))
         rewrite = self.network.rewriter(pod)
-        argv = [rewrite(expand(text, values)) for text in [*spec.command, *spec.args]]
+        argv = [rewrite(expand_variables(text, values)) for text in [*spec.command, *spec.args]]
         own = set(sources.base) - {one.name for one in spec.env}
         env = {name: text if name in own else rewrite(text) for name, text in values.items()}
         users = {name: text for name, text in values.items() if name not in own}

@@ -52,7 +52,7 @@ _CONTINUE = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def confine(supervisor: _socket.socket) -> None:
+def confine_process(supervisor: _socket.socket) -> None:
     """Install the filter for this process, the program that it executes, and all their descendants.
 
     Args:
@@ -81,12 +81,12 @@ def supervise(confined: _socket.socket) -> None:
     """Carry out the ``listen`` calls of a process and its descendants until all of them have ended.
 
     Args:
-        confined: the channel to the process that calls `confine`.
+        confined: the channel to the process that calls `confine_process`.
     """
     _, received, _, _ = confined.recvmsg(1, 64)
     confined.close()
     if not received:
-        return  # the process ended before it called `confine`
+        return  # the process ended before it called `confine_process`
     (listener,) = struct.unpack("=i", received[0][2])
     poll = select.poll()
     poll.register(listener, select.POLLIN)
@@ -98,8 +98,8 @@ def supervise(confined: _socket.socket) -> None:
     os.close(listener)
 
 
-def channel() -> tuple[_socket.socket, _socket.socket]:
-    """The two ends of a channel, for `supervise` and `confine`. They are closed on exec."""
+def make_channel() -> tuple[_socket.socket, _socket.socket]:
+    """The two ends of a channel, for `supervise` and `confine_process`. They are closed on exec."""
     return _socket.socketpair()
 
 
@@ -212,7 +212,7 @@ def _failure(what: str) -> OSError:
 def _try() -> str:
     """Let a child process listen on all interfaces. Returns why its socket was not restricted to loopback;
     empty if it was."""
-    ours, theirs = channel()
+    ours, theirs = make_channel()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -229,7 +229,7 @@ def _try() -> str:
 
 def _listen_confined(supervisor: _socket.socket) -> str:
     try:
-        confine(supervisor)
+        confine_process(supervisor)
         server = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
         server.listen(1)
         tied = on_loopback(server)

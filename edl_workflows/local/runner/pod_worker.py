@@ -21,7 +21,7 @@ from edl_workflows.local.runner.containers import NODE_RESTARTED, ContainerCallb
 from edl_workflows.local.runner.environment import ContainerConfigError
 from edl_workflows.local.runner.launches import LaunchFactory
 from edl_workflows.local.runner.processes import ProcessSnapshot
-from edl_workflows.local.runner.support import mounts_possible, problems
+from edl_workflows.local.runner.support import mounts_possible, unsupported_fields
 from edl_workflows.local.runner.volumes import remove_memory
 
 _log = structlog.get_logger(__name__)
@@ -174,7 +174,7 @@ class PodWorker:
 
     def _refusal(self) -> lifecycle.PodFailure | None:
         raw = self._services.client.find("pods", self.pod.metadata.name, self.pod.metadata.namespace)
-        found = problems(raw, mounts=mounts_possible()) if raw else []
+        found = unsupported_fields(raw, mounts=mounts_possible()) if raw else []
         if not found:
             return None
         message = "the embedded cluster can't run this pod: " + "; ".join(str(one) for one in found)

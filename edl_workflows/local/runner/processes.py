@@ -28,7 +28,7 @@ def is_alive(pid: int, start: int) -> bool:
         return False
 
 
-def marked(prefix: str) -> Iterator[psutil.Process]:
+def marked_processes(prefix: str) -> Iterator[psutil.Process]:
     """The running processes whose mark begins with `prefix` (a pod's uid, or a whole mark)."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -44,7 +44,7 @@ def kill_marked(prefix: str) -> int:
     """
     deadline = time.monotonic() + _KILL_SECONDS
     seen: set[int] = set()
-    while found := list(marked(prefix)):
+    while found := list(marked_processes(prefix)):
         for process in found:
             seen.add(process.pid)
             with contextlib.suppress(psutil.Error):

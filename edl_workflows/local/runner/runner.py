@@ -13,7 +13,7 @@ import structlog
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.apiserver.subresources import LogRequest
 from edl_workflows.local.mirror import Mirror
-from edl_workflows.local.pods import Pod, references
+from edl_workflows.local.pods import Pod, config_references
 from edl_workflows.local.runner import logs, processes
 from edl_workflows.local.runner.environment import decode_secret
 from edl_workflows.local.runner.pod_worker import PodWorker, WorkerContext
@@ -131,7 +131,7 @@ class Runner:
         """Update the pods of a namespace after a ConfigMap or Secret (``namespace/name``) changed."""
         namespace, _, name = key.partition("/")
         for worker in self._occupying():
-            if worker.pod.metadata.namespace == namespace and name in references(worker.pod):
+            if worker.pod.metadata.namespace == namespace and name in config_references(worker.pod):
                 worker.refresh()
 
     def logs(self, request: LogRequest) -> AsyncIterator[bytes]:
@@ -165,7 +165,9 @@ async def _run(worker: PodWorker, after: list[PodWorker]) -> None:
     await worker.run()
 
 
-def lookups(config_maps: Mapping[str, Object], secrets: Mapping[str, Object], namespace: str) -> Lookups:
+def config_lookups(
+    config_maps: Mapping[str, Object], secrets: Mapping[str, Object], namespace: str
+) -> Lookups:
     """Functions that look up the contents of a namespace's ConfigMaps and Secrets."""
 
     def config_map(name: str) -> Mapping[str, bytes] | None:

@@ -73,7 +73,7 @@ def execute(spec: dict[str, Any], argv: list[str]) -> NoReturn:
     """Run one more command in a container's environment and exit with its result."""
     if not spec.get("loopbackOnly"):  # absent if an older version started the container
         _become(spec, argv)
-    ours, theirs = listening.channel()
+    ours, theirs = listening.make_channel()
     child = os.fork()
     if child == 0:
         _become(spec, argv, channel=theirs)
@@ -90,7 +90,7 @@ def supervise(folder: str, spec: dict[str, Any]) -> None:
     _libc.prctl(_SUBREAPER, 1, 0, 0, 0)
     read_end, write_end = os.pipe()
     output, container_output = os.pipe()
-    ours, theirs = listening.channel() if spec["loopbackOnly"] else (None, None)
+    ours, theirs = listening.make_channel() if spec["loopbackOnly"] else (None, None)
     started = time.time()
     main_pid = os.fork()
     if main_pid == 0:
@@ -169,12 +169,12 @@ def _end_all() -> None:
 
 
 def _kill_children() -> None:
-    for pid in children():
+    for pid in child_ids():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def children() -> list[int]:
+def child_ids() -> list[int]:
     """Ids of the direct children of this process."""
     own, found = os.getpid(), []
     for name in os.listdir("/proc"):
@@ -243,7 +243,7 @@ def _become(
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if channel is not None:
         try:
-            listening.confine(channel)
+            listening.confine_process(channel)
         except OSError as error:
             raise SetupError(f"servers can't be restricted to loopback: {error.strerror}") from error
     os.execvpe(argv[0], argv, spec["env"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.metadata import format_time
 from edl_workflows.local.pods import Container, Pod
 from edl_workflows.local.runner.attempts import AttemptEnd
 from edl_workflows.local.runner.lifecycle import ContainerState, PodFailure, PodSituation, back_off_of
@@ -46,7 +46,7 @@ def build(
     status: Status = {
         **before,
         "phase": phase,
-        "startTime": timestamp(situation.started_at),
+        "startTime": format_time(situation.started_at),
         "hostIP": place.host_ip,
         "hostIPs": [{"ip": place.host_ip}],
         "podIP": place.pod_ip,
@@ -112,7 +112,7 @@ def _container(container: Container, situation: PodSituation, *, init: bool = Fa
 
 def _state(container: Container, state: ContainerState, situation: PodSituation) -> Status:
     if state.running and state.running_since is not None:
-        return {"running": {"startedAt": timestamp(state.running_since)}}
+        return {"running": {"startedAt": format_time(state.running_since)}}
     if state.waiting is not None:
         return {"waiting": _reason(state.waiting.reason, state.waiting.message)}
     waits = dict(back_off_of(situation))
@@ -139,8 +139,8 @@ def terminated(ended: AttemptEnd) -> Status:
     return {
         "exitCode": ended.code,
         **_reason(ended.reason, ended.message),
-        "startedAt": timestamp(ended.started_at),
-        "finishedAt": timestamp(ended.finished_at),
+        "startedAt": format_time(ended.started_at),
+        "finishedAt": format_time(ended.finished_at),
     }
 
 
@@ -156,7 +156,7 @@ def _conditions(situation: PodSituation, phase: str, before: Mapping[str, Any]) 
         condition = {"type": kind, "lastProbeTime": None, **verdicts[kind]}
         kept = old.get(kind, {})
         same = kept.get("status") == condition["status"]
-        condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or timestamp(
+        condition["lastTransitionTime"] = (kept.get("lastTransitionTime") if same else None) or format_time(
             situation.now
         )
         found.append(condition)

@@ -53,7 +53,7 @@ def loopback_obstacle() -> str:
     return "" if probe.returncode == 0 else (said or [f"exit code {probe.returncode}"])[-1]
 
 
-def problems(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:
+def unsupported_fields(pod: Mapping[str, Any], *, mounts: bool, uid: int | None = None) -> list[Problem]:
     """Everything in a pod that the runner does not support.
 
     Args:

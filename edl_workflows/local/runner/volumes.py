@@ -20,7 +20,7 @@ from edl_workflows.local.runner.attempts import Mount
 from edl_workflows.local.runner.environment import (
     ContainerConfigError,
     ValueSources,
-    expand,
+    expand_variables,
     field_value,
     resource_value,
 )
@@ -139,7 +139,7 @@ class PodVolumes:
         return self._folder / name
 
     def _inside(self, source: Path, mount: VolumeMount, values: Mapping[str, str]) -> Path:
-        inner = expand(mount.sub_path_expr, values) if mount.sub_path_expr else mount.sub_path
+        inner = expand_variables(mount.sub_path_expr, values) if mount.sub_path_expr else mount.sub_path
         if not inner:
             return source
         target = source / inner

@@ -12,12 +12,12 @@ import structlog
 
 from edl_workflows.local.apiserver.client import LocalClient
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.metadata import timestamp
+from edl_workflows.local.apiserver.metadata import format_time
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.events import EventRecorder
 from edl_workflows.local.mirror import Mirror
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.plan import SchedulerNode, plan
+from edl_workflows.local.scheduler.plan import SchedulerNode, plan_scheduling
 
 _log = structlog.get_logger(__name__)
 _GATHER_SECONDS = 0.005
@@ -105,7 +105,7 @@ class Scheduler:
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": old.get("lastTransitionTime") or timestamp(datetime.now(UTC)),
+            "lastTransitionTime": old.get("lastTransitionTime") or format_time(datetime.now(UTC)),
         }
         others = [one for one in conditions if one["type"] != "PodScheduled"]
         meta, patch = pod.metadata, {"status": {"conditions": [*others, condition]}}
@@ -136,7 +136,7 @@ async def _in_portions(steps: Iterable[functools.partial[None]], seconds: float 
 
 def _decision(node: SchedulerNode, pods: list[Pod]) -> tuple[Sequence[Pod], list[_Reason]]:
     """The pods to bind, and the reasons to write: those of pods without a reason come first."""
-    decision = plan(node, pods)
+    decision = plan_scheduling(node, pods)
     reasons: list[_Reason] = [
         *((pod, "Unschedulable", why) for pod, why in decision.refused),
         *((pod, "SchedulingGated", _GATED) for pod in decision.gated),

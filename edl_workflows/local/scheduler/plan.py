@@ -89,7 +89,7 @@ class SchedulingPlan:
     gated: tuple[Pod, ...]
 
 
-def plan(node: SchedulerNode, pods: Iterable[Pod]) -> SchedulingPlan:
+def plan_scheduling(node: SchedulerNode, pods: Iterable[Pod]) -> SchedulingPlan:
     """Decide for all waiting pods.
 
     Args:

@@ -11,7 +11,7 @@ _MOST = 2.0**63
 """The largest amount that Kubernetes allows."""
 
 
-def units(resource: str, amount: float) -> int:
+def to_units(resource: str, amount: float) -> int:
     """An amount in the resource's unit, rounded up: CPU in millicores, all other resources unchanged."""
     scaled = min(amount * 1000 if resource == "cpu" else amount, _MOST)
     whole = round(scaled)
@@ -21,7 +21,7 @@ def units(resource: str, amount: float) -> int:
 
 @dataclass(frozen=True)
 class Amounts:
-    """Amounts by resource name, in `units`."""
+    """Amounts by resource name, in the units of `to_units`."""
 
     values: Mapping[str, int] = field(default_factory=dict)
 
@@ -32,7 +32,7 @@ class Amounts:
         Raises:
             ValueError: a value is not a quantity.
         """
-        return cls({name: units(name, parse_quantity(text)) for name, text in quantities.items()})
+        return cls({name: to_units(name, parse_quantity(text)) for name, text in quantities.items()})
 
     @classmethod
     def one_pod(cls) -> "Amounts":
@@ -74,4 +74,4 @@ def _sum(containers: Iterable[Container]) -> Amounts:
 
 def _requests(container: Container) -> dict[str, int]:
     names = {*container.resources.requests, *container.resources.limits}
-    return {name: units(name, container.resources.request(name)) for name in names}
+    return {name: to_units(name, container.resources.request(name)) for name in names}

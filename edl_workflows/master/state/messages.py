@@ -22,7 +22,7 @@ from edl_workflows.master.state.plans import plan_run
 from edl_workflows.master.state.stored_state import FunctionResult, StepProgress
 from edl_workflows.master.state.versions import cluster_versions, rendezvous, version_steps
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     CheckReport,
@@ -348,7 +348,7 @@ def _parse_position(said: dict[str, Any] | None) -> JobPosition | None:
     try:
         return None if said is None else JobPosition.model_validate(said).forgiven()
     except ValidationError as error:
-        raise InvalidError(f"the data position is damaged: {problems(error)[0]}") from error
+        raise InvalidError(f"the data position is damaged: {describe_problems(error)[0]}") from error
 
 
 def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:

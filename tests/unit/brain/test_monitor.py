@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_workflows.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions, differences
+from edl_workflows.brain.monitor import NODE_METRICS, ClusterMonitor, MonitorOptions, diff_rows
 from edl_workflows.brain.observations import (
     ClusterObservation,
     JobObservation,
@@ -364,7 +364,7 @@ def test_differences(
     told: dict[str, JobObservation | None], seen: list[JobObservation], changed: list[str], gone: list[str]
 ) -> None:
     """Only what the store does not have is written."""
-    found = differences(told, seen)
+    found = diff_rows(told, seen)
 
     assert ([row.uid for row in found[0]], found[1]) == (changed, gone)
 
@@ -378,8 +378,8 @@ def test_differences_make_the_store_know(known: dict[str, int | None], there: di
     differences."""
     seen = [job(uid, step) for uid, step in there.items()]
     told = {uid: None if step is None else job(uid, step) for uid, step in known.items()}
-    changed, gone = differences(told, seen)
+    changed, gone = diff_rows(told, seen)
 
     kept = {uid: row for uid, row in told.items() if uid not in gone} | {row.uid: row for row in changed}
     assert kept == {row.uid: row for row in seen}
-    assert differences(kept, seen) == ([], [])
+    assert diff_rows(kept, seen) == ([], [])

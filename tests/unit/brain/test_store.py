@@ -31,7 +31,7 @@ NOW = 1_000_000.0
 
 def test_the_schema_is_that_of_the_tables(store: BrainStore) -> None:
     """The migrations turn an empty database into the schema that the code uses."""
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.METADATA) == []
 
@@ -44,7 +44,7 @@ def test_migrations_at_the_same_time(database_url: str) -> None:
         for done in [pool.submit(database.migrate, engine) for engine in engines]:
             done.result()
     database.migrate(engines[0])
-    with database.reading(engines[0]) as connection:
+    with database.read_transaction(engines[0]) as connection:
         assert connection.execute(text("SELECT version_num FROM alembic_version")).all() == [("0002",)]
     for engine in engines:
         engine.dispose()
@@ -54,7 +54,7 @@ def test_a_newer_schema_is_left_alone(database_url: str) -> None:
     """A Brain of an older version says so and does not start."""
     BrainStore(database_url).close()
     engine = database.connect(database_url)
-    with database.writing(engine) as connection:
+    with database.write_transaction(engine) as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
     with pytest.raises(InvalidError, match="another version"):
@@ -90,7 +90,7 @@ def test_connections_that_were_cut(database_url: str) -> None:
     other = database.connect(database_url)
     with BrainStore(database_url) as store:
         store.record(JobReport(facts(), [sample(NOW)]), NOW)
-        with database.writing(other) as connection:
+        with database.write_transaction(other) as connection:
             mine = text(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND datname = current_database()"
@@ -308,7 +308,7 @@ def test_old_rows_go(store: BrainStore) -> None:
     assert len(before) in range(137, 140)
     assert store.job(None, "forgotten") is None
     assert store.last_answer("team", "mnist") == ((), "new")
-    with database.reading(store.engine) as connection:
+    with database.read_transaction(store.engine) as connection:
         looks = connection.execute(select(func.count()).select_from(tables.CLUSTER)).scalar_one()
     assert looks in range(143, 152)
     assert removal.remove() == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.cli.description import Description, lines
+from edl_workflows.cli.description import Description, description_lines
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from tests.airflow.support import elastic_job
@@ -34,7 +34,7 @@ def test_verification_and_allowed_changes_are_told() -> None:
         ScalePlan.parse({**plan, "status": {"phase": "Failed", "verification": v}})
         for v in (compared, nothing)
     )
-    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), plans, ())))
+    told = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), plans, ())))
     assert "Servers:     changes SameCount: a table for each server" in told
     assert "    verification: Different  0.551 -> 0.823" in told
     assert "    verification: NotCompared    the program gives nothing to compare" in told
@@ -53,7 +53,7 @@ def test_reasons_are_told() -> None:
             "spec": {"ownerJob": "mnist", "reason": "worker: 1 → 3 nodes"},
         }
     )
-    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (plan,), ())))
+    told = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (plan,), ())))
     start = told.index("Autoscaling: brain optimizer, job_stage_running")
     assert told[start + 1 : start + 3] == [
         "  worker: 1 → 3 nodes: the busiest parameter server uses 30% of its cores",
@@ -84,7 +84,7 @@ def test_faults_are_told() -> None:
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Failed", **FAULTS}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    told = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
+    told = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
     start = told.index("Goodput:     87% (131 of 150 s, 10 s repeated)")
     assert told[start + 1 : start + 10] == [
         "Time:        0:02:40 since the job was created",
@@ -117,7 +117,7 @@ def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> 
     manifest = elastic_job("mnist") | {"status": status}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 
-    found = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
+    found = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
 
     assert [line for line in found if line.startswith(("Ran for", "Running for"))] == ([told] if told else [])
     assert any(line.startswith("Age: ") for line in found)
@@ -128,6 +128,6 @@ def test_a_job_that_runs_tells_for_how_long() -> None:
     manifest = elastic_job("mnist") | {"status": {"phase": "Running", "startTime": BEGAN}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 
-    found = list(lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
+    found = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
 
     assert any(line.startswith("Running for: ") for line in found)

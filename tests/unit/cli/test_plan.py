@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.cli.plan import explanation, speeds
+from edl_workflows.cli.plan import explain_plan, speeds_by_nodes
 from edl_workflows.cli.root import run
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, HistoryPoint
@@ -100,7 +100,7 @@ def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
 )
 def test_whether_a_plan_is_applied(annotation: str, applied: str) -> None:
     """As the job's annotation says, and how to change that."""
-    lines = list(explanation(ElasticJob.parse(job(annotation)), NOW))
+    lines = list(explain_plan(ElasticJob.parse(job(annotation)), NOW))
 
     assert lines[0] == "Planned:     by the local optimizer in stage job_stage_running, for 2m"
     assert lines[1].startswith(f"Applied:     {applied}")
@@ -115,7 +115,7 @@ def test_what_a_plan_rests_on() -> None:
     )  # fmt: skip
     manifest["spec"]["replicaSpecs"]["ps"]["autoScale"] = False
 
-    lines = list(explanation(ElasticJob.parse(manifest), NOW))
+    lines = list(explain_plan(ElasticJob.parse(manifest), NOW))
 
     assert lines[2:] == [
         "Limits:      cpu 100, memory 102400Mi, gpu 4",
@@ -139,7 +139,7 @@ def point(second: int, step: int, **nodes: int) -> dict[str, Any]:
 )
 def test_a_history_that_tells_no_speed(points: list[dict[str, Any]]) -> None:
     """There is no division by zero."""
-    assert speeds([HistoryPoint.model_validate(one) for one in points]) == []
+    assert speeds_by_nodes([HistoryPoint.model_validate(one) for one in points]) == []
 
 
 @pytest.mark.parametrize(

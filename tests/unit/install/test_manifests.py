@@ -228,7 +228,7 @@ def test_definitions_are_those_that_crds_prints() -> None:
     """`edl install` and `edl crds print` give the same definitions, except for the label of the
     installation."""
     installed = of_kind(OPTIONS[0], "CustomResourceDefinition")
-    printed = [yaml.load(text, yaml.CSafeLoader) for _, text in crds.definitions()]
+    printed = [yaml.load(text, yaml.CSafeLoader) for _, text in crds.read_definitions()]
     for one in printed:
         one["metadata"]["labels"] = PART_OF | one["metadata"].get("labels", {})
 

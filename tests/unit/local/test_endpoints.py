@@ -7,7 +7,7 @@ import pytest
 from edl_workflows.jobs.api import SERVICES, ApiResource
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import Object
-from edl_workflows.local.endpoints import subsets
+from edl_workflows.local.endpoints import endpoint_subsets
 from edl_workflows.local.pods import Pod, Service
 from tests.unit.local.support import Pods, container, eventually
 
@@ -64,7 +64,7 @@ def shown(found: list[Object]) -> list[tuple[list[str], list[str], int]]:
 )
 def test_subsets(made: Service, pods: list[Pod], expected: list[object]) -> None:
     """The pods behind a service are told apart by readiness and ports."""
-    assert shown(subsets(made, pods)) == expected
+    assert shown(endpoint_subsets(made, pods)) == expected
 
 
 def test_endpoints_follow_their_service(pods: Pods) -> None:

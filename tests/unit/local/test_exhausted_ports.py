@@ -11,7 +11,7 @@ import pytest
 
 from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import Capacity
-from edl_workflows.local.cluster import ClusterOptions, RunningCluster, running
+from edl_workflows.local.cluster import ClusterOptions, RunningCluster, running_cluster
 from edl_workflows.local.network import host_ports
 from tests.unit.local.support import WAIT_SECONDS, container
 
@@ -84,9 +84,9 @@ def test_ports_that_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     options = ClusterOptions(tmp_path, Capacity("16", "64Gi"), grace=0.1)
 
     async def both() -> Object:
-        async with running(options) as cluster:
+        async with running_cluster(options) as cluster:
             waiting = await check_exhaustion(cluster)
-        async with running(options) as again:
+        async with running_cluster(options) as again:
             await until(again, "plain", lambda status: status["phase"] == "Failed")
         return waiting
 

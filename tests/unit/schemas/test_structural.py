@@ -91,7 +91,9 @@ class Later(str):
 
 
 def violations(checker: SchemaChecker, value: Any) -> list[tuple[str, str]]:
-    return [(structural.spell(found.path), found.keyword) for found in checker.violations(value, LIMITED)]
+    return [
+        (structural.spell_path(found.path), found.keyword) for found in checker.violations(value, LIMITED)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,9 @@ def test_an_unavailable_cluster_changes_no_error() -> None:
     handle = Handle.model_validate(
         {"kind": "TFJob", "namespace": "ns", "name": "mnist", "goal": {"type": "job"}}
     )
-    failed = failed_pod.explain(ClusterSource("key", connect), handle, Failed(JobFailedError("it failed")))
+    failed = failed_pod.explain_failure(
+        ClusterSource("key", connect), handle, Failed(JobFailedError("it failed"))
+    )
 
     assert str(failed.error).splitlines() == [
         "it failed",

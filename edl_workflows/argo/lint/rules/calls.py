@@ -15,7 +15,7 @@ from edl_workflows.argo.lint.workflow import (
     names,
     text,
 )
-from edl_workflows.schemas.structural import Path, spell
+from edl_workflows.schemas.structural import Path, spell_path
 
 NO_ENTRYPOINT = Rule(
     "no-entrypoint",
@@ -257,7 +257,7 @@ def _hooks(spec: Spec) -> Iterator[Finding]:
             continue
         own = not hook.body.get("templateRef")
         if target.type in AGENT_TYPES or (own and target.path in spec.served_by_agent):
-            yield STEP_EXIT_HOOK.at(hook.path, f"{spell(hook.path)} calls {target}, which no pod serves")
+            yield STEP_EXIT_HOOK.at(hook.path, f"{spell_path(hook.path)} calls {target}, which no pod serves")
 
 
 CHECKS = (_entry, _targets, _values, _loops, _hooks)

@@ -14,7 +14,7 @@ from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.schema import Placeholder, Schemas
 from edl_workflows.argo.lint.workflow import Spec, Template, mapping, text
 from edl_workflows.jobs.kinds import KINDS
-from edl_workflows.schemas.structural import Path, spell
+from edl_workflows.schemas.structural import Path, spell_path
 
 NO_YAML = Rule(
     "manifest-yaml",
@@ -136,7 +136,7 @@ def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
         return
     for one in schemas.check_object(value):
         rule = one.rule if one.rule is schema.QUOTED_NUMBER else WRONG_MANIFEST
-        yield rule.at(path, f"{value['kind']} {spell(one.path)}: {one.message}", one.remedy)
+        yield rule.at(path, f"{value['kind']} {spell_path(one.path)}: {one.message}", one.remedy)
 
 
 def _schemas(version: str, kind: str) -> Schemas | None:

@@ -2,12 +2,14 @@
 
 import pytest
 
-from edl_workflows.local.apiserver.views import MAX_WARNING, MAX_WARNINGS, answer
+from edl_workflows.local.apiserver.views import MAX_WARNING, MAX_WARNINGS, json_response
 
 
 def sent(*warnings: str) -> list[bytes]:
     """The ``Warning`` headers."""
-    return [value for name, value in answer(b"{}", warnings=warnings).raw_headers if name == b"warning"]
+    return [
+        value for name, value in json_response(b"{}", warnings=warnings).raw_headers if name == b"warning"
+    ]
 
 
 @pytest.mark.parametrize(

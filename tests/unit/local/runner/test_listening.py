@@ -70,10 +70,10 @@ listening._process_of(os.getpid())  # loads what another user may not be able to
 if os.getuid() == 0:
     os.setuid(65534)
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as a process that had this user from the start
-ours, theirs = listening.channel()
+ours, theirs = listening.make_channel()
 child = os.fork()
 if child == 0:
-    listening.confine(theirs)
+    listening.confine_process(theirs)
     server = socket.socket()
     server.listen(1)
     server.listen(2)
@@ -172,7 +172,7 @@ def test_a_cluster_that_cannot_keep_ports_closed_does_not_start(
     options = cluster.ClusterOptions(tmp_path / "state", Capacity.of_machine("1", "1Gi", 10))
 
     async def start() -> None:
-        async with cluster.running(options):
+        async with cluster.running_cluster(options):
             pass
 
     with pytest.raises(UnavailableError, match=r"\(Operation not permitted\).*--allow-open-ports"):

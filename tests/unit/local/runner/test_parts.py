@@ -18,7 +18,7 @@ from edl_workflows.local.runner.attempts import Attempt
 from edl_workflows.local.runner.log_files import LogFiles
 from edl_workflows.local.runner.probes import ProbeResult, ProbeState
 from edl_workflows.local.runner.processes import ProcessSnapshot
-from edl_workflows.local.runner.support import problems
+from edl_workflows.local.runner.support import unsupported_fields
 
 
 def verdicts(probe: Probe, passing: bool, results: str) -> str:
@@ -80,7 +80,10 @@ def refusals(
 ) -> list[str]:
     """What is wrong with a pod of one container."""
     found = {"name": "main", "command": ["x"], **(container or {})}
-    return [str(one) for one in problems({"spec": {"containers": [found], **spec}}, mounts=mounts, uid=uid)]
+    return [
+        str(one)
+        for one in unsupported_fields({"spec": {"containers": [found], **spec}}, mounts=mounts, uid=uid)
+    ]
 
 
 @pytest.mark.parametrize(

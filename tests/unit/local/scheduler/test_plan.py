@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.local.pods import Pod
-from edl_workflows.local.scheduler.plan import SchedulerNode, plan
-from edl_workflows.local.scheduler.resources import Amounts, pod_requests, units
+from edl_workflows.local.scheduler.plan import SchedulerNode, plan_scheduling
+from edl_workflows.local.scheduler.resources import Amounts, pod_requests, to_units
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ def names(pods: tuple[Pod, ...]) -> list[str]:
 def test_older_pods_of_equal_priority_go_first() -> None:
     """Among equals the older pod is bound first; higher priority comes before age."""
     pods = [make_pod("young", "1"), make_pod("old", "1", age=9), make_pod("urgent", "1", priority=5)]
-    decision = plan(make_node("2"), pods)
+    decision = plan_scheduling(make_node("2"), pods)
 
     assert names(decision.bind) == ["urgent", "old"]
     assert [(pod.metadata.name, why) for pod, why in decision.refused] == [
@@ -69,15 +69,15 @@ def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
         make_pod("single", age=7),
     ]
 
-    assert names(plan(make_node(), pods).bind) == ["a-worker", "b-master", "single"]
-    assert names(plan(make_node(pods=2), pods).bind) == ["a-worker"]
+    assert names(plan_scheduling(make_node(), pods).bind) == ["a-worker", "b-master", "single"]
+    assert names(plan_scheduling(make_node(pods=2), pods).bind) == ["a-worker"]
 
 
 def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
     """As many jobs as pods run at once, submitted together: half begin, and the others' masters say what they
     wait for."""
     masters = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcd"]
-    decision = plan(make_node(pods=4), masters)
+    decision = plan_scheduling(make_node(pods=4), masters)
 
     assert names(decision.bind) == ["a-master", "b-master"]
     assert {why for _, why in decision.refused} == {
@@ -97,7 +97,7 @@ def test_the_reason_of_a_master_does_not_depend_on_workers(workers: int) -> None
         of_job(make_pod("c-master"), "c", master=True),
     ]
 
-    [(_, why)] = plan(make_node(pods=4), pods).refused
+    [(_, why)] = plan_scheduling(make_node(pods=4), pods).refused
 
     assert "1 Too many masters" in why
 
@@ -114,7 +114,7 @@ def test_jobs_submitted_together_all_end(places: int) -> None:
             for pods in running.values()
             for pod in pods
         ]
-        decision = plan(make_node(pods=places), [*bound, *waiting])
+        decision = plan_scheduling(make_node(pods=places), [*bound, *waiting])
         for pod in decision.bind:
             job = pod.metadata.controller_uid
             waiting.remove(pod)
@@ -129,7 +129,7 @@ def test_jobs_submitted_together_all_end(places: int) -> None:
 
 def test_a_large_pod_does_not_hold_back_small_ones() -> None:
     """A pod that does not fit waits; later ones that fit are bound."""
-    decision = plan(make_node("2"), [make_pod("big", "3", age=9), make_pod("small", "1")])
+    decision = plan_scheduling(make_node("2"), [make_pod("big", "3", age=9), make_pod("small", "1")])
 
     assert names(decision.bind) == ["small"]
 
@@ -171,7 +171,7 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
 )
 def test_why_a_pod_waits(pod: Pod, node: SchedulerNode, reason: str) -> None:
     """The message is kube-scheduler's."""
-    decision = plan(node, [pod])
+    decision = plan_scheduling(node, [pod])
 
     assert decision.refused[0][1] == f"0/1 nodes are available: {reason}."
 
@@ -184,7 +184,10 @@ def test_an_unknown_resource_is_insufficient() -> None:
         {**pod.model_dump(by_alias=True), "spec": {"containers": [{"name": "m", "resources": limits}]}}
     )
 
-    assert plan(make_node(), [pod]).refused[0][1] == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    assert (
+        plan_scheduling(make_node(), [pod]).refused[0][1]
+        == "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    )
 
 
 def test_who_does_not_count_and_who_does_not_wait() -> None:
@@ -196,7 +199,7 @@ def test_who_does_not_count_and_who_does_not_wait() -> None:
         make_pod("gated", "1", schedulingGates=[{"name": "later"}]),
         make_pod("fits", "1"),
     ]
-    decision = plan(make_node("2"), pods)
+    decision = plan_scheduling(make_node("2"), pods)
 
     assert names(decision.bind) == ["fits"]
     assert names(decision.gated) == ["gated"]
@@ -217,7 +220,7 @@ def test_init_containers_count_by_their_largest() -> None:
 @pytest.mark.parametrize(("amount", "expected"), [(0.1, 100), (0.0001, 1), (1.5, 1500), (2, 2000)])
 def test_cpu_is_counted_in_millicores(amount: float, expected: int) -> None:
     """Fractions of a millicore are rounded up, as Kubernetes does."""
-    assert units("cpu", amount) == expected
+    assert to_units("cpu", amount) == expected
 
 
 @given(
@@ -229,7 +232,7 @@ def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], cap
     input is irrelevant."""
     pods = [make_pod(f"p{i}", f"{cpu}m", priority=p, age=age) for i, (cpu, p, age) in enumerate(wanted)]
     node = make_node(f"{capacity}m", pods=100)
-    decision = plan(node, pods)
+    decision = plan_scheduling(node, pods)
     bound = set(names(decision.bind))
     after = [
         pod.model_copy(update={"spec": pod.spec.model_copy(update={"node_name": node.name})})
@@ -239,5 +242,5 @@ def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], cap
     ]
 
     assert sum(pod_requests(pod).values.get("cpu", 0) for pod in decision.bind) <= capacity
-    assert plan(node, after).bind == ()
-    assert names(plan(node, list(reversed(pods))).bind) == names(decision.bind)
+    assert plan_scheduling(node, after).bind == ()
+    assert names(plan_scheduling(node, list(reversed(pods))).bind) == names(decision.bind)
