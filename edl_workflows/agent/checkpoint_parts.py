@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from edl_workflows.agent.manifest import FileEntry, Manifest
 from edl_workflows.exceptions import CheckpointError
-from edl_workflows.protocol.message import problems
+from edl_workflows.protocol.message import describe_problems
 
 STATE_FILE = "state.safetensors"
 """The only file of a checkpoint that one process saved in two stages."""
@@ -62,7 +62,7 @@ def read_entry(content: bytes, part: Part) -> FileEntry:
     try:
         return FileEntry.model_validate_json(content)
     except ValidationError as error:
-        raise CheckpointError(f"{entry_file(part)}: is damaged: {problems(error)[0]}") from error
+        raise CheckpointError(f"{entry_file(part)}: is damaged: {describe_problems(error)[0]}") from error
 
 
 def shared_checkpoint_name(step: int, job: str, version: int) -> str:
