@@ -171,13 +171,6 @@ class Catalog:
         stored = [resource for resource in versions if resource.api_version == resource.stored_as]
         return next(iter(stored or versions), None)
 
-    def by_kind(self, api_version: str, kind: str) -> ServedResource | None:
-        """The resource with this ``apiVersion`` and ``kind``, as an owner reference names it."""
-        return next(
-            (one for one in self._by_path.values() if one.kind == kind and one.api_version == api_version),
-            None,
-        )
-
     def index(self, resource_id: str, obj: Object) -> Mapping[str, str]:
         """The values that field selectors can select by. This is the store's `FieldIndex`."""
         metadata = obj["metadata"]
