@@ -129,7 +129,7 @@ def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) 
     """A training program may report any finite number, and one that diverges does."""
     samples = [replace(_sample(time, 1), metrics={"loss": value}) for time, value in enumerate(values)]
 
-    draw(Timeline("ns/j", tuple(samples), ()), tmp_path / "timeline.svg")
+    draw_timeline(Timeline("ns/j", tuple(samples), ()), tmp_path / "timeline.svg")
 
     assert "loss" in (tmp_path / "timeline.svg").read_text()
 
