@@ -56,14 +56,16 @@ class LineageTask:
         handle, outputs = self._handle, self._outputs
         if handle is None or not lineage.is_active():
             return
-        owner = handle.owner
+        uid, owner = handle.uid, handle.owner
         if not owner:  # another task created it
             found = self._read_job(handle.kind, handle.name, handle.namespace)
-            owner = lineage.owner_of(found) if found is not None else ""
+            if found is None or uid not in ("", found.uid):
+                return
+            uid, owner = found.uid, lineage.owner_of(found)
         event = lineage.JobEvent(
             state=state,
             kind=handle.kind,
-            uid=handle.uid or (outputs.uid if outputs is not None else ""),
+            uid=uid,
             owner=owner,
             data=self.data_uris(),
             checkpoint=outputs.checkpoint if outputs is not None else None,

@@ -294,6 +294,8 @@ class Matrix:
 
     def _await_end(self, row: Row) -> None:
         self.await_that(lambda: self.job(row) is None, lambda: f"the end of the job of {row.name}")
+        if row.mode == "deferred":  # its triggerer is killed next, and a worker ends by itself
+            self.await_that(lambda: self.lineage_types(row)[-1:] == ["ABORT"], lambda: f"ABORT of {row.name}")
 
     def _look(self, row: Row) -> None:
         """Whether the very job goes on, with its process."""
@@ -339,6 +341,10 @@ class Matrix:
         """The OpenLineage events of the row's job, in order."""
         events = read_events(self.folder / LINEAGE)
         return [event for event in events if event["job"]["name"] == f"{row.name}.train.tfjob"]
+
+    def lineage_types(self, row: Row) -> list[str]:
+        """The types of these events."""
+        return [str(event["eventType"]) for event in self.lineage(row)]
 
     # What blows are made of.
 
