@@ -44,6 +44,7 @@ STOPPED: dict[str, str] = {
     "mark `trained` failed": "teardown",
     "mark `trained` succeeded": "teardown",
     "mark `scale` failed": "teardown",
+    "mark `submit` failed": "reaper",
     "delete the run": "reaper",
 }
 """What is done while the job runs, and what ends the job."""
