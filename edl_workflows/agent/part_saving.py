@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from edl_workflows.agent.tensors import State
 
 LOOK_SECONDS = 0.1
+LOST_PART_SECONDS, LOST_PART_FACTOR = 8.0, 2.0
+"""How long the chief waits after a loss: so many seconds, and so often the time that its own part took."""
 
 
 @runtime_checkable
@@ -57,6 +59,8 @@ def save_part(
     write: Callable[[Path], object],
     writer: str,
     stop: threading.Event,
+    *,
+    lost: bool = False,
 ) -> None:
     """Save a part; the chief's also waits for the others, and publishes the checkpoint.
 
@@ -66,23 +70,29 @@ def save_part(
         write: writes the part's file at the given path.
         writer: unique name of the writer.
         stop: ends the waiting.
+        lost: whether a training process was lost. If the others go on, their parts will not come, and the
+            next process waits for this checkpoint: the chief waits about as long as its own part took.
 
     Raises:
         CheckpointError: the storage failed, or the other parts did not come.
     """
-    name, part = saved_as.name, saved_as.part
+    name, part, began = saved_as.name, saved_as.part, time.monotonic()
     if part.index in store.missing_parts(name, part.count)[0]:
         store.put_part(name, part, write, writer)
     if part.index == 0:
-        _wait_for_others(store, saved_as, stop)
+        took = time.monotonic() - began
+        patience = LOST_PART_SECONDS + LOST_PART_FACTOR * took if lost else store.part_seconds
+        _wait_for_others(store, saved_as, stop, patience)
         store.publish_parts(
             saved_as.step, part.count, name=name, position=saved_as.position, variables=saved_as.variables
         )
 
 
-def _wait_for_others(store: CheckpointStore, saved_as: SavedAs, stop: threading.Event) -> None:
+def _wait_for_others(
+    store: CheckpointStore, saved_as: SavedAs, stop: threading.Event, patience: float
+) -> None:
     seen = store.missing_parts(saved_as.name, saved_as.part.count)
-    deadline = time.monotonic() + store.part_seconds
+    deadline = time.monotonic() + patience
     while seen[0]:
         if stop.wait(LOOK_SECONDS) or time.monotonic() >= deadline:
             numbers = ", ".join(str(index + 1) for index in seen[0][:10])
@@ -92,7 +102,7 @@ def _wait_for_others(store: CheckpointStore, saved_as: SavedAs, stop: threading.
             )
         now = store.missing_parts(saved_as.name, saved_as.part.count)
         if now != seen:
-            seen, deadline = now, time.monotonic() + store.part_seconds
+            seen, deadline = now, time.monotonic() + patience
 
 
 def is_published(store: CheckpointStore, ref: CheckpointRef) -> bool:

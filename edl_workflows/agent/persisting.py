@@ -110,7 +110,7 @@ class Persister:
         while not self._stop.is_set() and (due := self._due()) is not None:
             self._persist(due)
         while newest and not self._stop.is_set() and (last := self._newest()) is not None:
-            done = self._persist(last)
+            done = self._persist(last, lost=True)
             # Another member may hold only the part of an earlier checkpoint: then the chief publishes that.
             newest = last.parts > 1 and not (done and last.part == 0)
 
@@ -129,14 +129,14 @@ class Persister:
         )
         return next(later, None)
 
-    def _persist(self, snapshot: ModelSnapshot) -> bool:
-        """Persist a copy; False if that failed."""
+    def _persist(self, snapshot: ModelSnapshot, *, lost: bool = False) -> bool:
+        """Persist a copy, because it is due, or because its process was lost; False if that failed."""
         error, fresh = "", False
         with self.folder.reading(snapshot.number) as block:
             if block is None:
                 return False  # overwritten just now
             try:
-                fresh = _store(snapshot, block, str(self._node), self._stop)
+                fresh = _store(snapshot, block, str(self._node), self._stop, lost=lost)
             except Exception as refused:  # noqa: BLE001 - told to the master; the next copy is tried
                 error = (
                     str(refused) if isinstance(refused, EdlError) else f"{type(refused).__name__}: {refused}"
@@ -173,7 +173,9 @@ class Persister:
         return True
 
 
-def _store(snapshot: ModelSnapshot, block: memoryview, writer: str, stop: threading.Event) -> bool:
+def _store(
+    snapshot: ModelSnapshot, block: memoryview, writer: str, stop: threading.Event, *, lost: bool
+) -> bool:
     """Persist a copy; False if another agent has published it: a predecessor that died before recording it,
     or the peer, which may do so at the same time.
 
@@ -188,7 +190,7 @@ def _store(snapshot: ModelSnapshot, block: memoryview, writer: str, stop: thread
         if snapshot.parts > 1:
             part = Part(snapshot.part, snapshot.parts)
             saved_as = SavedAs(snapshot.name, snapshot.step, part, snapshot.position, snapshot.variables)
-            save_part(store, saved_as, lambda file: _write(file, block), writer, stop)
+            save_part(store, saved_as, lambda file: _write(file, block), writer, stop, lost=lost)
             return True
         store.publish(
             snapshot.step,

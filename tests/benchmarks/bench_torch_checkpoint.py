@@ -65,8 +65,12 @@ def measure(way: str, folder: Path, mib: int, saves: int) -> list[dict[str, Any]
     python = str(python_environment("dlrover" if way == "dlrover" else "torch"))
     arguments = [way, str(folder), str(mib), str(saves)]
     if way == "ours":
-        with CollectiveStandalone(folder, 1, [python, str(PROGRAM), *arguments]) as job:
+        with CollectiveStandalone(
+            folder, 1, [python, "-m", "tests.benchmarks.torch_saves", *arguments]
+        ) as job:
             job.wait(lambda: job.master.poll() is not None, SECONDS, "the job ends")
+            if job.master.returncode:
+                print(job.pods.logs(), file=sys.stderr)
     else:
         words = [python, str(PROGRAM)]
         if way == "dlrover":
@@ -92,13 +96,14 @@ def measure(way: str, folder: Path, mib: int, saves: int) -> list[dict[str, Any]
 
 def in_words(way: str, found: list[dict[str, Any]], waits: list[float]) -> str:
     """A line of the table."""
-    cpu = statistics.mean(one["cpu"] for one in found)
+    call, cpu = (statistics.mean(one[field] for one in found) for field in ("call", "cpu"))
     step = statistics.median(one["step"] for one in found)
     slower = statistics.median(one["next_step"] - one["waited"] - one["step"] for one in found)
     listed, mean = ", ".join(f"{wait:.3f}" for wait in waits), statistics.mean(waits)
     return (
         f"{NAMES[way]} {version(way)} (torch {found[0]['torch']}): waits {listed} s, mean {mean:.3f} s "
-        f"({cpu:.3f} s of CPU in the call); a step takes {step:.2f} s, the next one {slower:+.2f} s more"
+        f"(of it in the call {call:.3f} s, {cpu:.3f} s of CPU); a step takes {step:.2f} s, the next one "
+        f"{slower:+.2f} s more"
     )
 
 

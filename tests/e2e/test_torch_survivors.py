@@ -1,6 +1,7 @@
 """Collective jobs of PyTorch whose members die: agents and master are real processes, kills are SIGKILLs."""
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,31 @@ def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None
     assert len(first) == WORKERS
     assert ended == killed
     assert [turns.of(process)[0][4] for process in turns.processes()].count(1) == WORKERS, "nobody began anew"
+
+
+def test_all_members_die_after_they_have_copied_their_parts(tmp_path: Path) -> None:
+    """Nothing was saved to storage yet when all training processes are killed at once. The agents persist the
+    parts that the members had copied to memory, as one checkpoint. Training goes on from there with other
+    processes, and each record is trained into the model exactly once an epoch."""
+    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--memory-seconds", "0.2")
+    with CollectiveStandalone(tmp_path, WORKERS, program) as job:
+        job.wait(job.trains, SECONDS, "three members train")
+        started = job.step()
+        job.wait(lambda: job.step() > started + 8, SECONDS, "copies were made")
+        assert not job.checkpoint()
+        turns, before = Turns(tmp_path), job.version
+        killed = turns.processes()
+        for process in killed:
+            os.kill(process, signal.SIGKILL)
+        job.wait(job.checkpoint, SECONDS, "the parts are persisted")
+        saved, step = Path(job.checkpoint()["uri"]), int(job.checkpoint()["step"])
+        files = sorted(file.name for file in saved.glob("state*"))
+        job.wait(lambda: job.goes_on(before), SECONDS, "training goes on")
+        finished(job)
+
+    assert files == [f"state-{part:05d}-of-00003.safetensors" for part in (1, 2, 3)]
+    restarted = [turns.of(process)[0][4] for process in turns.processes() if process not in killed]
+    assert min(restarted) == step + 1
 
 
 @pytest.mark.long

@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--step-delay", type=float, default=0.0)
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--data-workers", type=int, default=0, help="processes that read ahead")
+    parser.add_argument("--memory-seconds", type=float, help="between copies in memory")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     if options.alone:
@@ -175,7 +176,12 @@ def train(options: argparse.Namespace) -> None:
     of, parts = data(), build()
     hurry, last = options.folder / "hurry", options.folder / "last"
     Dying(options.folder).install(parts)
-    settings = TrainingOptions(options.folder / "checkpoints", save_seconds=None, threads=1)
+    settings = TrainingOptions(
+        options.folder / "checkpoints",
+        save_seconds=None,
+        threads=1,
+        memory_seconds=options.memory_seconds,
+    )
     notes = options.folder / f"turns-{job.node}-{os.getpid()}"
     dataset = Dataset(RECORDS, BATCH_SIZE, options.epochs)
     with notes.open("w") as file, training(job, lambda: parts, dataset, settings) as run:

@@ -98,6 +98,7 @@ def nodes(master: FakeMaster, tmp_path: Path, store: CheckpointStore) -> Iterato
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chief that does not wait long for the others."""
+    monkeypatch.setattr("edl_workflows.agent.part_saving.LOST_PART_SECONDS", 0.3)
     monkeypatch.setattr(CheckpointStore, "part_seconds", 0.3)
     monkeypatch.setattr("edl_workflows.agent.remote_store.RemoteStore.part_seconds", 0.3)
 
