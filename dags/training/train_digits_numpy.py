@@ -16,14 +16,17 @@ from edl_workflows.agent import CheckpointStore, connect
 from edl_workflows.agent.logs import json_lines
 from edl_workflows.protocol.cluster import CheckpointRef
 
-PIXELS, CLASSES, RATE = 64, 10, 0.1
+PIXELS, CLASSES = 64, 10
 WEIGHTS = "weights.npy"
+TRAINED = 1437
+"""Digits to train with; the other 360 are held out."""
 
 
 class Model:
     """Softmax regression, and how many steps made it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
         self.weights = np.zeros((PIXELS, CLASSES))
         self.step = 0
 
@@ -34,9 +37,13 @@ class Model:
         rows = np.arange(len(labels))
         loss = -np.log(likely[rows, labels]).mean()
         likely[rows, labels] -= 1.0
-        self.weights -= RATE * images.T @ likely / len(labels)
+        self.weights -= self.rate * images.T @ likely / len(labels)
         self.step += 1
         return float(loss)
+
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """The share of images that it recognizes."""
+        return float(((images @ self.weights).argmax(axis=1) == labels).mean())
 
 
 def main() -> None:
@@ -45,7 +52,8 @@ def main() -> None:
     with connect() as job:
         logging.basicConfig(level=logging.INFO, handlers=[json_lines(job.environment, job.version)])
         data = load_digits()
-        model = Model()
+        images, labels = data.data / 16.0, data.target
+        model = Model(options.learning_rate)
         store = CheckpointStore(options.checkpoint_dir)
 
         def save() -> CheckpointRef:
@@ -61,15 +69,17 @@ def main() -> None:
             model.weights = np.load(store.local(checkpoint) / WEIGHTS)
             model.step = checkpoint.step
         job.save_with(save, every_seconds=options.save_seconds)
-        for batch in job.batches("train", size=len(data.target), shard_size=128, batch_size=32, num_epochs=3):
-            loss = model.train(data.data[batch.indices] / 16.0, data.target[batch.indices])
+        for batch in job.batches("train", size=TRAINED, shard_size=128, batch_size=32, num_epochs=3):
+            loss = model.train(images[batch.indices], labels[batch.indices])
             job.report_step(model.step, loss)
             time.sleep(options.step_delay)
+        job.report(model.step, {"accuracy": model.accuracy(images[TRAINED:], labels[TRAINED:])})
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--save-seconds", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--step-delay", type=float, default=0.0, metavar="SECONDS")
     return parser.parse_args()

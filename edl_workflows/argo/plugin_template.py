@@ -33,9 +33,7 @@ def plugin_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     }
     if step.retries:
         template["retryStrategy"] = {"limit": step.retries, "retryPolicy": "OnFailure"}
-    if step.memo:
-        template["memoize"] = step.memo.render()
-    return [template]
+    return [template | step.render_limits()]
 
 
 def _value(value: Any) -> Any:

@@ -72,7 +72,7 @@ def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     if isinstance(step.action, ApplyObject) and step.action.first:
         return _in_two(step, step.action)
     made = _template(step.name, step.action, step.inputs, _outputs(step.outputs))
-    return [made | {"memoize": step.memo.render()} if step.memo else made]
+    return [made | step.render_limits()]
 
 
 def _template(

@@ -13,6 +13,9 @@ from edl_workflows.stages.ownership import CancelAction
 MEMO_AGE = "8760h"
 """How long Argo uses outputs again: a year. Remove an entry from the ConfigMap to train anew."""
 
+QUEUE_KEY = "jobs"
+"""Key in a ConfigMap: how many jobs run at a time."""
+
 WaitMode = Literal["resource", "plugin"]
 """How a step waits: in a pod of Argo that polls (any stock Argo), or as a task of our agent (no pod)."""
 
@@ -153,6 +156,8 @@ class WorkflowStep:
         retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only
             what the infrastructure broke.
         memo: where the outputs of an earlier run are; None to run each time.
+        queue: ConfigMap whose key `QUEUE_KEY` is the number of such steps that run at a time; "" for no
+            limit.
     """
 
     name: str
@@ -165,6 +170,13 @@ class WorkflowStep:
     on_cancel: CancelAction = "delete"
     retries: int = 0
     memo: StepMemo | None = None
+    queue: str = ""
+
+    def render_limits(self) -> dict[str, Any]:
+        """The fields of a template with which Argo decides when to run it, and whether at all."""
+        held = {"configMapKeyRef": {"name": self.queue, "key": QUEUE_KEY}}
+        queue = {"synchronization": {"semaphores": [held]}} if self.queue else {}
+        return queue | ({"memoize": self.memo.render()} if self.memo else {})
 
 
 def render_inputs(inputs: tuple[StepInput, ...]) -> list[dict[str, str]]:

@@ -89,6 +89,7 @@ def submit(
     retries: int = 0,
     owned: bool = True,
     memoize: str = "",
+    queue: str = "",
 ) -> WorkflowStep:
     """Create a job from its spec.
 
@@ -101,13 +102,16 @@ def submit(
         memoize: a ConfigMap in which Argo keeps the outputs of jobs that succeeded. The step gets the inputs
             ``data``, ``data-version`` and ``code``; with the same three and the same spec as before, it makes
             no job and has the outputs of that time. Only with `wait`.
+        queue: a ConfigMap whose key ``jobs`` says how many jobs of all steps with this queue, in all
+            workflows of the namespace, run at a time. The others wait without a job. Only with `wait`.
 
     Raises:
-        InvalidError: it has a memory, but does not wait.
+        InvalidError: it has a memory or a queue, but does not wait.
     """
-    if memoize and not wait:
+    if (memoize or queue) and not wait:
         raise InvalidError(
-            "memoize needs wait=True: only the outputs of a job that succeeded may be used again"
+            "memoize and queue need wait=True: only the outputs of a job that succeeded may be used again, "
+            "and a step that does not wait leaves its queue at once"
         )
     spec = StepInput("spec", f"The {kind}'s spec, as YAML.", "yaml")
     manifest = _object(kind, NAME, owned=owned) | {"spec": spec}
@@ -126,6 +130,7 @@ def submit(
         on_cancel=on_cancel if wait else "keep",
         retries=retries,
         memo=StepMemo(memoize, (*MEMO_INPUTS, spec)) if memoize else None,
+        queue=queue,
     )
 
 

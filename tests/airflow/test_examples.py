@@ -146,3 +146,33 @@ def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> N
     manifest = yaml.safe_load((FOLDER / "manifests" / "trainingjob-digits.yaml").read_text())
     low, high = TrainingJob.parse(manifest).spec.trainer.bounds
     assert low <= tasks[2].replicas["trainer"] <= high
+
+
+def test_a_night_is_judged_before_and_after_its_model_is_published(loaded: dict[str, Any]) -> None:
+    """One night at a time; the gate comes before the later clicks, and those before the rollback; both
+    publish the same asset."""
+    dag = loaded["example_nightly_recommender"]
+    tasks = {task.task_id: task for task in dag.topological_sort()}
+
+    assert (dag.max_active_runs, dag.is_paused_upon_creation) == (1, True)
+    order = ["train", "judge", "publish", "export_later_clicks", "judge_later", "roll_back"]
+    assert [name for name in tasks if name in order] == order
+    assert [asset.name for name in ("publish", "roll_back") for asset in tasks[name].outlets] == [
+        "recommender_model",
+        "recommender_model",
+    ]
+
+
+def test_fine_tuning_runs_for_the_model_that_another_example_publishes(loaded: dict[str, Any]) -> None:
+    """By itself, when there is a new one."""
+    outlets = loaded["example_torch_training"].get_task("publish").outlets
+
+    assert loaded["example_fine_tuning"].timetable.asset_condition == outlets[0]
+
+
+def test_rivals_are_trained_in_jobs_of_their_own(loaded: dict[str, Any]) -> None:
+    """Mapped over the configurations; who promotes sees both results."""
+    dag = loaded["example_champion_challenger"]
+
+    assert dag.get_task("train").is_mapped
+    assert dag.get_task("promote").upstream_task_ids == {"train"}

@@ -12,7 +12,7 @@ from edl_workflows.argo.step import WaitMode
 from edl_workflows.argo.workflows import TemplateOptions
 
 WAYS: tuple[WaitMode, ...] = ("resource", "plugin")
-EXAMPLES = ("example-elastic-training", "example-collective-training")
+EXAMPLES = ("example-elastic-training", "example-collective-training", "example-sweep")
 """Pipelines in ``dags/argo``; the file of each is named as it is."""
 VALUES = {
     "spec": "replicaSpecs: {worker: {replicas: 1}}\n",

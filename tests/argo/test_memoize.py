@@ -41,5 +41,5 @@ def test_the_key_is_of_data_code_and_spec(waiting: WaitMode) -> None:
 
 def test_only_results_are_remembered() -> None:
     """A step that does not wait has no result yet."""
-    with pytest.raises(InvalidError, match="memoize needs wait=True"):
+    with pytest.raises(InvalidError, match="memoize and queue need wait=True"):
         steps.submit(memoize="edl-memo", wait=False)

@@ -18,8 +18,8 @@ from tests.e2e.standalone import Standalone
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAMS = Path(__file__).parents[2] / "dags" / "training"
-STEPS = 3 * 57
-"""Of 1,797 records in three epochs: 14 shards of four steps, and one of one."""
+STEPS = 3 * 45
+"""Of 1,437 records in three epochs: 11 shards of four steps, and one of one."""
 
 
 def test_the_last_model_is_saved_without_a_word(tmp_path: Path) -> None:
