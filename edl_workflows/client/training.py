@@ -1,7 +1,6 @@
 """A training that was submitted: what a program, a notebook or `edl run` does with it."""
 
 import asyncio
-import html
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -9,11 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from edl_workflows import timeline
+from edl_workflows.client.live_view import LiveView, describe, open_screen, render_html, share_done
 from edl_workflows.client.places import Place
 from edl_workflows.client.worker_logs import WorkerLogs
 from edl_workflows.exceptions import EdlError, JobDisappearedError
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
@@ -114,6 +113,20 @@ class ElasticTraining:
             timeout: as of `wait`; so are the errors.
         """
         return self.wait(timeout).result
+
+    def watch(self, timeout: float | None = None) -> Outputs:
+        """As `wait`, and show the training meanwhile: in a notebook and on a terminal as a table that changes
+        with phase, nodes, step, speed, remaining time, metrics, newest checkpoint and warnings, above the
+        latest changes; elsewhere as a line for each change.
+
+        Args:
+            timeout: as of `wait`; so are the errors.
+        """
+        with LiveView(open_screen()) as view:
+            end = driver.wait_for_goal(self._source(), self.handle, _deadline(timeout), observe=view.show)
+        if isinstance(end, Failed):
+            raise end.error
+        return end.outputs
 
     async def wait_async(self) -> Outputs:
         """As `wait`, in an event loop, on the watch that all waiters of the process share."""
@@ -234,31 +247,13 @@ class ElasticTraining:
     def _repr_html_(self) -> str:
         """A table about the job for notebooks."""
         try:
-            rows = describe(self.status())
+            job = self.status()
         except EdlError as error:
-            rows = {"job": str(self.handle), "state": str(error)}
-        cells = (f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items())
-        return f"<table>{''.join(cells)}</table>"
+            return render_html({"job": str(self.handle), "state": str(error)})
+        return render_html(describe(job), share_done(job.progress))
 
     def _source(self) -> ClusterSource:
         return ClusterSource.of(self.cluster)
-
-
-def describe(job: JobView) -> dict[str, str]:
-    """What people want to know about a job, by name."""
-    progress, checkpoint = job.progress, job.checkpoint
-    nodes = ", ".join(f"{role} {count.ready}/{count.desired}" for role, count in sorted(job.replicas.items()))
-    rows = {
-        "job": f"{job.namespace}/{job.name}",
-        "phase": ": ".join(part for part in (str(job.phase), job.reason, job.message) if part),
-        "nodes": nodes,
-        "step": f"{progress.step:,}" if progress.step else "",
-        "speed": f"{progress.speed:.1f} steps/s" if progress.speed else "",
-        "metrics": describe_metrics(progress.metrics),
-        "checkpoint": f"{checkpoint.uri} (step {checkpoint.step:,})" if checkpoint else "",
-        "warnings": "; ".join(job.warnings),
-    }
-    return {name: value for name, value in rows.items() if value}
 
 
 def _deadline(timeout: float | None) -> float | None:

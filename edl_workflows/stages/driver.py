@@ -8,6 +8,7 @@ since a wait may continue in another process. The deadline of a queued job no lo
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
@@ -21,6 +22,7 @@ from edl_workflows.stages.goals import (
     Failed,
     Handle,
     InProgress,
+    ObservedObject,
     Outputs,
     Skipped,
     StageEnd,
@@ -39,6 +41,14 @@ RETRY_SECONDS = 5.0
 """Between checks while the API server is unavailable."""
 
 
+Observe = Callable[[ObservedObject], None]
+"""Called with each state of the object of a stage."""
+
+
+def observe_nothing(_seen: ObservedObject) -> None:
+    """The `Observe` of callers that look at no states."""
+
+
 class GoalWait:
     """The wait for one handle's goal: evaluates the states of the object one after the other.
 
@@ -47,7 +57,7 @@ class GoalWait:
         deadline: Unix time of its end; None for no limit.
         queue_deadline: Unix time until which the job must have begun to run; None for no limit.
         notify: called with the lines of `job_log`.
-        logs: writes the training logs.
+        observe: called with each state.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class GoalWait:
         deadline: float | None = None,
         queue_deadline: float | None = None,
         notify: Notify = tell_nobody,
-        logs: TrainingLogs | None = None,
+        observe: Observe = observe_nothing,
     ) -> None:
         self._handle = handle
         self._end = math.inf if deadline is None else deadline
@@ -64,7 +74,7 @@ class GoalWait:
         self._notify = notify
         self._state = ""
         self._reporter = StateReporter()
-        self._logs = logs
+        self._observe = observe
 
     @property
     def seconds_left(self) -> float:
@@ -89,8 +99,7 @@ class GoalWait:
             result = evaluate_goal(self._handle, seen)
         except EdlError as error:
             return Failed(error)
-        if self._logs is not None:
-            self._logs.observe(seen)
+        self._observe(seen)
         if not isinstance(result, InProgress):
             return result
         if not queueing.is_queued(seen):
@@ -164,6 +173,7 @@ def wait_for_goal(
     notify: Notify = tell_nobody,
     *,
     queue_deadline: float | None = None,
+    observe: Observe = observe_nothing,
 ) -> StageEnd:
     """Block until the goal is reached or can no longer be reached. The error of a job that failed contains
     the last lines of the pod that failed.
@@ -175,8 +185,9 @@ def wait_for_goal(
         notify: called on changes and at least once a minute.
         queue_deadline: Unix time after which the result is Failed with a QueueTimeoutError if the job has not
             run yet; None for no limit.
+        observe: called with each state of the object, progress included.
     """
-    result = _wait_blocking(source, handle, GoalWait(handle, deadline, queue_deadline, notify))
+    result = _wait_blocking(source, handle, GoalWait(handle, deadline, queue_deadline, notify, observe))
     return failed_pod.explain_failure(source, handle, result) if isinstance(result, Failed) else result
 
 
@@ -262,7 +273,8 @@ async def await_goal(
             namespaces.
         logs: writes the training logs meanwhile.
     """
-    wait = GoalWait(handle, deadline, queue_deadline, notify, logs)
+    observe = logs.observe if logs is not None else observe_nothing
+    wait = GoalWait(handle, deadline, queue_deadline, notify, observe)
     async with logs.streaming() if logs is not None else nullcontext():
         result = await _wait_in_loop(source, handle, wait, everywhere=everywhere)
     if not isinstance(result, Failed):

@@ -67,18 +67,35 @@ def _state_key(job: JobView) -> tuple[object, ...]:
 
 
 def _describe_progress(progress: Progress) -> list[str]:
-    if not progress.step and not progress.records:
+    where = describe_step(progress)
+    if not where:
         return []
-    where = f"step {progress.step:,}"
-    if progress.records_total:
-        where += f" ({progress.records / progress.records_total:.0%} of the data)"
+    metrics = describe_metrics(progress.metrics, MAX_CHARTED) if progress.metrics else ""
+    parts = (f"step {where}", describe_speed(progress), metrics, describe_time_left(progress))
+    return [", ".join(part for part in parts if part)]
+
+
+def describe_step(progress: Progress) -> str:
+    """The step, and the share of the data; "" before the first."""
+    if not progress.step and not progress.records:
+        return ""
+    total = progress.records_total
+    share = f" ({progress.records / total:.0%} of the data)" if total else ""
+    return f"{progress.step:,}{share}"
+
+
+def describe_speed(progress: Progress) -> str:
+    """Steps and records per second; "" if they are not known."""
     speeds = [(progress.speed, "steps/s"), (progress.records_per_second, "records/s")]
-    parts = [where, *(f"{_rounded(value)} {unit}" for value, unit in speeds if value > 0)]
-    parts += [describe_metrics(progress.metrics, MAX_CHARTED)] if progress.metrics else []
+    return ", ".join(f"{_rounded(value)} {unit}" for value, unit in speeds if value > 0)
+
+
+def describe_time_left(progress: Progress) -> str:
+    """The time until all data is trained, at the present speed; "" if it is not known."""
     left = progress.records_total - progress.records
-    if left > 0 and progress.records_per_second > 0:
-        parts.append(f"about {_duration(left / progress.records_per_second)} left")
-    return [", ".join(parts)]
+    if left <= 0 or progress.records_per_second <= 0:
+        return ""
+    return f"about {_duration(left / progress.records_per_second)} left"
 
 
 def _describe_restarts(before: JobView | None, now: JobView) -> Iterator[str]:

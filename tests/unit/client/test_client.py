@@ -1,6 +1,7 @@
 """The Python client, against an API server and a pretending controller."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -81,14 +82,33 @@ def test_a_wait_that_takes_too_long(cluster: Cluster, stand_in: StandIn) -> None
     assert client.find(cluster, ELASTIC_JOBS, training.name) is not None
 
 
+def test_a_training_is_watched(
+    cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Output that is no terminal has a line for each change, with its time; the outputs are those of
+    `wait`, and so are the errors."""
+    training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    stand_in.end(training.name)
+    outputs = training.watch(60)
+    lines = capsys.readouterr().out.splitlines()
+    failed = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
+    stand_in.end(failed.name, "Failed")
+    with pytest.raises(JobFailedError, match=failed.name):
+        failed.watch(60)
+
+    assert outputs.phase == JobPhase.SUCCEEDED
+    assert re.match(r"\d\d:\d\d:\d\d is Succeeded", lines[-1])
+
+
 def test_a_notebook_shows_a_table(cluster: Cluster, stand_in: StandIn) -> None:
     """With the job's name and its phase."""
     training = train(fit, {"rate": 1}, on=cluster, image="train:1")
     training.wait_for_step(1, timeout=60)
     shown = training._repr_html_()
 
-    assert f"<td>{cluster.namespace}/{training.name}</td>" in shown
-    assert "<th>phase</th><td>Running" in shown
+    assert f">{cluster.namespace}/{training.name}</td>" in shown
+    assert ">phase</th>" in shown
+    assert ">Running" in shown
 
 
 def test_a_cluster_needs_an_image(cluster: Cluster) -> None:
