@@ -8,16 +8,20 @@ For training code::
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.jobs import names
+from edl_workflows.jobs.trace_context import trace_id_of
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON: event, level, logger, timestamp, job, namespace, pod, node, rank and version.
+    """Formats a record as JSON: event, level, logger, timestamp, job, namespace, pod, node, rank and version;
+    and ``trace_id``, if the job belongs to a trace.
 
     Args:
         environment: the pod's environment.
@@ -33,6 +37,8 @@ class JsonFormatter(logging.Formatter):
             "node": str(environment.node),
             "rank": environment.rank,
         }
+        if trace_id := trace_id_of(os.environ.get(names.ENV_TRACEPARENT, "")):
+            self._whose["trace_id"] = trace_id
         self._version = version
 
     def format(self, record: logging.LogRecord) -> str:

@@ -12,6 +12,7 @@ import typer
 from edl_workflows.cli.options import ClusterFlags, LogFlags, expand_options
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
+from edl_workflows.jobs.trace_context import trace_id_of
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.master import server
 from edl_workflows.master.brain import BrainAccess
@@ -114,6 +115,7 @@ def _whose(job: str | None, namespace: str | None) -> dict[str, str]:
         "job": job,
         "namespace": namespace or os.environ.get(names.ENV_NAMESPACE),
         "pod": os.environ.get(names.ENV_POD_NAME),
+        "trace_id": trace_id_of(os.environ.get(names.ENV_TRACEPARENT, "")),
     }
     return {field: value for field, value in known.items() if value}
 

@@ -55,6 +55,8 @@ tokens' hashes.
 BRAIN_PORT = 8082
 GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 """On a node: what kind of GPU it has, as NVIDIA's GPU feature discovery writes it."""
+TRACE_ANNOTATION = f"{GROUP}/traceparent"
+"""The trace that the object belongs to: `edl_workflows.jobs.trace_context`."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 """On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes
 a job's name where there is none, and to the allocator."""
@@ -110,6 +112,7 @@ ENV_PROGRAM = "EDL_PROGRAM"
 """The training program that travels with its job (`edl_workflows.jobs.elastic_job.program`)."""
 ENV_PROGRAM_DIGEST = "EDL_PROGRAM_SHA256"
 ENV_CHECKPOINT_DIR = "EDL_CHECKPOINT_DIR"
+ENV_TRACEPARENT = "TRACEPARENT"
 """Folder or URI of the job's checkpoints, for programs that are not told otherwise."""
 ENV_TF_CONFIG = "TF_CONFIG"
 ENV_PET_NNODES = "PET_NNODES"

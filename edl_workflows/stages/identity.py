@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.trace_context import checked_traceparent
 
 OWNER_ANNOTATION = f"{names.GROUP}/owner"
 """The task and run that created the object. Only its owner adopts, replaces or cancels an object."""
@@ -56,6 +57,7 @@ class StageIdentity:
             replaced. Otherwise it is the result of an attempt that died before delivering it, and is used.
         on_cancel: value of `ON_CANCEL_ANNOTATION`; "" for none: nobody but the owner cancels the object.
         lifetime: value of `LIFETIME_ANNOTATION`; "" for "task".
+        trace: the ``traceparent`` of the trace that the objects belong to; "" for none.
         notify: called with a line about each object that is created, adopted or replaced.
     """
 
@@ -65,22 +67,29 @@ class StageIdentity:
     rerun: bool = False
     on_cancel: str = ""
     lifetime: Lifetime | Literal[""] = ""
+    trace: str = ""
     notify: Notify = field(default=tell_nobody, compare=False, repr=False)
 
     @classmethod
     def of_person(cls, program: str) -> Self:
-        """A unique identity, which owns the objects that one call of a person's creates.
+        """A unique identity, which owns the objects that one call of a person's creates. They belong to the
+        trace of the environment variable ``TRACEPARENT``.
 
         Args:
             program: what the person uses, such as ``cli``.
         """
         owner = f"{program}/{getpass.getuser()}@{socket.gethostname()}/{uuid.uuid4()}"
-        return cls(owner=owner, attempt=str(os.getpid()))
+        trace = checked_traceparent(os.environ.get(names.ENV_TRACEPARENT, ""))
+        return cls(owner=owner, attempt=str(os.getpid()), trace=trace)
 
     @property
     def annotations(self) -> dict[str, str]:
         """The annotations on everything that the stage creates."""
-        optional = {ON_CANCEL_ANNOTATION: self.on_cancel, LIFETIME_ANNOTATION: self.lifetime}
+        optional = {
+            ON_CANCEL_ANNOTATION: self.on_cancel,
+            LIFETIME_ANNOTATION: self.lifetime,
+            names.TRACE_ANNOTATION: self.trace,
+        }
         given = {key: value for key, value in optional.items() if value}
         return {OWNER_ANNOTATION: self.owner, ATTEMPT_ANNOTATION: self.attempt} | given
 

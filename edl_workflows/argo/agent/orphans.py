@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import cast, get_args
 
 from edl_workflows.argo.agent.tasks import TaskKey, has_ended, open_tasks, workflow_of
-from edl_workflows.argo.agent.workflow import OWNER_PREFIX, phase_of, task_of_marks
+from edl_workflows.argo.agent.workflow import OWNER_PREFIX, field_of, task_of_marks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -74,7 +74,7 @@ def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
     if found.key in open_tasks(task_set):
         return OrphanVerdict.ALIVE
     seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
-    in_error = seen is not None and phase_of(seen, found.key.node) == "Error"
+    in_error = seen is not None and field_of(seen, found.key.node, "phase") == "Error"
     return OrphanVerdict.LEFT if in_error else OrphanVerdict.ORPHANED
 
 

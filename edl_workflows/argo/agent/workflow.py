@@ -4,16 +4,19 @@ deadline."""
 import datetime as dt
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey, WorkflowKey
 from edl_workflows.argo.nodes import nodes_of
+from edl_workflows.jobs.trace_context import traceparent_of
 from edl_workflows.kube.resources import version_of
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.ownership import CancelAction
 
 OWNER_PREFIX = "argo"
+TRACE_ANNOTATION = "workflows.argoproj.io/trace-id"
+"""Argo 4.1 annotates the workflows that it traces."""
 _ENDED = frozenset({"Succeeded", "Failed", "Error", "Skipped", "Omitted"})
 _RETRY = re.compile(r"\(\d+\)")
 
@@ -26,11 +29,13 @@ class StepAttempt:
         key: its node.
         path: the node's name without the numbers of retries: equal for all attempts of the step.
         started: when this attempt began, as the workflow writes it.
+        trace_id: of the workflow; "" if Argo does not trace it.
     """
 
     key: TaskKey
     path: str
     started: str
+    trace_id: str = field(default="", compare=False)
 
     def identity(self, on_cancel: CancelAction) -> StageIdentity:
         """The owner annotations of the step's object.
@@ -39,11 +44,13 @@ class StepAttempt:
         replaced.
         """
         namespace, name, uid = self.key.workflow
+        attempt = f"{self.key.node}@{self.started}"
         return StageIdentity(
             owner=f"{OWNER_PREFIX}/{namespace}/{name}/{uid}/{self.path}",
-            attempt=f"{self.key.node}@{self.started}",
+            attempt=attempt,
             rerun=True,
             on_cancel=on_cancel,
+            trace=traceparent_of(self.trace_id, attempt),
         )
 
 
@@ -60,21 +67,23 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
     that the workflow (re)started.
     """
     status = workflow.get("status") or {}
+    trace_id = str((workflow["metadata"].get("annotations") or {}).get(TRACE_ANNOTATION) or "")
     nodes = nodes_of(status)
     if nodes is None:
-        written = version_of(workflow) > task.version
-        return StepAttempt(task.key, task.key.node, str(status.get("startedAt") or "")) if written else None
+        if version_of(workflow) <= task.version:
+            return None
+        return StepAttempt(task.key, task.key.node, str(status.get("startedAt") or ""), trace_id)
     node = nodes.get(task.key.node)
     if node is None or node.get("phase") in _ENDED:
         return None
     path = _RETRY.sub("", str(node.get("name") or task.key.node))
-    return StepAttempt(task.key, path, str(node.get("startedAt") or ""))
+    return StepAttempt(task.key, path, str(node.get("startedAt") or ""), trace_id)
 
 
-def phase_of(workflow: Mapping[str, Any], node: str) -> str:
-    """A node's phase; "" where there is none or it can't be read."""
+def field_of(workflow: Mapping[str, Any], node: str, field: str) -> str:
+    """A field of a node, as ``phase`` or ``message``; "" where there is none or it can't be read."""
     nodes = nodes_of(workflow.get("status") or {}) or {}
-    return str((nodes.get(node) or {}).get("phase") or "")
+    return str((nodes.get(node) or {}).get(field) or "")
 
 
 def deadline_of(workflow: Mapping[str, Any]) -> float | None:

@@ -23,6 +23,7 @@ from edl_workflows.jobs.manifests import (
 )
 from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 from edl_workflows.jobs.scale_plan.model import NodeResource
+from edl_workflows.jobs.trace_context import checked_traceparent
 
 _GPU = "nvidia.com/gpu"
 
@@ -180,6 +181,7 @@ def _field(name: str, path: str) -> dict[str, Any]:
 
 def _common_env(job: ElasticJob) -> list[dict[str, Any]]:
     token = {"name": names.token_secret_name(job.metadata.name), "key": names.TOKEN_KEY}
+    trace = checked_traceparent(job.metadata.annotations.get(names.TRACE_ANNOTATION, ""))
     return [
         _value(names.ENV_JOB_NAME, job.metadata.name),
         _value(names.ENV_JOB_UID, job.metadata.uid),
@@ -187,6 +189,7 @@ def _common_env(job: ElasticJob) -> list[dict[str, Any]]:
         _field(names.ENV_POD_NAME, "metadata.name"),
         _field(names.ENV_POD_IP, "status.podIP"),
         {"name": names.ENV_JOB_TOKEN, "valueFrom": {"secretKeyRef": token}},
+        *([_value(names.ENV_TRACEPARENT, trace)] if trace else []),
     ]
 
 

@@ -4,6 +4,8 @@ import json
 import logging
 import sys
 
+import pytest
+
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.logs import JsonFormatter, json_lines
 
@@ -38,3 +40,11 @@ def test_requests_to_the_master_are_no_lines(environment: NodeEnvironment) -> No
         logger.setLevel(logging.NOTSET)
     json_lines(environment, 1)
     assert [logger.level for logger in noisy] == [logging.WARNING] * 2
+
+
+def test_a_job_of_a_trace_says_so(environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of a log are found by the id of the trace."""
+    monkeypatch.setenv("TRACEPARENT", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+    record = logging.LogRecord("edl", logging.INFO, __file__, 1, "trains", (), None)
+    line = json.loads(JsonFormatter(environment, lambda: 7).format(record))
+    assert line["trace_id"] == "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -24,6 +24,9 @@ def node(name: str, phase: str = "Pending", started: str = "2026-01-01T00:00:00Z
     return {"w-1": {"name": name, "phase": phase, "startedAt": started}}
 
 
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [
@@ -105,3 +108,25 @@ def test_what_is_to_blame_is_told_apart() -> None:
         "message": "the agent failed, its log tells more: KeyError: 'k'",
     }
     assert len(StepResult("Failed", "x" * 10**6).to_node()["message"]) == MAX_MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("annotations", "trace"),
+    [
+        ({"workflows.argoproj.io/trace-id": TRACE_ID}, f"00-{TRACE_ID}-"),
+        ({"workflows.argoproj.io/trace-id": "{{workflow.name}}"}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_the_jobs_of_a_traced_workflow_belong_to_its_trace(annotations: Any, trace: str) -> None:
+    """The annotation names the trace; whatever else stands there is no trace. A trace that is named later is
+    no other step."""
+    found = workflow(nodes=node("w[0].train"))
+    later = step_of(found, TASK)
+    found["metadata"]["annotations"] = annotations
+    step = step_of(found, TASK)
+    assert step is not None
+    assert step == later
+    assert step.identity("delete").trace.startswith(trace)
+    assert bool(step.identity("delete").trace) == bool(trace)

@@ -1,0 +1,36 @@
+"""Trace context (W3C, https://www.w3.org/TR/trace-context/#traceparent-header): which trace a job belongs to.
+Pure.
+
+A pipeline engine that traces its runs names the trace; the name travels in an annotation of the job and in
+the variable ``TRACEPARENT`` of its pods, where OpenTelemetry's instrumentation of a training program finds
+it. Nothing here makes spans.
+"""
+
+import hashlib
+import re
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+
+
+def checked_traceparent(text: str) -> str:
+    """The text if it is a ``traceparent``, else ""."""
+    return text if _TRACEPARENT.fullmatch(text) else ""
+
+
+def trace_id_of(traceparent: str) -> str:
+    """The id of the trace: 32 hexadecimal digits; "" if the text is no ``traceparent``."""
+    found = _TRACEPARENT.fullmatch(traceparent)
+    return found.group(1) if found else ""
+
+
+def traceparent_of(trace_id: str, subject: str) -> str:
+    """A ``traceparent`` in a trace of which only the id is known.
+
+    Args:
+        trace_id: the trace's; anything malformed gives "".
+        subject: what the job is a part of; the id of the parent span, which no span has, is derived from it.
+    """
+    if not _TRACE_ID.fullmatch(trace_id):
+        return ""
+    return f"00-{trace_id}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}-01"
