@@ -8,6 +8,7 @@ can't read these files, people can't read them either, and the lines are written
 
 import glob
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from edl_workflows.stages.training_logs import PodLine
 
 LOGGER = "edl_workflows.training"
 _log = structlog.get_logger(LOGGER)
+_FOLDING = re.compile(r"::(?=(end)?group::)")
+"""Airflow's page folds the lines from ``::group::`` to ``::endgroup::``, wherever they stand in a line."""
 
 
 def write_line(line: PodLine) -> None:
-    """Write a line of training to the task's log; in a triggerer the context names the task."""
-    position = line.position
-    _log.info(f"[{line.node}] {line.text}", pod=line.pod, written=position.time, count=position.count)
+    """Write a line of training to the task's log; in a triggerer the context names the task. A training
+    program can't fold lines of others."""
+    position, text = line.position, _FOLDING.sub(": :", line.text)
+    _log.info(f"[{line.node}] {text}", pod=line.pod, written=position.time, count=position.count)
 
 
 def read_positions(ti: Any) -> dict[str, LogPosition]:

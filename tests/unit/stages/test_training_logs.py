@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+import structlog
 
 from edl_workflows.exceptions import EdlError, ForbiddenError
-from edl_workflows.hooks.written_logs import merge_positions
+from edl_workflows.hooks.written_logs import merge_positions, write_line
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.jobs.view import JobPhase, JobView, Replicas
@@ -116,6 +117,18 @@ def test_positions_are_found_in_what_was_written() -> None:
         "p0": LogPosition("2026-01-01T00:00:01Z", 2),
         "p1": LogPosition("2026-01-01T00:00:05Z", 1),
     }
+
+
+@pytest.mark.parametrize("text", ["::group::quiet", "loss 0.5 ::endgroup::", "::::group::::group::"])
+def test_a_training_program_folds_no_lines_of_others(text: str) -> None:
+    """Airflow's page folds what follows ``::group::`` anywhere in a line: also what the task itself says."""
+    with structlog.testing.capture_logs() as written:
+        write_line(PodLine("mnist-worker-0", "worker-0", text, LogPosition("2026-01-01T00:00:01Z", 1)))
+
+    [event] = written
+    assert event["event"].startswith("[worker-0] ")
+    assert "::group::" not in event["event"]
+    assert "::endgroup::" not in event["event"]
 
 
 class _FakeStream:
