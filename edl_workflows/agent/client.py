@@ -41,8 +41,10 @@ from edl_workflows.protocol.nodes import (
     ExitVerdict,
     Heartbeat,
     NodeRef,
+    PresenceReport,
     ProcessReport,
     Registration,
+    StackReport,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncState
 from edl_workflows.protocol.training import (
@@ -157,9 +159,17 @@ class MasterClient:
         """Report at once that the node's training process has ended."""
         return self._post("/v1/processes/deaths", report, Directive)
 
+    def presence(self, report: PresenceReport) -> Directive:
+        """Report that a training process lives, and whether it waits for other members."""
+        return self._post("/v1/processes/presence", report, Directive)
+
     def crash(self, report: CrashReport) -> Directive:
         """Report that a training process exited while preparing."""
         return self._post("/v1/processes/crashes", report, Directive)
+
+    def stacks(self, report: StackReport) -> Directive:
+        """Report the stacks of the node's training process."""
+        return self._post("/v1/nodes/stacks", report, Directive)
 
     def node_check(self, report: CheckReport) -> Directive:
         """Report the measurement of a node check."""

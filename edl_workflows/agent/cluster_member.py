@@ -3,6 +3,7 @@ itself."""
 
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NoReturn
@@ -168,6 +169,11 @@ class ClusterMember(ABC):
             self.leave()
         return self.successor
 
+    def tell_presence(self, waiting: Callable[[], float]) -> None:
+        """Tell the master every few seconds that this process lives, and for how many seconds it has waited
+        for other members, as `waiting` returns in another thread; so it knows for whom the others wait."""
+        self._reporter.tell_presence(waiting)
+
     def go_on_in(self, cluster: TrainingCluster) -> None:
         """Belong to another version from now on."""
         log.info("going on in cluster version %d with %d members", cluster.version, len(cluster.workers))
@@ -243,6 +249,17 @@ class ClusterMember(ABC):
     @abstractmethod
     def close(self) -> None:
         """Send the last messages and disconnect, within seconds."""
+
+    def give_up(self, reason: str, code: int) -> NoReturn:
+        """Exit with a code, and a reason for the job's status.
+
+        Raises:
+            SystemExit: always.
+        """
+        self.close()
+        # The master reads the cause from the last line.
+        print(reason, file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(code)
 
     def _successor_in(self, directive: Directive) -> TrainingCluster | None:
         active, node = directive.active, self.node

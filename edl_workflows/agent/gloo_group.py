@@ -17,7 +17,7 @@ import datetime as dt
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -60,12 +60,19 @@ class GlooGroup:
         self._server: Any = None
         self._group: Any = None
         self._running: set[_Operation] = set()
+        self._waits_since = 0.0
 
     @property
     def quiet(self) -> bool:
         """Whether no operation has begun that has not ended, so that its tensor may be used again."""
         with self._changed:
             return not self._running
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for which this member has waited for the others; 0 while it does not."""
+        since = self._waits_since
+        return time.monotonic() - since if since else 0.0
 
     def form(self) -> None:
         """Connect the members; waits for all of them. Rank 0 serves the store over which they exchange their
@@ -82,7 +89,7 @@ class GlooGroup:
             target=self._connect, args=(own, host, int(port)), name=f"form-v{self.version}", daemon=True
         )
         connect.start()
-        with self._changed:
+        with self._wait_for_others():
             self._changed.wait_for(lambda: self._group is not None or self._failure or self._reason)
             self._check()
 
@@ -108,7 +115,7 @@ class GlooGroup:
 
     def wait(self, begun: "Sequence[_Operation]") -> None:
         """Wait until operations are done."""
-        with self._changed:
+        with self._wait_for_others():
             for operation in begun:
                 self._changed.wait_for(lambda one=operation: one.ended or self._reason)  # type: ignore[misc]
                 self._check()
@@ -136,6 +143,15 @@ class GlooGroup:
         numbers[self.rank] = number
         self.wait([self.all_reduce(numbers)])
         return [int(one) for one in numbers.tolist()]
+
+    @contextlib.contextmanager
+    def _wait_for_others(self) -> Iterator[None]:
+        with self._changed:
+            self._waits_since = time.monotonic()
+            try:
+                yield
+            finally:
+                self._waits_since = 0.0
 
     def _begin(self, begin: Callable[[Any], Any]) -> "_Operation":
         operation = _Operation()

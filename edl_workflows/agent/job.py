@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -388,10 +387,7 @@ class Job(ClusterMember):
         while not (self.terminated or self._closed):
             self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), CLUSTER_LOST_SECONDS)
             if not self._superseded_by(self._watch.latest):
-                self.close()
-                # The master reads the cause from the last line.
-                print(reason, file=sys.stderr, flush=True)  # noqa: T201
-                raise SystemExit(TERMINATED if self._terminated else code)
+                self.give_up(reason, TERMINATED if self._terminated else code)
             # A plan may withdraw its next version; then nothing would end this process.
             self._watch.wait_for(lambda d: self._terminated or not self._superseded_by(d))
         raise SystemExit(TERMINATED)

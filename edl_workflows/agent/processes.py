@@ -7,6 +7,7 @@ even by SIGKILL, the kernel kills the process (PR_SET_PDEATHSIG, Linux only).
 import collections
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,12 @@ LAST_LINES = 40
 LAST_CHARACTERS = 8000
 _LINE_BYTES = 64 * 1024
 """Longer lines are forwarded in pieces."""
+
+_STACK_LINE = re.compile(r'(Current thread|Thread) 0x|  (File "|\.\.\.|<)')
+"""How the lines begin that `faulthandler` writes."""
+_STACK_SECONDS = 5.0
+"""Limit for the first line of the stacks, and for the others."""
+_QUIET_SECONDS = 0.5
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -68,6 +75,8 @@ class TrainingProcess:
             raise InvalidError("edl agent run: no command given; write it after --")
         self.version = version
         self._tail: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
+        self._stack_lines = threading.Condition()
+        self._stacks: list[str] | None = None
         self._on_exit = on_exit
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
@@ -104,12 +113,26 @@ class TrainingProcess:
         """Send SIGKILL to the process group."""
         self._signal(signal.SIGKILL)
 
-    def dump_stacks(self) -> None:
+    def dump_stacks(self) -> str:
         """Have the process write its stacks to its output. Its children, which may not handle the signal, are
-        left alone."""
+        left alone.
+
+        Returns:
+            The stacks, when the process has written no more of them for a moment; "" if it writes none in
+            time, because it is stopped or does not handle the signal.
+        """
+        with self._stack_lines:
+            self._stacks = []
         if not self._done.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, DUMP_STACKS)
+        with self._stack_lines:
+            self._stack_lines.wait_for(lambda: self._stacks, _STACK_SECONDS)
+            end = time.monotonic() + _STACK_SECONDS
+            while self._stacks and self._stack_lines.wait(_QUIET_SECONDS) and time.monotonic() < end:
+                pass
+            written, self._stacks = self._stacks, None
+        return "".join(written or ())[-LAST_CHARACTERS:]
 
     def wait(self, timeout: float) -> bool:
         """Wait for the exit; False on time-out."""
@@ -134,11 +157,18 @@ class TrainingProcess:
         self._done.set()
         self._on_exit()
 
+    def _keep(self, line: str) -> None:
+        self._tail.append(line)
+        with self._stack_lines:
+            if self._stacks is not None and _STACK_LINE.match(line):
+                self._stacks.append(line)
+                self._stack_lines.notify_all()
+
     def _forward(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
             while line := pipe.readline(_LINE_BYTES):
-                self._tail.append(line.decode(errors="replace"))
+                self._keep(line.decode(errors="replace"))
                 # The agent's own output may be closed; training continues.
                 with contextlib.suppress(OSError, ValueError):
                     sys.stdout.buffer.write(line)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from edl_workflows.agent.job import Job
 from edl_workflows.exceptions import UnavailableError
+from edl_workflows.protocol.nodes import STATE_DAMAGED_EXIT_CODE
 
 if TYPE_CHECKING:
     from edl_workflows.agent.world import Place
@@ -37,6 +38,10 @@ class Progress(NamedTuple):
     completed: int
 
 
+class DamagedStateError(UnavailableError):
+    """The state of another member did not arrive as it was sent. This member can't take part."""
+
+
 NO_STATE = -1
 NOTHING_YET = Progress(NO_STATE, 1, 0)
 
@@ -44,7 +49,7 @@ NOTHING_YET = Progress(NO_STATE, 1, 0)
 @runtime_checkable
 class RegroupingFramework(Protocol):
     """What an adapter implements, beside `edl_workflows.agent.world.Framework`, so that its processes go on
-    when the members change. All but `prepare` and `interrupt` are collective."""
+    when the members change. All but `prepare`, `interrupt` and `waiting` are collective."""
 
     def prepare(self) -> None:
         """Build the model and warm up, alone."""
@@ -63,13 +68,22 @@ class RegroupingFramework(Protocol):
         UnavailableError. Called in any thread."""
         ...
 
+    def waiting(self) -> float:
+        """Seconds for which this member has waited for the others in the present collective call; 0 while it
+        waits for none. Called in any thread."""
+        ...
+
     def compare(self, number: int) -> list[int]:
         """The numbers that the members give, by rank."""
         ...
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
         """Broadcast the model and optimizer of rank `root`; returns its `numbers`. A member loads the state
-        only when all of it has arrived, and only if `load` says so."""
+        only when all of it has arrived, and only if `load` says so.
+
+        Raises:
+            DamagedStateError: what arrived differs from what was sent.
+        """
         ...
 
 
@@ -87,6 +101,7 @@ class GroupChanges:
         self._framework = framework
         self._find_place = find_place
         job.follow_directive(lambda: framework.interrupt(job.newest_group_over))
+        job.tell_presence(framework.waiting)
 
     def join(self) -> Progress:
         """As a new member: build the model, wait until the version is active, and get the state."""
@@ -94,6 +109,8 @@ class GroupChanges:
         self._job.wait_until_active(in_place=True)
         try:
             return self._form(NOTHING_YET)
+        except DamagedStateError as error:
+            self._job.give_up(str(error), STATE_DAMAGED_EXIT_CODE)
         except UnavailableError as error:
             return self.go_on(str(error), NOTHING_YET)
 
@@ -117,6 +134,8 @@ class GroupChanges:
             self._job.go_on_in(successor)
             try:
                 return self._form(progress)
+            except DamagedStateError as error:
+                self._job.give_up(str(error), STATE_DAMAGED_EXIT_CODE)
             except UnavailableError as error:
                 reason = str(error)
 

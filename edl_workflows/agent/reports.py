@@ -11,11 +11,20 @@ from collections.abc import Callable, Mapping
 from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.exceptions import EdlError
-from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState, ServerReport
+from edl_workflows.protocol.nodes import (
+    Directive,
+    NodeRef,
+    PresenceReport,
+    ProcessReport,
+    ProcessState,
+    ServerReport,
+)
 from edl_workflows.protocol.training import CheckpointEnd, StepReport
 
 STEP_SECONDS = 0.5
 """Interval of step reports; the protocol promises at most a few per second."""
+PRESENCE_SECONDS = 2.0
+"""Interval of reports that the process lives, while it reports no step."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +52,10 @@ class Reporter:
         self._metrics: dict[str, float] = {}
         self._metrics_lock = threading.Lock()
         self._first_step_time: float | None = None
+        self._newest_step = 0
+        self._waiting: Callable[[], float] | None = None
         self._step_due = 0.0
+        self._presence_due = 0.0
         self._busy = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._send, name="reports", daemon=True)
@@ -89,6 +101,14 @@ class Reporter:
             )
             self._put(lambda: self._take(self._client.process(report)))
 
+    def tell_presence(self, waiting: Callable[[], float]) -> None:
+        """Report every few seconds that this process lives, while it reports no step.
+
+        Args:
+            waiting: the seconds for which it has waited for other members; called in another thread.
+        """
+        self._waiting = waiting
+
     def checkpoint(self, ticket: str, end: CheckpointEnd) -> None:
         """Report the end of a checkpoint."""
         self._put(lambda: self._client.end_checkpoint(ticket, end))
@@ -108,6 +128,7 @@ class Reporter:
                 if before[0] >= step:
                     return  # its report takes the metrics along
         self._step.append((step, loss, records, now))
+        self._newest_step = step
         if first:
             self._first_step_time = now
             self.state(ProcessState.TRAINING)
@@ -127,11 +148,13 @@ class Reporter:
                 self._lock.wait_for(self._anything_due, timeout=STEP_SECONDS / 2)
                 letter = self._next_letter()
                 self._busy = letter is not None
-            if letter is not None:
-                self._deliver(letter)
-                with self._lock:
-                    self._busy = False
-                    self._lock.notify_all()
+            if letter is None:
+                self._report_presence()
+                continue
+            self._deliver(letter)
+            with self._lock:
+                self._busy = False
+                self._lock.notify_all()
 
     def _anything_due(self) -> bool:
         return self._stop.is_set() or bool(self._letters)
@@ -143,6 +166,7 @@ class Reporter:
             return None
         step, loss, records, at = self._step.pop()
         self._step_due = time.monotonic() + STEP_SECONDS
+        self._presence_due = time.monotonic() + PRESENCE_SECONDS
         with self._metrics_lock:
             metrics, self._metrics = self._metrics, {}
         report = StepReport(
@@ -157,6 +181,22 @@ class Reporter:
             metrics=metrics,
         )
         return lambda: self._take(self._client.step(report))
+
+    def _report_presence(self) -> None:
+        if self._waiting is None or self._stop.is_set() or time.monotonic() < self._presence_due:
+            return
+        self._presence_due = time.monotonic() + PRESENCE_SECONDS
+        report = PresenceReport(
+            node=self._node,
+            version=self._version,
+            step=self._newest_step,
+            waiting=self._waiting(),
+            known=self._watch.latest.revision,
+        )
+        try:  # once: a later report says the same
+            self._take(self._client.presence(report))
+        except EdlError as error:
+            log.debug("%s", error)
 
     def _deliver(self, letter: Callable[[], object]) -> None:
         try:

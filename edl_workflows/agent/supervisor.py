@@ -21,6 +21,7 @@ from edl_workflows.agent.environment import NodeEnvironment, process_environment
 from edl_workflows.agent.node_check import run_node_check
 from edl_workflows.agent.process_plan import plan_processes
 from edl_workflows.agent.processes import TrainingProcess, UsageMeter
+from edl_workflows.agent.recordings import find_recordings
 from edl_workflows.exceptions import ConflictError, EdlError, ForbiddenError
 from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import TrainingCluster
@@ -32,6 +33,7 @@ from edl_workflows.protocol.nodes import (
     ExitReport,
     Heartbeat,
     Registration,
+    StackReport,
 )
 
 TERMINATED = 143
@@ -203,7 +205,21 @@ class Supervisor:
         process = self._processes.get(self._process_of(directive.active))
         if asked and process is not None:
             log.warning("training hangs: the stacks of the process of version %d follow", process.version)
-            process.dump_stacks()
+            threading.Thread(
+                target=self._report_stacks, args=(process, directive.dump), name="stacks", daemon=True
+            ).start()
+
+    def _report_stacks(self, process: TrainingProcess, dump: str) -> None:
+        report = StackReport(
+            node=self._environment.node,
+            dump=dump,
+            stacks=process.dump_stacks(),
+            recordings=find_recordings(self._base_env),
+        )
+        try:
+            call_until_answered(lambda: self._client.stacks(report), self._terminating)
+        except EdlError as error:
+            log.warning("%s", error)
 
     def _check_node(self, directive: Directive) -> None:
         check = directive.check

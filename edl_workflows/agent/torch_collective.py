@@ -38,6 +38,7 @@ from edl_workflows.agent.checkpoint_parts import WHOLE, Part
 from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
+from edl_workflows.agent.regrouping import DamagedStateError
 from edl_workflows.agent.sampler import Dataset
 from edl_workflows.agent.tensors import Array, CopyGuard, State
 from edl_workflows.agent.torch_parts import part_of_state
@@ -168,6 +169,11 @@ class TorchTraining:
         if group is not None and group.version <= version:
             group.interrupt(f"version {group.version} is over")
 
+    def waiting(self) -> float:
+        """Seconds for which this member has waited for the others; 0 while it does not."""
+        group = self._group
+        return 0.0 if group is None else group.waiting
+
     def compare(self, step: int) -> list[int]:
         """The numbers that the members give, by rank."""
         return self._formed.gather(step)
@@ -204,14 +210,14 @@ class TorchTraining:
             if group.rank != root:
                 tensors = empty_tensors(descriptions)
         except (ValueError, TypeError, KeyError, RuntimeError) as error:
-            raise UnavailableError(
+            raise DamagedStateError(
                 f"what rank {root} says of its state can't be read: {error!r}; do all members run the same "
                 "version of edl-workflows?"
             ) from error
         received = {name: group.broadcast(tensor, root) for name, tensor in tensors.items()}
         sums = group.gather(checksum(received))
         if sums[group.rank] != sums[root]:
-            raise UnavailableError(f"the state of rank {root} arrived damaged: its checksum differs")
+            raise DamagedStateError(f"the state of rank {root} arrived damaged: its checksum differs")
         if load and group.rank != root:
             self._load(join(skeleton, received))
         return [int(number) for number in first_numbers]

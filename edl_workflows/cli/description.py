@@ -7,12 +7,8 @@ from typing import Any
 
 from edl_workflows.cli.listing import age_of, format_age, format_replicas, job_kinds
 from edl_workflows.jobs import manifests
-from edl_workflows.jobs.elastic_job.model import (
-    AutoscalingStatus,
-    ElasticJobStatus,
-    GoodputStatus,
-    RestartsStatus,
-)
+from edl_workflows.jobs.elastic_job.faults import HangStatus, RestartsStatus
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJobStatus, GoodputStatus
 from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
 from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.scale_plan.model import ScalePlan
@@ -148,6 +144,8 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
     servers = status.get("parameterServers") or {}
     if servers.get("changes", "Any") != "Any":
         yield f"{'Servers:':13}changes {servers['changes']}: {servers.get('reason', '')}"
+    if said := status.get("hang"):
+        yield from _hang(HangStatus.model_validate(said))
     failure = status.get("failure") or {}
     if failure.get("lastLines"):
         yield f"Last lines of {failure.get('pod', '')}:"
@@ -163,6 +161,17 @@ def time_lines(status: ElasticJobStatus) -> Iterator[str]:
     for cause, seconds in spent.items():
         share = f"{seconds / sum(spent.values()):.0%}"
         yield f"  {cause:11}{dt.timedelta(seconds=seconds)!s:>16}{share:>6}  {cause.meaning}"
+
+
+def _hang(hang: HangStatus) -> Iterator[str]:
+    """Where the training processes stood in the newest hang."""
+    yield f"{'Hang:':13}found at {hang.time:%Y-%m-%dT%H:%M:%SZ}; each stack once, the rarest first"
+    for one in hang.stacks:
+        more = f" and {one.count - len(one.nodes)} more" if one.count > len(one.nodes) else ""
+        yield f"  {', '.join(one.nodes)}{more}:"
+        yield from (f"    {line.strip()}" for line in one.stack.splitlines() or ["no stack"])
+        for file in one.recordings:
+            yield f"    NCCL's flight recorder: {file}"
 
 
 def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, RestartRecord
+from edl_workflows.jobs.elastic_job.faults import RestartRecord
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.status import Job, KindPhase
 
 

@@ -17,6 +17,7 @@ from edl_workflows.jobs import names
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.metrics import render_metrics
 from edl_workflows.master.state import goodput_steps, messages, sync, views
+from edl_workflows.master.state.nodes import standstill
 from edl_workflows.process.http_api import (
     BodyLimit,
     ErrorAnswer,
@@ -47,8 +48,10 @@ from edl_workflows.protocol.nodes import (
     Heartbeat,
     NodeRef,
     NodeType,
+    PresenceReport,
     ProcessReport,
     Registration,
+    StackReport,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncName, SyncState
 from edl_workflows.protocol.training import (
@@ -131,6 +134,7 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
     async def step(message: StepReport) -> Response:
         before = state.versions
         messages.take_step_report(state, message)
+        standstill.note_sign(state, message, master.now())
         if state.versions is not before:
             await master.durable(master.changed(WriteUrgency.NOW))
         else:
@@ -146,6 +150,11 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
         messages.take_process_report(state, message)
         goodput_steps.count_save(state, message, master.now())
         return await answers.once_stored(message.node)
+
+    @app.post("/v1/processes/presence", response_model=Directive)
+    async def present(message: PresenceReport) -> Response:
+        standstill.note_sign(state, message, master.now())
+        return answers.of(master.directive(message.node), message.known)
 
     @app.post("/v1/processes/crashes", response_model=Directive)
     async def crashed(message: CrashReport) -> Response:
@@ -165,6 +174,12 @@ def _process_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") 
 
 
 def _check_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> None:
+    @app.post("/v1/nodes/stacks", response_model=Directive)
+    async def stacks(message: StackReport) -> Response:
+        standstill.take_stacks(master.state, message)
+        master.touched(WriteUrgency.GROUPED)
+        return answers.of(master.directive(message.node))
+
     @app.post("/v1/nodes/check", response_model=Directive)
     async def checked(message: CheckReport) -> Response:
         messages.take_check_report(master.state, message)

@@ -20,8 +20,9 @@ from edl_workflows.jobs.scale_plan.model import ScalePlanSpec
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.state import observations, views
 from edl_workflows.master.state.autoscale import autoscale_steps
+from edl_workflows.master.state.nodes.hang import DUMP_SECONDS
 from edl_workflows.master.state.nodes.pod_plans import PodPlan
-from edl_workflows.master.state.nodes.registry import JobNode
+from edl_workflows.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.master.state.plans import plan_steps
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.stored_state import JobRecord
@@ -139,6 +140,8 @@ class Effects:
         self._asked: set[int] = set()
         self._told = _Told.of(master.stored)
         self._warned = master.stored.checkpoints.failing.since
+        self._hung = master.stored.hangs.dump
+        self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
         self._made: tuple[int, float] = (0, 0.0)
         self._queued: dict[str, str] = {}
         self._reported: dict[str, Any] = {}
@@ -162,6 +165,8 @@ class Effects:
         await self._attempt(
             "tell of a checkpoint that could not be saved", self._warn_of_failed_saves, stored
         )
+        await self._attempt("tell of a member that was taken out", self._warn_of_absent_members, stored)
+        await self._attempt("tell of a hang", self._warn_of_hang, stored)
         self._log_news(stored)
 
     async def _attempt(
@@ -285,16 +290,40 @@ class Effects:
             return
         if failing.row:
             log.warning("checkpoints can't be saved", error=failing.error)
-            try:
-                await asyncio.to_thread(
-                    self._outside.warn, "CheckpointFailed", views.unsaved_warning(failing)
-                )
-            except UnavailableError:
-                raise
-            except EdlError as error:
-                # A custom service account may lack the permission; the status shows the failure.
-                log.warning("no Event was made", error=str(error))
+            await self._warn("CheckpointFailed", views.unsaved_warning(failing))
         self._warned = failing.since
+
+    async def _warn_of_absent_members(self, stored: JobRecord) -> None:
+        count = stored.restarts.counts.get(ExitReason.ABSENT, 0)
+        absent = [one for one in stored.restarts.recent if one.cause == ExitReason.ABSENT]
+        for one in absent[self._absent - count :] if count > self._absent else ():
+            await self._warn("MemberTakenOut", f"{one.subject} was taken out: {one.message}")
+        self._absent = count
+
+    async def _warn_of_hang(self, stored: JobRecord) -> None:
+        """As soon as the stacks can be there."""
+        hang, state = stored.hangs, self._master.state
+        if hang.dump in ("", self._hung):
+            return
+        report, nodes = state.volatile.hang_report, {str(node) for node in state.trainers}
+        complete = report is not None and report.stacks.keys() >= nodes
+        if complete or self._master.now() - hang.since >= DUMP_SECONDS:
+            await self._warn("TrainingHangs", views.hang_warning(state))
+            self._hung = hang.dump
+
+    async def _warn(self, reason: str, message: str) -> None:
+        """Creates an Event, unless the API server refuses it.
+
+        Raises:
+            UnavailableError: the server does not answer.
+        """
+        try:
+            await asyncio.to_thread(self._outside.warn, reason, message)
+        except UnavailableError:
+            raise
+        except EdlError as error:
+            # A custom service account may lack the permission; the status shows the same.
+            log.warning("no Event was made", error=str(error))
 
     async def last_report(self) -> None:
         """Reports the status once more when the master is told to end, so that a suspended job shows its last

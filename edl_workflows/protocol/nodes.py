@@ -122,6 +122,40 @@ class ProcessReport(Message):
     saving: float = Field(default=0.0, ge=0, le=1e6)
 
 
+class PresenceReport(Message):
+    """`POST /v1/processes/presence`: a member's process lives. A process that can change its group in place
+    sends it every few seconds while it reports no step, so that the master knows for whom the others wait.
+
+    Attributes:
+        step: the newest global step that it has made.
+        waiting: seconds for which it has waited for other members; 0 while it waits for none.
+        known: as of `Heartbeat`.
+    """
+
+    node: NodeRef
+    version: int = Field(ge=1)
+    step: int = Field(default=0, ge=0, lt=2**63)
+    waiting: float = Field(default=0.0, ge=0, le=1e9)
+    known: int = -1
+
+
+class StackReport(Message):
+    """`POST /v1/nodes/stacks`: the stacks for which the directive asked (`Directive.dump`). Repeatable.
+
+    Attributes:
+        dump: id of the request.
+        stacks: of all threads of the training process, as `faulthandler` writes them, the main thread's last;
+            "" if the process wrote none.
+        recordings: files in the pod in which NCCL's flight recorder has written the last collective
+            operations.
+    """
+
+    node: NodeRef
+    dump: Identifier
+    stacks: OutputText = ""
+    recordings: list[ShortText] = Field(default_factory=list, max_length=16)
+
+
 class CrashReport(Message):
     """`POST /v1/processes/crashes`: a process ended that only prepared its version, beside the one that
     trains. Repeatable.
@@ -177,6 +211,12 @@ class CheckReport(Message):
 CLUSTER_LOST_EXIT_CODE = 75
 """Exit code (sysexits' EX_TEMPFAIL) of a training process whose cluster broke while the master named no other
 version. Most likely a parameter server was lost, and the process itself is sound.
+"""
+
+
+STATE_DAMAGED_EXIT_CODE = 76
+"""Exit code (sysexits' EX_PROTOCOL) of a training process that received a damaged state from another
+member.
 """
 
 

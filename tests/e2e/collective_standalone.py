@@ -1,6 +1,6 @@
 """A collective job of a standalone master: `tests.e2e.standalone` with workers that are the members.
 
-python -m tests.e2e.collective_standalone FOLDER PORT WORKERS   # the master
+python -m tests.e2e.collective_standalone FOLDER PORT WORKERS TOLERANCE   # the master
 """
 
 import os
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.master import server
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, RoleSettings, Timeouts
@@ -27,11 +28,20 @@ class CollectiveStandalone(Standalone):
         workers: how many.
         command: the training program.
         ids: the most workers during the job's life.
+        tolerance: its ``spec.faultTolerance``.
     """
 
-    def __init__(self, folder: Path, workers: int, command: list[str], ids: int = IDS) -> None:
-        super().__init__(folder, str(workers), command, ids)
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        command: list[str],
+        ids: int = IDS,
+        tolerance: FaultTolerance | None = None,
+    ) -> None:
         self._workers = workers
+        self._tolerance = tolerance or FaultTolerance()
+        super().__init__(folder, str(workers), command, ids)
 
     def members(self) -> list[str]:
         """The workers of the active version, by rank."""
@@ -55,7 +65,8 @@ class CollectiveStandalone(Standalone):
         return bool(active and directive["trained"] == active["version"] > after)
 
     def _start_master(self) -> subprocess.Popen[bytes]:
-        words = [str(self.folder / "state"), str(self._port), self._nodes]
+        tolerance = self._tolerance.model_dump_json(by_alias=True)
+        words = [str(self.folder / "state"), str(self._port), self._nodes, tolerance]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.collective_standalone", *words],
             env={**self.pods.env, names.ENV_JOB_TOKEN: TOKEN},
@@ -66,7 +77,7 @@ class CollectiveStandalone(Standalone):
 
 def main() -> int:
     """Serve the job."""
-    folder, port, workers = sys.argv[1:]
+    folder, port, workers, tolerance = sys.argv[1:]
     worker = RoleSettings(replicas=int(workers), restart_always=True, restart_count=5)
     settings = JobSettings(
         JOB,
@@ -75,6 +86,7 @@ def main() -> int:
         timeouts=Timeouts(heartbeat=60.0),
         collective=True,
         rendezvous=RendezvousLimits(1, MOST, waiting_timeout=1.0),
+        fault_tolerance=FaultTolerance.model_validate_json(tolerance),
     )
     address = server.ListenAddress("127.0.0.1", int(port))
     return server.run_standalone(settings, Path(folder), os.environ[names.ENV_JOB_TOKEN], address)

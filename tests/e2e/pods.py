@@ -47,6 +47,8 @@ class Pods:
 
     def __init__(self, folder: Path, master: str, token: str, command: Sequence[str], ids: int = IDS) -> None:
         self.folder = folder
+        self.groups: dict[str, int] = {}
+        """The group under whose id a node's processes run, by node."""
         # Agents that are killed leave their copies behind.
         self._memory = tempfile.mkdtemp(prefix="edl-tests-", dir=SHARED_MEMORY)
         self._command = list(command)
@@ -91,6 +93,7 @@ class Pods:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                group=self.groups.get(f"{kind}-{node_id}"),
             )
 
     def kill(self, node: str) -> None:

@@ -49,6 +49,9 @@ def test_a_hung_process_shows_its_stacks_and_is_restarted(tmp_path: Path) -> Non
         job.wait(lambda: job.pods.code("worker-0") == 0, 30, "the agent ends")
 
         assert status["restarts"]["counts"] == {"Hang": 1}
+        (stack,) = status["hang"]["stacks"]
+        assert stack["nodes"] == ["worker-0"]
+        assert "waits_for_a_lost_peer" in stack["stack"]
         assert not job.pods.started("worker-1")
         log = job.pods.log("worker-0")
     assert log.count("the stacks of the process of version 1 follow") == 1

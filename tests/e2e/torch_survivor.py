@@ -1,4 +1,4 @@
-"""A member of a collective job that notes each turn, and may kill itself at a chosen moment:
+"""A member of a collective job that notes each turn, and makes trouble at a chosen moment:
 ``python -m tests.e2e.torch_survivor FOLDER …``, run by an agent. With ``--alone`` it trains without a job.
 
 The model counts how often it has seen each record, in a parameter whose gradient for a record is 1: so what
@@ -30,6 +30,8 @@ from tests.e2e.turns import BATCH_SIZE, MOST, RECORDS
 INPUTS, HIDDEN, CLASSES = 64, 256, 10
 SENT = 6
 """Broadcasts after which a part of the state has been sent, and a part has not."""
+SLOW_SECONDS = 15.0
+"""Longer than a member may be late before the job's status says so."""
 
 
 class Counted(torch.nn.Module):  # type: ignore[misc]  # no types in the environment of the checks
@@ -75,11 +77,12 @@ def build() -> TorchModel:
     return TorchModel(model, optimizer, losses, example, update)
 
 
-class Dying:
-    """Kills this process at a moment for which the folder has an order that no other process has taken.
+class Trouble:
+    """Makes trouble in this process, at a moment for which the folder has an order that no other process has
+    taken.
 
     Args:
-        folder: with the orders, files ``die-<phase>``.
+        folder: with the orders: files ``die-<phase>``, ``slow-forward`` and ``damage-state``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -87,21 +90,31 @@ class Dying:
         self._sent = 0
 
     def at(self, phase: str) -> None:
-        """This is the moment."""
+        """Die if this is the moment."""
+        if self._take(f"die-{phase}", f"died-{phase}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _take(self, order: str, taken: str) -> bool:
         try:
-            (self._folder / f"die-{phase}").rename(self._folder / f"died-{phase}-{os.getpid()}")
+            (self._folder / order).rename(self._folder / f"{taken}-{os.getpid()}")
         except FileNotFoundError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+            return False
+        return True
+
+    def _forward(self) -> None:
+        self.at("forward")
+        if self._take("slow-forward", "slow"):
+            time.sleep(SLOW_SECONDS)
 
     def install(self, parts: TorchModel) -> None:
         """Look for orders in each phase."""
-        parts.model.layers[0].register_forward_hook(lambda *_: self.at("forward"))
+        parts.model.layers[0].register_forward_hook(lambda *_: self._forward())
         parts.model.layers[2].register_full_backward_hook(lambda *_: self.at("backward"))
         self._before(GlooGroup, "wait", lambda _: self.at("reduction"))
         # One that dies when the others have its address, and one that dies with a part of the state sent.
         self._before(GlooGroup, "_build", self._forming)
         self._before(GlooGroup, "broadcast", self._sending)
+        self._damage()
 
     def _forming(self, group: GlooGroup) -> None:
         """A member that forms the group after a change."""
@@ -114,6 +127,19 @@ class Dying:
             self._sent += 1
             if self._sent > SENT:
                 self.at("state")
+
+    def _damage(self) -> None:
+        """Send one broadcast of a state with all its bits turned, and keep it as it is."""
+        inner = GlooGroup.broadcast
+
+        def broadcast(group: GlooGroup, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
+            sends = group.version > 1 and group.rank == root and tensor.is_floating_point()
+            if not sends or not self._take("damage-state", "damaged"):
+                return inner(group, tensor, root)
+            inner(group, -1.0 - tensor, root)
+            return tensor
+
+        setattr(GlooGroup, inner.__name__, broadcast)
 
     def _before(self, owner: type, name: str, look: Callable[[Any], None]) -> None:
         inner = getattr(owner, name)
@@ -138,6 +164,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--step-delay", type=float, default=0.0)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--save-seconds", type=float, help="interval of checkpoints (default: at the end)")
     parser.add_argument("--data-workers", type=int, default=0, help="processes that read ahead")
     parser.add_argument("--memory-seconds", type=float, help="between copies in memory")
     options = parser.parse_args()
@@ -175,10 +202,10 @@ def train(options: argparse.Namespace) -> None:
     job = connect()
     of, parts = data(), build()
     hurry, last = options.folder / "hurry", options.folder / "last"
-    Dying(options.folder).install(parts)
+    Trouble(options.folder).install(parts)
     settings = TrainingOptions(
         options.folder / "checkpoints",
-        save_seconds=None,
+        save_seconds=options.save_seconds,
         threads=1,
         memory_seconds=options.memory_seconds,
     )

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from edl_workflows.exceptions import Problem
 from edl_workflows.jobs import names, validation
+from edl_workflows.jobs.elastic_job.faults import HangStatus, RestartsStatus
 from edl_workflows.jobs.elastic_job.policies import FaultTolerance, Rendezvous
 from edl_workflows.jobs.objects import (
     FINAL_PHASES,
@@ -330,33 +331,6 @@ class ParameterServersStatus(Status):
     reason: str = ""
 
 
-class RestartRecord(Status):
-    """One restart.
-
-    Attributes:
-        subject: the node that ended, or the cluster version whose training processes began anew.
-        cause: why, as the table in the reference has it, or Recovery, Resume, Rollback or Hang.
-        message: more about it.
-    """
-
-    time: datetime
-    subject: str
-    cause: str
-    message: str = ""
-
-
-class RestartsStatus(Status):
-    """What was restarted.
-
-    Attributes:
-        counts: by cause.
-        recent: the newest 20, oldest first.
-    """
-
-    counts: dict[str, int] = Field(default_factory=dict)
-    recent: list[RestartRecord] = Field(default_factory=list)
-
-
 class HistoryPoint(Status):
     """The job at one moment of its life.
 
@@ -399,7 +373,7 @@ class AutoscalingStatus(Status):
 class ElasticJobStatus(JobStatus):
     """What is. The controller writes phase, reason, message, conditions and counters; the master writes
     ``progress``, ``checkpoint``, ``history``, ``goodput``, ``restarts``, ``parameterServers``,
-    ``autoscaling``, ``warnings``, ``result`` and ``failure``: one writer a field.
+    ``autoscaling``, ``hang``, ``warnings``, ``result`` and ``failure``: one writer a field.
 
     Attributes:
         history: the job's life in at most 120 points, evenly spread.
@@ -407,6 +381,7 @@ class ElasticJobStatus(JobStatus):
         restarts: what was restarted, and why.
         parameter_servers: which changes of them the program allows.
         autoscaling: the newest plan of the job's optimizer, and why.
+        hang: the newest hang, and where the training processes stood.
         warnings: what people should know although the job goes on: checkpoints that could not be restored,
             hangs, stragglers.
         result: what the training function returned, as JSON; "" of a script, and before the end.
@@ -427,6 +402,7 @@ class ElasticJobStatus(JobStatus):
     restarts: RestartsStatus | None = None
     parameter_servers: ParameterServersStatus | None = None
     autoscaling: AutoscalingStatus | None = None
+    hang: HangStatus | None = None
     warnings: list[str] = Field(default_factory=list)
     result: str = ""
     failure: dict[str, str] | None = None

@@ -64,12 +64,17 @@ class FaultTolerance(Model):
             step, no record, no checkpoint. 0: nobody looks.
         hang_action: what follows. In each case every training process first writes the stack of all its
             threads to its log. ``log``: no more than that and a warning. ``restart``: the training processes
-            are restarted together, in their pods, from the newest checkpoint. ``fail``: the job fails with
-            reason Hang.
+            are restarted together, in their pods, from the newest checkpoint; if the members of a collective
+            job can go on in place and wait for some that do not arrive, only these are replaced. ``fail``:
+            the job fails with reason Hang.
         max_restarts: how often the training processes may be restarted together; the next hang fails the job.
         max_failed_saves: the job fails with reason CheckpointFailed when so many checkpoints in a row could
             not be saved; tries of the training's last one do not count. 0: training goes on without them, and
             `status.warnings` says so.
+        silent_member_seconds: a member of a collective job is taken out when the others wait for it in a step
+            and its process was silent for so long: it is stopped, or cut off from the network. The others
+            go on, and another node takes its place. Only with programs that can change their group in place.
+            0: nobody is taken out.
         node_check: whether nodes are checked in pairs before training begins; what fails twice is replaced.
         node_check_timeout_seconds: of one round of that.
         replaced_pods_history_limit: of the pods of each role that ended and were replaced, the newest so many
@@ -83,6 +88,7 @@ class FaultTolerance(Model):
     hang_action: HangAction = HangAction.LOG
     max_restarts: int = Field(default=3, ge=0, le=100)
     max_failed_saves: int = Field(default=0, ge=0, le=1000)
+    silent_member_seconds: int = Field(default=10, ge=0, le=MAX_SECONDS)
     node_check: bool = False
     node_check_timeout_seconds: int = Field(default=300, ge=1, le=86_400)
     replaced_pods_history_limit: int = Field(default=5, ge=0, le=1000)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.state.goodput import GoodputMeter
+from edl_workflows.master.state.nodes.absence import MemberSign
 from edl_workflows.master.state.nodes.hang import LastMove
+from edl_workflows.master.state.nodes.hang_report import HangReport
 from edl_workflows.master.state.nodes.registry import JobNode, NodeStatus
 from edl_workflows.master.state.nodes.relaunch import JobRestart, record_restart
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
@@ -67,10 +69,16 @@ class VolatileState:
     """Since when the master receives acknowledgements."""
     done_since: float | None = None
     """Since when the data and all critical nodes are done."""
+    signs: dict[str, MemberSign] = field(default_factory=dict)
+    """The newest sign of life of each member's process."""
+    drained_since: float = 0.0
+    """Since when drained members wait for the others; 0 while none does."""
     newcomers_wait_until: float = 0.0
     """Until when no newcomers are admitted, because the last attempt failed."""
     moved: LastMove | None = None
     """When training last progressed."""
+    hang_report: HangReport | None = None
+    """Where the processes stood in the newest hang."""
     plans_seen: tuple[ObservedPlan, ...] | None = None
     """The manual ScalePlans in the cluster; None until they are listed."""
     recorded_serial: int = 0
@@ -89,9 +97,12 @@ class VolatileState:
             self.missing_since += seconds
         if self.done_since is not None:
             self.done_since += seconds
+        if self.drained_since:
+            self.drained_since += seconds
         if self.newcomers_wait_until:
             self.newcomers_wait_until += seconds
         self.listening_since = self.moved = None
+        self.signs.clear()
 
 
 class JobState(StoredState):

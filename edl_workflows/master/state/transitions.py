@@ -10,7 +10,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource
 from edl_workflows.master.state import goodput_steps, job_result, settings
 from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import fault_steps, pod_plans, replicas
+from edl_workflows.master.state.nodes import fault_steps, pod_plans, replicas, standstill
 from edl_workflows.master.state.nodes.fault_steps import end_node
 from edl_workflows.master.state.nodes.registry import ExitReason, NodeStatus, PodState
 from edl_workflows.master.state.plans import plan_steps
@@ -37,7 +37,8 @@ def _settle_open_job(state: JobState, now: float) -> None:
         plan_steps.advance_plan(state, now)
         autoscale_steps.settle_autoscaling(state, now)
         _settle_elastic(state, now)
-        fault_steps.find_hang(state, now)
+        standstill.take_out_silent(state, now)
+        standstill.find_hang(state, now)
         if state.settings.collective:
             rendezvous.advance_group(state, now)
         else:

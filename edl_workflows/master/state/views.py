@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edl_workflows.jobs import names
+from edl_workflows.jobs.elastic_job.faults import HangStatus, RestartRecord, RestartsStatus
 from edl_workflows.jobs.elastic_job.model import (
     CheckpointStatus,
     GoodputStatus,
     HistoryPoint,
     ParameterServersStatus,
     ProgressStatus,
-    RestartRecord,
-    RestartsStatus,
 )
 from edl_workflows.jobs.elastic_job.time_spent import TimeCause, whole_seconds
 from edl_workflows.jobs.metrics import choose_charted
@@ -23,7 +22,7 @@ from edl_workflows.jobs.scale_plan.model import PlanCheckpoint, PlanStep, PlanVe
 from edl_workflows.master.state.checkpoints import FailedSaves
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.job_result import TrainingResult
-from edl_workflows.master.state.nodes import fault_steps
+from edl_workflows.master.state.nodes import fault_steps, hang_report, standstill
 from edl_workflows.master.state.nodes.registry import NodeStatus
 from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_model
 from edl_workflows.master.state.statistics import HistorySample
@@ -200,6 +199,9 @@ def job_status(state: JobState, now: float) -> dict[str, Any]:
     }
     if state.settings.has_ps:
         patch["parameterServers"] = _parameter_servers(state)
+    if (hang := state.volatile.hang_report) is not None:
+        stacks = hang_report.group_stacks(hang.stacks)
+        patch["hang"] = HangStatus(time=_time(round(hang.since)), stacks=stacks).to_dict()
     newest = state.checkpoints.newest
     if newest is not None:
         checkpoint = CheckpointStatus(uri=newest.uri, step=newest.step, time=_time(newest.time))
@@ -256,6 +258,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
         *state.shards.notes,
         *_too_few_workers_warnings(state, now),
         *_hang_warnings(state),
+        *_late_member_warnings(state, now),
         *_straggler_warnings(state),
         *(f"the master can't {what}, and will retry: {why}" for what, why in state.volatile.refused.items()),
     ]
@@ -273,8 +276,25 @@ def _too_few_workers_warnings(state: JobState, now: float) -> list[str]:
 def _hang_warnings(state: JobState) -> list[str]:
     if not state.hangs.since:
         return []
-    since = _utc_text(state.hangs.since)
-    return [f"training stands still; found at {since}; the stacks of its processes are in their logs"]
+    return [hang_warning(state)]
+
+
+def hang_warning(state: JobState) -> str:
+    """The warning while training hangs: since when, and where its processes stand."""
+    report = state.volatile.hang_report
+    where = hang_report.summarize_stacks(report.stacks) if report is not None else ""
+    text = (
+        f"training stands still; found at {_utc_text(state.hangs.since)}; the stacks of its processes are in "
+    )
+    return f"{text}their logs and in status.hang: {where}" if where else f"{text}their logs"
+
+
+def _late_member_warnings(state: JobState, now: float) -> list[str]:
+    late = standstill.late_members(state, now)
+    if late is None:
+        return []
+    who, since = ", ".join(sorted(late.silent)), _utc_text(late.since)
+    return [f"the other members have waited for {who} in step {late.step} since {since}"]
 
 
 def _straggler_warnings(state: JobState) -> list[str]:

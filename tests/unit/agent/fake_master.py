@@ -33,8 +33,10 @@ from edl_workflows.protocol.nodes import (
     ExitReport,
     ExitVerdict,
     Heartbeat,
+    PresenceReport,
     ProcessReport,
     Registration,
+    StackReport,
 )
 from edl_workflows.protocol.sync import BarrierState, SyncJoin, SyncState
 from edl_workflows.protocol.training import (
@@ -148,6 +150,7 @@ class FakeMaster:
         for error in _STATUS:
             app.add_exception_handler(error, _refuse)
         self._node_routes(app)
+        self._process_routes(app)
         self._check_routes(app)
         self._restoring_routes(app)
         self._training_routes(app)
@@ -175,14 +178,6 @@ class FakeMaster:
         def heartbeat(message: Heartbeat) -> Directive:
             return self.take(message)
 
-        @app.post("/v1/processes")
-        def process(message: ProcessReport) -> Directive:
-            return self.take(message)
-
-        @app.post("/v1/processes/crashes")
-        def crashed(message: CrashReport) -> Directive:
-            return self.take(message)
-
         @app.post("/v1/nodes/exit")
         def exited(message: ExitReport) -> ExitVerdict:
             self.take(message)
@@ -200,7 +195,24 @@ class FakeMaster:
                 await asyncio.sleep(0.01)
             return self.directive
 
+    def _process_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/processes")
+        def process(message: ProcessReport) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/processes/presence")
+        def present(message: PresenceReport) -> Directive:
+            return self.take(message)
+
+        @app.post("/v1/processes/crashes")
+        def crashed(message: CrashReport) -> Directive:
+            return self.take(message)
+
     def _check_routes(self, app: FastAPI) -> None:
+        @app.post("/v1/nodes/stacks")
+        def stacks(message: StackReport) -> Directive:
+            return self.take(message)
+
         @app.post("/v1/nodes/check")
         def checked(message: CheckReport) -> Directive:
             return self.take(message)

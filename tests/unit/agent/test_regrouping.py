@@ -8,11 +8,18 @@ import pytest
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.regrouping import GroupChanges, Progress
+from edl_workflows.agent.regrouping import DamagedStateError, GroupChanges, Progress
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.protocol.cluster import TrainingCluster
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ProcessReport, ProcessState
+from edl_workflows.protocol.nodes import (
+    CLUSTER_LOST_EXIT_CODE,
+    STATE_DAMAGED_EXIT_CODE,
+    PresenceReport,
+    ProcessReport,
+    ProcessState,
+)
+from edl_workflows.protocol.training import StepReport
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
 
 
@@ -29,6 +36,8 @@ class Group:
         self.over: list[int] = []
         self.failures = 0
         self.loaded: list[int] = []
+        self.waits = 0.0
+        self.damaged = False
 
     def prepare(self) -> None:
         """Nothing to build."""
@@ -42,10 +51,15 @@ class Group:
     def interrupt(self, version: int) -> None:
         self.over.append(version)
 
+    def waiting(self) -> float:
+        return self.waits
+
     def compare(self, number: int) -> list[int]:
         return [number, *self.others]
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+        if self.damaged:
+            raise DamagedStateError("the state of rank 1 arrived damaged")
         if load:
             self.loaded.append(root)
         return [self.others[root - 1], 3, 40] if root else list(numbers)
@@ -162,3 +176,34 @@ def test_a_newcomer_gets_the_state(master: FakeMaster, environment: NodeEnvironm
         assert changes(job, group).join() == Progress(9, 3, 40)
         eventually(lambda: master.got(ProcessReport, state=ProcessState.READY, in_place=True))
     assert group.loaded == [1]
+
+
+def test_a_damaged_state_ends_the_process_at_once(
+    job: Job, master: FakeMaster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It does not wait for another version, which nobody would make: the others take it for one of them. Its
+    last line says why."""
+    group = Group(8)
+    group.damaged = True
+    master.say(active=in_place(2, (0, 1)))
+
+    with pytest.raises(SystemExit) as ended:
+        changes(job, group).go_on("lost", MINE)
+    assert ended.value.code == STATE_DAMAGED_EXIT_CODE
+    assert group.loaded == []
+    assert capfd.readouterr().err.endswith("the state of rank 1 arrived damaged\n")
+
+
+def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
+    """Every few seconds while no step is made, with the newest step and the seconds of waiting; a step needs
+    no other sign."""
+    group = Group(7)
+    changes(job, group)
+    eventually(lambda: master.got(PresenceReport, version=1, step=0, waiting=0.0))
+    job.report_step(8)
+    eventually(lambda: master.got(StepReport, step=8))
+    group.waits = 4.5
+    eventually(lambda: master.got(PresenceReport, version=1, step=8, waiting=4.5))
+    job.go_on_in(in_place(2, (0, 1)))
+    group.waits = 0.0
+    eventually(lambda: master.got(PresenceReport, version=2, step=8, waiting=0.0))

@@ -15,7 +15,14 @@ from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.jobs import names
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
-from edl_workflows.protocol.nodes import CheckReport, CrashReport, ExitReport, Heartbeat, Registration
+from edl_workflows.protocol.nodes import (
+    CheckReport,
+    CrashReport,
+    ExitReport,
+    Heartbeat,
+    Registration,
+    StackReport,
+)
 from tests.unit.agent.fake_master import FakeMaster, cluster, eventually, world
 
 pytestmark = pytest.mark.slow
@@ -449,9 +456,12 @@ def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> 
 def test_stacks_are_written_once_on_request(
     master: FakeMaster, start: Start, tmp_path: Path, program: str, stacks: int
 ) -> None:
-    """A process says where it stands when the master asks, and goes on; one that can't is left alone."""
+    """A process says where it stands when the master asks, and goes on; one that can't is left alone. Its log
+    and the master have the stacks, and where NCCL's flight recorder is on, the names of its files."""
+    (tmp_path / "nccl-0").touch()
+    recorder = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "200", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/nccl-"}
     master.say(active=cluster(1))
-    agent = start(program)
+    agent = start(program, **recorder)
     eventually((tmp_path / "hangs").exists)
     master.say(dump="hang-1")
     master.say(dump="hang-1", trained=1)
@@ -461,11 +471,14 @@ def test_stacks_are_written_once_on_request(
         lines.append(line)
         if "waits_for_nobody" in line or (not stacks and "training hangs" in line):
             break
+    (report,) = eventually(lambda: master.got(StackReport, dump="hang-1"))
     (tmp_path / "go").touch()
     rest, _ = agent.communicate(timeout=240)
     output = "".join(lines) + rest
     assert agent.returncode == 3
     assert output.count("waits_for_nobody") == stacks
+    assert report.stacks.count("waits_for_nobody") == stacks
+    assert report.recordings == [f"{tmp_path}/nccl-0"]
     assert output.count("training hangs") == 1
 
 

@@ -74,25 +74,41 @@ FAULTS = {
              "message": "its pod was deleted"}
         ],
     },
+    "hang": {
+        "time": "2026-01-01T00:02:00Z",
+        "stacks": [
+            {"nodes": ["worker-2"], "count": 1, "recordings": ["worker-2:/tmp/nccl_trace_rank_2"],
+             "stack": '  File "train.py", line 5 in load\n  File "train.py", line 9 in main'},
+            {"nodes": ["worker-0", "worker-1"], "count": 3, "stack": ""},
+        ],
+    },
     "failure": {"reason": "CriticalNodeFailed", "pod": "mnist-edljob-worker-0",
     "lastLines": "Trace\nValueError: x\n"},
 }  # fmt: skip
 
 
 def test_faults_are_told() -> None:
-    """How the time was spent, which restarts there were and why, and the last output of the failed pod."""
+    """How the time was spent, which restarts there were and why, where processes stood in the newest hang,
+    and the last output of the failed pod."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Failed", **FAULTS}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
     told = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (), ())))
     start = told.index("Goodput:     87% (131 of 150 s, 10 s repeated)")
-    assert told[start + 1 : start + 10] == [
+    assert told[start + 1 : start + 17] == [
         "Time:        0:02:40 since the job was created",
         "  training            0:02:11   82%  steps that last",
         "  queued              0:00:19   12%  no training pod runs",
         "  redone              0:00:10    6%  steps that were lost",
         "Restarts:    Killed 2, Recovery 1",
         "  2026-01-01T00:01:00Z  ps-1  Killed  its pod was deleted",
+        "Hang:        found at 2026-01-01T00:02:00Z; each stack once, the rarest first",
+        "  worker-2:",
+        '    File "train.py", line 5 in load',
+        '    File "train.py", line 9 in main',
+        "    NCCL's flight recorder: worker-2:/tmp/nccl_trace_rank_2",
+        "  worker-0, worker-1 and 1 more:",
+        "    no stack",
         "Last lines of mnist-edljob-worker-0:",
         "  Trace",
         "  ValueError: x",

@@ -22,6 +22,7 @@ from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, Sav
 from edl_workflows.master.state.job import JobState, ObservedPlan
 from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes.hang import Hangs
+from edl_workflows.master.state.nodes.hang_report import HangReport, NodeStacks
 from edl_workflows.master.state.nodes.pod_plans import PodPlan, PodPlans
 from edl_workflows.master.state.nodes.registry import JobNode
 from edl_workflows.master.state.plans import plan_run
@@ -346,6 +347,48 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
         said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
         assert said.count(("restart", "Killed")) == 1
         assert said.count(("training stands still", "hang-1")) == 1
+
+    asyncio.run(main())
+
+
+def test_a_member_that_was_taken_out_is_an_event(tmp_path: Path) -> None:
+    """Once for each, with the reason; not again by a master that follows, nor for nodes that ended
+    otherwise."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeBackend()
+        effects = Effects(master, outside)
+        for number, cause in enumerate(("Killed", "AbsentFromStep", "AbsentFromStep")):
+            master.state.restarted(f"worker-{number}", cause, "silent for 10 s", 5.0)
+        master.stored = master.state.copy_record()
+        await effects.once()
+        await effects.once()
+        await Effects(master, outside).once()
+        expected = [f"worker-{number} was taken out: silent for 10 s" for number in (1, 2)]
+        assert outside.warned == [("MemberTakenOut", message) for message in expected]
+
+    asyncio.run(main())
+
+
+def test_a_hang_is_an_event_with_the_stacks(tmp_path: Path) -> None:
+    """Not before the stacks can be there; then once."""
+
+    async def main() -> None:
+        master, outside = _decided(tmp_path), FakeBackend()
+        effects = Effects(master, outside)
+        since = master.now()
+        master.state.hangs = Hangs(number=1, since=since)
+        master.stored = master.state.copy_record()
+        await effects.once()
+        assert outside.warned == []
+        stack = 'Current thread 0x1 (most recent call first):\n  File "/app/data.py", line 12 in load\n'
+        report = HangReport("hang-1", since, {"worker-0": NodeStacks(stack)})
+        master.state.volatile.hang_report = report
+        await effects.once()
+        await effects.once()
+        ((reason, message),) = outside.warned
+        assert reason == "TrainingHangs"
+        assert message.endswith("worker-0 in load (data.py:12)")
 
     asyncio.run(main())
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, RestartRecord
+from edl_workflows.jobs.elastic_job.faults import RestartRecord
+from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_changes

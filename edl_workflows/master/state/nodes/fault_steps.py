@@ -1,11 +1,10 @@
-"""Connects ends of nodes, hangs, the node check and expired leases with the rest of the state."""
+"""Connects ends of nodes, the node check and expired leases with the rest of the state."""
 
 from edl_workflows.jobs import names
 from edl_workflows.master.state.job import JobState
-from edl_workflows.master.state.nodes import hang, node_check
+from edl_workflows.master.state.nodes import node_check
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode, NodeStatus
-from edl_workflows.master.state.versions import cluster_versions, version_steps
-from edl_workflows.master.state.versions.cluster_versions import ChangeCause
+from edl_workflows.master.state.versions import cluster_versions
 from edl_workflows.protocol.datasets import TaskType
 from edl_workflows.protocol.node_check import CheckMember, CheckRound
 
@@ -34,6 +33,7 @@ def end_node(
     state.volatile.statistics.forget(str(node))
     state.volatile.last_seen.pop(str(node), None)
     state.volatile.exits_since.pop(str(node), None)
+    state.volatile.signs.pop(str(node), None)
     state.nodes.change(
         node, status=status, exit_reason=reason, exit_code=code, message=message[-2048:], waiting=False
     )
@@ -65,16 +65,6 @@ def expire_leases(state: JobState, now: float) -> None:
                 f"for {lease.timeout:g} s"
             )
             end_node(state, node, NodeStatus.FAILED, ExitReason.EVALUATION_TIMEOUT, message=why)
-
-
-def find_hang(state: JobState, now: float) -> None:
-    """Checks whether training progresses, and acts if it does not."""
-    said = state.settings.fault_tolerance
-    rules = hang.HangRules(said.hang_timeout_seconds, said.hang_action, said.max_restarts)
-    seen = hang.watch_progress(state.hangs, state.volatile.moved, _progress_marker(state), rules, now)
-    state.hangs, state.volatile.moved, step = seen
-    if step is hang.HangStep.RESTART:
-        version_steps.restart_processes(state, now)
 
 
 def too_many_failed_saves(state: JobState) -> str:
@@ -133,21 +123,3 @@ def _to_check_member(state: JobState, name: str) -> CheckMember:
     # No process listens before training, so the port of even versions is free whatever number comes first.
     address = names.node_address(settings.name, settings.namespace, node_type, int(node_id), 0)
     return CheckMember(node=name, address=address)
-
-
-def _progress_marker(state: JobState) -> tuple[object, ...] | None:
-    """A value that changes when training progresses; None while no progress is expected or was ever reported.
-
-    A plan has its own time-outs. Admission of newcomers has none, so processes that never stop for it count
-    as hanging.
-    """
-    active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
-    changing = change is not None and change.cause is not ChangeCause.MEMBERSHIP
-    if active is None or changing or not state.trainers:
-        return None
-    if not (state.versions.trained or active.members):
-        return None
-    records = sum(progress.records_done for progress in state.shards.all_progress())
-    ended = sum(node.status.final for node in state.nodes)
-    progress = (state.steps.step, records, newest.uri if newest else "", ended)
-    return active.number, progress, (change.number, change.ready, change.drained) if change else None

@@ -65,6 +65,8 @@ class ExitReason(StrEnum):
     """Not in DLRover, which removes such a worker: it held an evaluation shard for longer than the data set
     allows.
     """
+    ABSENT = "AbsentFromStep"
+    """Not in DLRover: the other members of its training group waited for it in vain."""
     CHECK_FAILED = "CheckFailed"
     """It failed the check before training (DLRover's CheckFailure)."""
 

@@ -71,6 +71,10 @@ RULES: dict[ExitReason, ExitRule] = {
         "critical nodes are not affected"
     ),
     ExitReason.CHECK_FAILED: ExitRule("it failed both rounds of the check before training (nodeCheck)"),
+    ExitReason.ABSENT: ExitRule(
+        "the other members of its training group waited for it in a step, and its process was silent for "
+        "`silentMemberSeconds`, or training hung with `hangAction: restart`"
+    ),
     ExitReason.PREPARE_TIMEOUT: ExitRule(
         "its agent lives, but its process did not become ready for the next version"
     ),

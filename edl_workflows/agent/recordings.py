@@ -1,0 +1,30 @@
+"""The files of NCCL's flight recorder, which say what each rank's collective operations were when training
+stopped.
+
+PyTorch writes them if its variables say so: ``TORCH_NCCL_TRACE_BUFFER_SIZE`` (operations to remember) and
+``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` (the files' path without the rank at its end).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+_PREFIX_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+_BUFFER_VARIABLE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's
+MOST = 16
+"""A pod has one process a GPU."""
+
+
+def find_recordings(environ: Mapping[str, str]) -> list[str]:
+    """The files, by name; none unless the recorder is on.
+
+    Args:
+        environ: of the training process.
+    """
+    if environ.get(_BUFFER_VARIABLE, "0") in ("", "0"):
+        return []
+    prefix = Path(environ.get(_PREFIX_VARIABLE, "") or _DEFAULT_PREFIX)
+    if not prefix.parent.is_dir():
+        return []
+    found = (file for file in prefix.parent.iterdir() if file.name.startswith(prefix.name))
+    return sorted(str(file) for file in found if file.is_file())[:MOST]

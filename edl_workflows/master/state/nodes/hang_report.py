@@ -1,0 +1,85 @@
+"""Where the training processes stand while training hangs: their stacks, grouped. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edl_workflows.jobs.elastic_job.faults import HangStack
+
+MOST_STACKS = 8
+MAX_STACK = 2_500
+"""Characters of one stack."""
+MAX_NODES = 50
+"""Named nodes of one stack; a large group has hundreds in the same."""
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class NodeStacks:
+    """What a node reported.
+
+    Attributes:
+        text: the stacks of all threads, the main thread's last; "" if the process wrote none.
+        recordings: files of NCCL's flight recorder in its pod.
+    """
+
+    text: str
+    recordings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HangReport:
+    """The newest hang.
+
+    Attributes:
+        dump: id of the request for stacks.
+        since: Unix seconds at which the hang was found.
+        stacks: by node.
+    """
+
+    dump: str
+    since: float
+    stacks: Mapping[str, NodeStacks] = field(default_factory=dict)
+
+
+def group_stacks(stacks: Mapping[str, NodeStacks]) -> list[HangStack]:
+    """The main threads' stacks, each once with the nodes that stand there; the rarest first, since whoever
+    stands elsewhere than most others is more likely the cause."""
+    nodes: dict[str, list[str]] = {}
+    for node, said in sorted(stacks.items()):
+        nodes.setdefault(_main_thread(said.text), []).append(node)
+    ordered = sorted(nodes.items(), key=lambda pair: (len(pair[1]), pair[1]))[:MOST_STACKS]
+    return [
+        HangStack(
+            nodes=who[:MAX_NODES],
+            count=len(who),
+            stack=stack[:MAX_STACK],
+            recordings=[file for node in who[:MAX_NODES] for file in _named(node, stacks[node])][:MAX_NODES],
+        )
+        for stack, who in ordered
+    ]
+
+
+def summarize_stacks(stacks: Mapping[str, NodeStacks]) -> str:
+    """In one line: who stands where; "" without stacks."""
+    return "; ".join(_summarize(one) for one in group_stacks(stacks))
+
+
+def _summarize(one: HangStack) -> str:
+    more = f" and {one.count - 3} more" if one.count > 3 else ""
+    who = f"{', '.join(one.nodes[:3])}{more}"
+    frame = _FRAME.search(one.stack)
+    if frame is None:
+        return f"{who}: no stack, the process is stopped or does not call connect()"
+    file, line, function = frame.groups()
+    return f"{who} in {function} ({file.rpartition('/')[2]}:{line})"
+
+
+def _named(node: str, said: NodeStacks) -> list[str]:
+    return [f"{node}:{file}" for file in said.recordings]
+
+
+def _main_thread(text: str) -> str:
+    """The frames of the last thread. Ids of threads are left out, since they differ between processes."""
+    return _THREAD.split(text)[-1].strip("\n")

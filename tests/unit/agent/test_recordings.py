@@ -1,0 +1,27 @@
+"""The files of NCCL's flight recorder."""
+
+from pathlib import Path
+
+from edl_workflows.agent.recordings import MOST, find_recordings
+
+
+def test_the_files_of_each_rank(tmp_path: Path) -> None:
+    """Those with the prefix that PyTorch's variable names, at most 16; folders are left out."""
+    for rank in range(MOST + 4):
+        (tmp_path / f"trace-{rank:02}").touch()
+    (tmp_path / "trace-folder").mkdir()
+    (tmp_path / "other").touch()
+    on = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
+
+    assert find_recordings(on) == [f"{tmp_path}/trace-{rank:02}" for rank in range(MOST)]
+
+
+def test_no_recorder(tmp_path: Path) -> None:
+    """It is off, or its folder does not exist: nothing, although files of another run may lie there."""
+    (tmp_path / "trace-0").touch()
+    prefix = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
+
+    assert find_recordings(prefix) == []
+    assert find_recordings(prefix | {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}) == []
+    gone = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/gone/trace-"}
+    assert find_recordings(gone | {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}) == []
