@@ -26,7 +26,9 @@ def job(tmp_path: Path) -> Iterator[CollectiveStandalone]:
         yield running
 
 
-def finished(job: CollectiveStandalone) -> None:
+def finished(
+    job: CollectiveStandalone, epochs: int = EPOCHS, expected: dict[int, float] | None = None
+) -> None:
     """Train to the end: each record was trained exactly once an epoch, with the losses of an undisturbed
     training."""
     (job.folder / "hurry").touch()
@@ -34,8 +36,8 @@ def finished(job: CollectiveStandalone) -> None:
     assert job.master.returncode == 0
     turns = Turns(job.folder)
     assert turns.seen()
-    assert all(set(counts) == {EPOCHS} for counts in turns.seen())
-    losses, expected = turns.losses(), undisturbed(job.folder, EPOCHS)
+    assert all(set(counts) == {epochs} for counts in turns.seen())
+    losses, expected = turns.losses(), expected or undisturbed(job.folder, epochs)
     assert losses.keys() == expected.keys()
     assert max(abs(losses[step] - expected[step]) for step in expected) < 1e-9
 

@@ -11,11 +11,12 @@ import pytest
 
 from tests.e2e import networks
 from tests.e2e.collective_standalone import CollectiveStandalone
-from tests.e2e.test_torch_survivors import EPOCHS, SECONDS, WORKERS, alive, finished
-from tests.e2e.turns import Turns, command
+from tests.e2e.test_torch_survivors import SECONDS, WORKERS, alive, finished
+from tests.e2e.turns import Turns, command, undisturbed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
+EPOCHS = 40
 CUT_OFF = "worker-2"
 GROUP = 42_424
 """Under whose id the processes of `CUT_OFF` run."""
@@ -107,18 +108,26 @@ def full_disk(job: CollectiveStandalone) -> None:
     job.wait(lambda: not warns(job, "No space left"), SECONDS, "the warning is gone")
 
 
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """The loss of each step of an undisturbed training."""
+    return undisturbed(tmp_path_factory.mktemp("alone"), EPOCHS)
+
+
 @pytest.mark.parametrize(
     ("trouble", "needs"),
     [
         pytest.param(stopped, (), id="stopped"),
-        pytest.param(cut_off, ("ip", "iptables"), id="cut off"),
+        pytest.param(cut_off, ("ip", "iptables"), id="cut off", marks=pytest.mark.long),
         pytest.param(slow, (), id="slow", marks=pytest.mark.long),
-        pytest.param(rubbish, (), id="rubbish as a state"),
+        pytest.param(rubbish, (), id="rubbish as a state", marks=pytest.mark.long),
         pytest.param(dies_while_it_sends, (), id="dies while it sends", marks=pytest.mark.long),
         pytest.param(full_disk, ("mount",), id="full disk", marks=pytest.mark.long),
     ],
 )
-def test_trouble_has_a_reason(tmp_path: Path, trouble: Trouble, needs: tuple[str, ...]) -> None:
+def test_trouble_has_a_reason(
+    tmp_path: Path, losses: dict[int, float], trouble: Trouble, needs: tuple[str, ...]
+) -> None:
     """What the functions above say; and at the end each record was trained exactly once an epoch, with the
     losses of an undisturbed training."""
     if needs and (why := networks.missing(*needs)):
@@ -135,4 +144,4 @@ def test_trouble_has_a_reason(tmp_path: Path, trouble: Trouble, needs: tuple[str
         surroundings.enter_context(job)
         job.wait(job.trains, SECONDS, "three members train")
         trouble(job)
-        finished(job)
+        finished(job, EPOCHS, losses)

@@ -139,7 +139,7 @@ class Trouble:
             inner(group, -1.0 - tensor, root)
             return tensor
 
-        setattr(GlooGroup, inner.__name__, broadcast)
+        self._replace(GlooGroup, "broadcast", broadcast)
 
     def _before(self, owner: type, name: str, look: Callable[[Any], None]) -> None:
         inner = getattr(owner, name)
@@ -148,7 +148,11 @@ class Trouble:
             look(this)
             return inner(this, *args, **more)
 
-        setattr(owner, name, outer)
+        self._replace(owner, name, outer)
+
+    @staticmethod
+    def _replace(owner: type, name: str, method: Callable[..., Any]) -> None:
+        setattr(owner, name, method)
 
 
 def inputs(of: tuple[torch.Tensor, torch.Tensor], records: Sequence[int]) -> dict[str, torch.Tensor]:
