@@ -1,9 +1,8 @@
 """The tab's charts in a real browser, with what training programs may report."""
 
-import functools
 import threading
 from collections.abc import Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 
 import pytest
@@ -33,7 +32,25 @@ COUNT = """
 """
 
 
-class _Files(SimpleHTTPRequestHandler):
+class _Files(BaseHTTPRequestHandler):
+    """Serves the tab's files, and those that it shares with Brain's page."""
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        folders = [
+            resources.files(one) / "files" for one in ("edl_workflows.tab", "edl_workflows.brain.page")
+        ]
+        found = [folder / name for folder in folders if (folder / name).is_file()]
+        if not found:
+            self.send_error(404)
+            return
+        content = found[0].read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/javascript" if name.endswith(".js") else "image/svg+xml")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def log_message(self, *_arguments: object) -> None:
         """Requests are not logged."""
 
@@ -41,17 +58,15 @@ class _Files(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser on a server of the tab's files."""
-    with resources.as_file(resources.files("edl_workflows.tab") / "files") as folder:
-        handler = functools.partial(_Files, directory=str(folder))
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        made = Browser(tmp_path_factory.mktemp("profile"))
-        made.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/icon.svg")
-        made.until("location.protocol === 'http:'")
-        yield made
-        made.close()
-        server.shutdown()
-        server.server_close()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Files)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    made = Browser(tmp_path_factory.mktemp("profile"))
+    made.call("Page.navigate", url=f"http://127.0.0.1:{server.server_port}/icon.svg")
+    made.until("location.protocol === 'http:'")
+    yield made
+    made.close()
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.mark.parametrize(
