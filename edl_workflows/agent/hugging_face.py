@@ -101,9 +101,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         self._rates = trainer.lr_scheduler.get_last_lr()
         trainer.optimizer = SteppedByJob(trainer.optimizer)
         trainer.lr_scheduler = SteppedByJob(trainer.lr_scheduler)
-        trainer.lr_scheduler.get_last_lr = lambda: (
-            self._rates
-        )  # logged: that of the step, not of the next one
+        trainer.lr_scheduler.get_last_lr = lambda: self._rates  # of the step, not of the next one
         state.global_step = run.global_step
         trainer._globalstep_last_logged = trainer._initial_global_step = run.global_step  # noqa: SLF001
         self._take_place(state)

@@ -20,6 +20,7 @@ newest verified checkpoint. The checkpoints of ``ModelCheckpoint`` are exports b
 import contextlib
 import itertools
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
@@ -144,7 +146,8 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # no types i
 
     def _begin(self, trainer: Trainer) -> None:
         """Join the other members, and have Lightning count from where they are."""
-        signal.signal(signal.SIGTERM, self._on_sigterm)  # Lightning's would end this process in mid-step
+        if threading.current_thread() is threading.main_thread():  # elsewhere Lightning sets no handlers
+            signal.signal(signal.SIGTERM, self._on_sigterm)  # its own would end this process in mid-step
         self._warms_up = True
         with _without_logging(self._module):
             self._joined.begin()
@@ -185,7 +188,8 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # no types i
         records = extract_batch_size(batch)
         if not self._warms_up:
             module.trainer._results.batch = batch  # noqa: SLF001 - from which `log` knows the records
-        more = (0,) if self._warms_up else self._more
+        indexed = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
+        more = ((0,) if indexed else ()) if self._warms_up else self._more
         output = super().training_step(batch, *more)
         loss = output["loss"] if isinstance(output, Mapping) else output
         if not isinstance(loss, torch.Tensor):
