@@ -13,11 +13,12 @@ from edl_workflows.master.state.plans.plan_run import ObservedJob, PlanEffect, P
 from edl_workflows.protocol.cluster import CheckpointRef
 
 ORDER = list(ScalePlanPhase)
+SERVERS = ScalePlanSpec(
+    replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}, step_timeout_seconds=50
+)
 SPECS = st.sampled_from(
     [
-        ScalePlanSpec(
-            replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}, step_timeout_seconds=50
-        ),
+        SERVERS,
         ScalePlanSpec(
             replica_resource_specs={"worker": ReplicaResourceSpec(replicas=3)}, step_timeout_seconds=50
         ),
@@ -92,22 +93,35 @@ def test_whatever_was_begun_is_finished_or_taken_back(
         assert effects.count(PlanEffect.ACTIVATE) == 1
 
 
-@given(SPECS, STEPS)
-def test_a_version_that_trains_is_never_taken_back(
-    spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
-) -> None:
-    """After the first step in the new version, a plan can only succeed, whatever else fails."""
-    run = None
-    for run, _ in _run(spec, worlds):
-        if run.phase is ScalePlanPhase.VERIFYING:
-            break
-    if run is None or run.phase is not ScalePlanPhase.VERIFYING:
-        return
-    world = ObservedJob(
-        recorded=True, changes_members=True, trained=run.number, broken="lost", cancelled=True
+def _activate() -> PlanRun:
+    """A plan whose version is active and has not trained yet."""
+    fine = ObservedJob(
+        recorded=True,
+        changes_members=True,
+        settled=True,
+        save=CheckpointRef(uri="/c", step=5),
+        prepared=True,
+        drained=True,
+        next_number=2,
+        trained=1,
+        step_time=10.0,
     )
-    after, effects = plan_run.advance_run(run, world, run.steps[-1].start + 1000)
-    assert (after.phase, effects) == (ScalePlanPhase.SUCCEEDED, ())
+    run = plan_run.start_run("uid", "plan", SERVERS, 0.0)
+    while run.phase is not ScalePlanPhase.VERIFYING:
+        run, _ = plan_run.advance_run(run, fine, 0.0)
+    return run
+
+
+@given(WORLDS, st.booleans())
+def test_a_version_that_trains_is_never_taken_back(world: ObservedJob, reported: bool) -> None:
+    """Once the new version trains, a plan can only succeed, whatever else fails. It succeeds with the first
+    step that is reported."""
+    run = _activate()
+    first = world.first_step_time if reported else 0.0
+    trains = replace(world, changes_members=True, trained=run.number, first_step_time=first)
+    after, effects = plan_run.advance_run(run, trains, run.steps[-1].start + 1000)
+    ended = ScalePlanPhase.SUCCEEDED if world.recorded and reported else ScalePlanPhase.VERIFYING
+    assert (after.phase, effects) == (ended, ())
 
 
 @given(SPECS, STEPS)

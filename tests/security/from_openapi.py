@@ -82,22 +82,23 @@ def operations(server: Server) -> list[Any]:
     ]
 
 
-def attack(server: Server, tally: Tally, seed: int, most: int, until: float) -> None:
-    """Rounds of requests to all operations until the time is over.
+def attack(server: Server, tally: Tally, seed: int, most: int, seconds: float) -> None:
+    """Rounds of requests to all operations until the time is over, at least one request.
 
     Args:
         server: that is attacked.
         tally: takes the answers.
         seed: of the draws.
         most: requests of each kind to an operation in one round.
-        until: as `time.monotonic` has it; rounds end in the middle, too.
+        seconds: of requests, without the time that it takes to prepare them; rounds end in the middle, too.
     """
     found = operations(server)
     Random(seed).shuffle(found)
+    until = time.monotonic() + seconds
     with requests.Session() as session:
         for number in itertools.count():
             for operation, mode in itertools.product(found, list(GenerationMode)):
-                if time.monotonic() > until:
+                if tally.requests and time.monotonic() > until:
                     return
                 _send(operation, mode, server, tally, session, (seed * 1_000 + number, most))
 

@@ -57,7 +57,7 @@ def described(server: Server, tally: Tally, seed: int, until: float) -> None:
     """Requests from the server's OpenAPI document."""
     if server.name == "embedded":
         from_openapi.make_namespace(server)
-    from_openapi.attack(server, tally, seed, most=5, until=until)
+    from_openapi.attack(server, tally, seed, most=5, seconds=until - time.monotonic())
 
 
 SURFACES: tuple[tuple[str, Attack, str, int], ...] = (
