@@ -62,6 +62,9 @@ class JobAlone:
         """It does not change."""
         changed()
 
+    def tell_presence(self, waiting: Callable[[], float]) -> None:
+        """To nobody."""
+
     def wait_until_active(self, *, in_place: bool) -> None:
         """It is."""
         assert in_place
