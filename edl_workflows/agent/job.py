@@ -201,9 +201,13 @@ class Job(ClusterMember):
         from edl_workflows.agent.two_stages import FirstStage
 
         first = FirstStage(options, self._snapshots, self.version, self.environment.token)
-        if self.is_chief or options.part is not None:
-            first.reserve()
         self._saving.configure_stages(options, first)
+        self.reserve_memory()
+
+    def reserve_memory(self) -> None:
+        """Allocate shared memory for copies of the state, in another thread. Called again when the state has
+        grown, as by the averages that an optimizer has after its first step."""
+        self._saving.reserve_memory(chief=self.is_chief)
 
     def state(self, checkpoint: CheckpointRef, store: CheckpointStore) -> AbstractContextManager[Loaded]:
         """The state in a checkpoint that was saved in two stages, from this node's shared memory if it is

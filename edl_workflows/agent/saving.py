@@ -129,6 +129,11 @@ class CheckpointSaver:
         self._next_stored = time.monotonic() + self._every
         self._next_copied = time.monotonic() + self._copy_every
 
+    def reserve_memory(self, *, chief: bool) -> None:
+        """See `Job.reserve_memory`."""
+        if self._first_stage is not None:
+            self._first_stage.reserve(chief=chief)
+
     def due(self, directive: Directive) -> bool:
         """Whether the chief must save now; during a drain only on request, since a switch waits for the
         drain."""

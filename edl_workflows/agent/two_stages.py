@@ -90,9 +90,12 @@ class FirstStage:
         copy."""
         return self._folder is not None and self._folder.busy
 
-    def reserve(self) -> None:
-        """Allocate the shared memory before the first copy, in a thread, since that takes as long as the
-        copy."""
+    def reserve(self, *, chief: bool) -> None:
+        """Allocate the shared memory before a copy, in a thread, since that takes longer than the copy.
+
+        Args:
+            chief: whether this process is the chief. The others copy only parts.
+        """
 
         def work(folder: SnapshotFolder, size: int) -> None:
             try:
@@ -100,8 +103,9 @@ class FirstStage:
             except NoMemoryError as error:
                 log.warning("%s; checkpoints are saved directly, and training waits for them", error)
 
-        if self._folder is not None:
-            size = StateBlock((self._options.part or self._options.state)()).size
+        state = self._options.part or (self._options.state if chief else None)
+        if self._folder is not None and state is not None:
+            size = StateBlock(state()).size
             threading.Thread(target=work, args=(self._folder, size), name="reserve", daemon=True).start()
 
     def save(self, ticket: CheckpointTicket, *, persist: bool, wait: bool) -> ModelSnapshot | CheckpointRef:

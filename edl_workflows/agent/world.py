@@ -189,6 +189,7 @@ class World:
         self.loss = float("nan")
         self.step_made = False
         self._calls = 0
+        self._reserved = False
         self._sampler = ElasticSampler(dataset, job.cluster.max_workers)
         self._saving = saving
         self._asked = Wishes()
@@ -267,6 +268,9 @@ class World:
             self._go_on(str(error))
             return self.global_step, self.loss
         self.step_made = True
+        if not self._reserved:  # the first step gives an optimizer its averages
+            self._reserved = True
+            self.job.reserve_memory()
         self._agreed = reduced.wishes
         self._sampler.advance()
         self.global_step += 1
@@ -319,6 +323,7 @@ class World:
         """Continue from where all members are."""
         self._place = _place(self.job)
         self._agreed = Wishes()
+        self._reserved = False  # a part of the state is larger if members have left
         self.global_step = progress.step
         self._sampler.go_to(progress.epoch, progress.completed)
 

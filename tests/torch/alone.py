@@ -82,6 +82,9 @@ class JobAlone:
         """What was saved."""
         yield load(Path(checkpoint.uri) / STATE_FILE)
 
+    def reserve_memory(self) -> None:
+        """There is none."""
+
     def save_in_two_stages(self, options: TwoStages) -> None:
         """In one."""
         self._saves = options

@@ -349,6 +349,25 @@ def test_state_is_copied_while_training_goes_on(
         assert bytes(block).endswith(bytes(np.zeros(3)))
 
 
+def test_memory_grows_with_the_state_before_it_is_copied(
+    members: list[tuple[Job, SnapshotFolder]], tmp_path: Path
+) -> None:
+    """An optimizer has its averages after the first step only: both slots get their memory then, in the
+    background, and not when training waits for a copy."""
+    job, folder = members[0]
+    size = 1000
+    job.save_in_two_stages(
+        TwoStages(lambda: State.of(7, {"w": np.zeros(size)}), CheckpointStore(tmp_path / "checkpoints"))
+    )
+    size = 100_000
+    job.reserve_memory()
+
+    def sizes() -> list[int]:
+        return [file.stat().st_size for file in folder.folder.glob("slot-?")]
+
+    eventually(lambda: len(sizes()) == 2 and min(sizes()) > size * np.dtype(float).itemsize)
+
+
 def test_failed_copy_in_the_background_is_told(
     master: FakeMaster, members: list[tuple[Job, SnapshotFolder]], tmp_path: Path
 ) -> None:
