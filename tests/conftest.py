@@ -6,12 +6,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
 from tests import leaks
+
+if TYPE_CHECKING:
+    from edl_workflows.testing import ApiServerProcess
 
 _CLUSTER = Path(__file__).parent / "cluster"
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
@@ -74,6 +78,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 _processes_end_with_the_run = leaks._processes_end_with_the_run
 _threads_end_with_their_test = leaks._threads_end_with_their_test
+
+
+@pytest.fixture(scope="session")
+def shared_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ApiServerProcess"]:
+    """An API server with our kinds, for the tests of all folders that ask for it: each costs a second of CPU
+    to start. Tests keep apart by namespaces."""
+    # PyTorch's environment has no client of Kubernetes.
+    from tests.airflow.support import server_with_kinds
+
+    with server_with_kinds(tmp_path_factory.mktemp("api")) as started:
+        yield started
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def parse_amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
 
 
 def add_amounts(total: dict[str, float], more: Amounts) -> None:
-    """Add to `total`."""
+    """Change `total` in place; a resource that it lacks is new in it."""
     for name, amount in more.items():
         total[name] = total.get(name, 0.0) + amount
 

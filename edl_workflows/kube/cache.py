@@ -41,7 +41,6 @@ class ObjectChange:
 
     @property
     def key(self) -> ObjectKey:
-        """Key of the object."""
         return key_of(self.object)
 
 

@@ -46,7 +46,6 @@ class ServiceSelection:
                 self._pods.setdefault(place, {})[key] = pod
 
     def selecting(self, pod: Pod) -> list[Service]:
-        """The Services that select a pod."""
         found = [one for item in _items(pod.metadata) for one in self._services.get(item, {}).values()]
         return [service for service in found if service.selects(pod)]
 

@@ -57,7 +57,7 @@ class Decider:
 
 
 def read_plans(cluster: Cluster, job: str, namespace: str | None) -> list[ScalePlan]:
-    """The ScalePlans of a job."""
+    """All ScalePlans of a job, those too that this package would refuse today."""
     scope = Scope(SCALE_PLANS, namespace or cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
     return [ScalePlan.read_stored(plan)[0] for plan in client.list_objects(cluster, scope).items]
 

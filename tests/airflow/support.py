@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +46,26 @@ MIGRATION = tuple(
 )
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServerProcess]:
-    """One API server with our kinds; tests keep apart by namespaces."""
-    with api_server(tmp_path_factory.mktemp("api")) as running:
+@contextmanager
+def server_with_kinds(folder: Path) -> Iterator[ApiServerProcess]:
+    """An API server with our kinds."""
+    with api_server(folder) as started:
         for crd in crds():
-            client.create(running.cluster(), crd)
-        yield running
+            client.create(started.cluster(), crd)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServerProcess]:
+    """One for a folder of tests about all namespaces, or about nodes."""
+    with server_with_kinds(tmp_path_factory.mktemp("api")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def server(shared_api_server: ApiServerProcess) -> ApiServerProcess:
+    """The one that most folders share (`tests.conftest`)."""
+    return shared_api_server
 
 
 @pytest.fixture

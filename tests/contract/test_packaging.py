@@ -38,6 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_package(built: Path) -> None:
     """The wheel holds each file of the package, with operators and sensors inside it, and nothing else."""
     (wheel,) = built.glob("*.whl")

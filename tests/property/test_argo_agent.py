@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -320,6 +321,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(events=st.lists(EVENTS, min_size=20, max_size=60))
 def test_any_interleaving(events: list[tuple[Any, ...]]) -> None:

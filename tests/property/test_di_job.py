@@ -5,6 +5,7 @@ import copy
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -233,7 +234,7 @@ class DIJobs(RuleBasedStateMachine):
             assert all(count["succeeded"] == count["desired"] > 0 for count in counts)
 
 
-TestDIJob = DIJobs.TestCase
+TestDIJob = pytest.mark.slow(DIJobs.TestCase)
 TestDIJob.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

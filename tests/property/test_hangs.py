@@ -4,6 +4,7 @@ crashes."""
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ OPERATIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.booleans(), OPERATIONS)
 def test_a_job_whose_processes_hang_ends_with_all_of_its_data(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from edl_workflows.scaling.policy import JobInfo, NodeInfo
@@ -67,6 +68,7 @@ def clusters(
     return found, there, held, options
 
 
+@pytest.mark.slow
 @given(clusters())
 def test_a_change_pays(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions],

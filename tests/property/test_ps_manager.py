@@ -3,6 +3,7 @@ crashes."""
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -180,7 +181,7 @@ class Versions(RuleBasedStateMachine):
         )
 
 
-TestVersions = Versions.TestCase
+TestVersions = pytest.mark.slow(Versions.TestCase)
 TestVersions.settings = settings(
     max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -237,5 +238,5 @@ limits = settings(
 )
 TestController = Controller.TestCase
 TestController.settings = limits
-TestDyingController = DyingController.TestCase
+TestDyingController = pytest.mark.slow(DyingController.TestCase)
 TestDyingController.settings = limits

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import assume, given
 
 from edl_workflows.master.state.settings import RendezvousLimits
@@ -29,6 +30,7 @@ def situations(draw: st.DrawFn) -> WaitingWorkers:
     return WaitingWorkers(present, intact, times, draw(st.integers(0, 10)))
 
 
+@pytest.mark.slow
 @given(situations(), parameters())
 def test_a_world_is_made_of_those_who_joined_and_within_bounds(
     waiting: WaitingWorkers, job: RendezvousLimits

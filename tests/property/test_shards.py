@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -231,6 +232,7 @@ class Sharding(RuleBasedStateMachine):
         self.finished_only_when_all_is_learned()
 
 
+@pytest.mark.slow
 class TestSharding(Sharding.TestCase):  # type: ignore[misc, valid-type]
     """Every record reaches the model at least once under any interleaving of leases, answers and deaths."""
 

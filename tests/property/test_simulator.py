@@ -4,6 +4,7 @@ from collections import defaultdict
 from random import Random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from edl_workflows.scaling.policies import POLICIES
@@ -43,6 +44,7 @@ def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | Non
     return Study(Workload("w", "w", workload, applications, {}), policy, 0, cluster).run(FITS)
 
 
+@pytest.mark.slow
 @given(traces(), POLICY)
 @settings(max_examples=40, deadline=None)
 def test_work_is_conserved(jobs: list[ClusterJob], policy: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -183,7 +184,7 @@ class TFJobs(RuleBasedStateMachine):
         raise AssertionError(f"the job never ends: {self.status}")
 
 
-TestTFJob = TFJobs.TestCase
+TestTFJob = pytest.mark.slow(TFJobs.TestCase)
 TestTFJob.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -166,7 +167,7 @@ class TrainingJobs(RuleBasedStateMachine):
         assert self.live() == []
 
 
-TestTrainingJob = TrainingJobs.TestCase
+TestTrainingJob = pytest.mark.slow(TrainingJobs.TestCase)
 TestTrainingJob.settings = settings(
     max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -231,6 +232,7 @@ def happen(world: JobsNamespace, event: str, name: str) -> None:
             del world.objects["Pod", name]
 
 
+@pytest.mark.slow
 @given(
     stage=st.sampled_from(STAGES),
     ft=st.booleans(),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -238,7 +239,7 @@ class Worlds(RuleBasedStateMachine):
         )
 
 
-TestWorlds = Worlds.TestCase
+TestWorlds = pytest.mark.slow(Worlds.TestCase)
 TestWorlds.settings = settings(
     max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

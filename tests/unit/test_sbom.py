@@ -14,6 +14,7 @@ from release.sbom import sbom
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_it_lists_every_distribution_with_its_version() -> None:
     """Of this environment; the document was validated against CycloneDX's schema when it was made."""
     found = json.loads(sbom(distributions(), "an image"))

@@ -50,7 +50,6 @@ def to_v1alpha2(job: TFJob) -> ConvertedJob:
 
 
 def to_elastic_job(job: TFJob) -> ConvertedJob:
-    """The job as an ElasticJob."""
     lost = ["successPolicy"] if job.spec.success_policy else []
     return conversion.to_elastic_job(job, TENSORFLOW.container, _ROLES, lost)
 

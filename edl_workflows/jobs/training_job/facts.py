@@ -114,11 +114,9 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
 
     @property
     def trainers(self) -> list[TrainingReplicaState]:
-        """The trainers' replicas."""
         return self.of_role(TrainingRole.TRAINER)
 
     def of_role(self, role: TrainingRole) -> list[TrainingReplicaState]:
-        """The replicas of a role."""
         return [replica for replica in self.replicas if replica.role is role]
 
     @property

@@ -210,7 +210,7 @@ def success(details: Object) -> Object:
 
 
 def read_scale(resource: ServedResource, obj: Object) -> Object:
-    """The ``Scale`` of an object."""
+    """The ``Scale`` of an object whose resource has that subresource."""
     paths = resource.scale
     assert paths is not None
     meta = {

@@ -41,7 +41,6 @@ class NetworkObjects:
     selection: ServiceSelection | None = None
 
     def named(self, namespace: str, service: str) -> Service | None:
-        """The Service with this name."""
         return self.services.get(f"{namespace}/{service}")
 
     def selecting(self, pod: Pod) -> list[Service]:

@@ -13,7 +13,8 @@ from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.nodes import NodeRef
 from tests.unit.agent.fake_master import cluster
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(600)]  # the import alone takes long
+# The import alone takes long.
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -2,4 +2,4 @@
 
 from tests.airflow import support
 
-cluster, server = support.cluster, support.server
+cluster, server = support.cluster, support.own_server

@@ -71,6 +71,7 @@ def test_failures_and_services(jobs: Path, tmp_path: Path, capsys: pytest.Captur
     assert failed["restarts"] > alone["restarts"]
 
 
+@pytest.mark.slow
 def test_seeds_of_failures(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same seed gives the same result, and another seed another one."""
     base = ("--workload", jobs, "--policy", "fit", "--node-failures", "0.5")

@@ -13,7 +13,7 @@ from tests.airflow import support
 from tests.unit.controller.farm import Farm
 from tests.unit.controller.support import names_of
 
-cluster, server = support.cluster, support.server
+cluster, server = support.cluster, support.own_server
 
 
 @pytest.fixture

@@ -104,6 +104,7 @@ def test_other_namespaces_are_left_alone(cluster: Cluster, controller: RunningCo
     assert status_of(other, "elsewhere") == {}
 
 
+@pytest.mark.slow
 def test_a_second_controller_takes_over(cluster: Cluster, options: RunOptions) -> None:
     """Of two controllers one works; when it ends the other goes on at once."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)

@@ -44,7 +44,7 @@ def described(options: InstallOptions) -> str:
     return "-".join(part for part in parts if part) or "plain"
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _objects(options: InstallOptions) -> list[dict[str, Any]]:
     """The objects of one installation, which are only read: to make their definitions takes 0.1 s."""
     return installation_manifests(options)
@@ -69,7 +69,7 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
 def test_text_is_the_objects(options: InstallOptions) -> None:
     """The printed YAML contains exactly the objects, is reproducible, has each name once, and has no
     anchors."""
-    objects = installation_manifests(options)
+    objects = _objects(options)
     text = render_yaml(objects)
 
     assert list(yaml.load_all(text, yaml.CSafeLoader)) == objects
@@ -85,7 +85,7 @@ def test_what_is_named_is_there(options: InstallOptions) -> None:
     """Roles come before their bindings, and accounts, configurations and namespaces before the objects that
     use them."""
     seen: set[tuple[str, str, str]] = set()
-    for one in installation_manifests(options):
+    for one in _objects(options):
         namespace = one["metadata"].get("namespace", "")
         if namespace == options.namespace:
             assert ("Namespace", "", namespace) in seen

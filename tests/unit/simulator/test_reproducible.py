@@ -54,6 +54,7 @@ VECTORS: list[str] = np.show_config("dicts")["SIMD Extensions"].get("found", [])
 """The CPU's instructions beyond the least that NumPy needs, the older ones first."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "machine",
     [

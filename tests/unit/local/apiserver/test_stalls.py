@@ -14,6 +14,8 @@ from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import ApiServer
 from edl_workflows.local.apiserver.store import Object
 
+pytestmark = pytest.mark.slow
+
 MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 THINGS = "/apis/example.com/v1/namespaces/default/things"

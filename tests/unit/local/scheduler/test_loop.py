@@ -32,6 +32,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed
     over."""
