@@ -1,6 +1,7 @@
 """What OpenLineage is told of tasks and of their jobs, by Airflow's provider and a transport that writes a
 file."""
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,9 +23,11 @@ from edl_workflows.operators.elastic_job import DeleteElasticJobOperator, Submit
 from edl_workflows.operators.scale_plan import CheckpointElasticJobOperator
 from edl_workflows.stages import driver
 from edl_workflows.task_groups import elastic_job as job_group
+from edl_workflows.triggers import elastic_job as triggers
 from tests.airflow import dags
 from tests.airflow.lineage_events import read_events
 from tests.airflow.support import IN_AIRFLOW, StandIn, elastic_job, jobs
+from tests.airflow.test_deferral import Store, TaskInstance, deferred
 
 pytestmark = IN_AIRFLOW
 
@@ -197,6 +200,22 @@ def test_the_run_of_a_job_that_is_cancelled_ends(
         found = events(f"lineage-cancelled.{name}.elasticjob")
         assert types_of(found) == ["START", "ABORT"], name
         assert len({event["run"]["runId"] for event in found}) == 1
+
+
+def test_the_triggerer_ends_the_run_of_a_job_that_it_cancels(
+    connection: None, cluster: Cluster, events: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user has marked the deferred task failed."""
+    trigger: Any = deferred(Store()).trigger
+    trigger.task_instance = TaskInstance()
+    uid = jobs(cluster)["mnist"]["metadata"]["uid"]
+    monkeypatch.setattr(triggers, "task_state", lambda _ti: "failed")
+
+    asyncio.run(trigger.on_kill())
+
+    assert not jobs(cluster)
+    [event] = events("dag.task.elasticjob")
+    assert (event["eventType"], event["run"]["runId"]) == ("ABORT", uid)
 
 
 def test_a_group_has_one_run_for_its_job(
