@@ -47,9 +47,13 @@ class GlooGroup:
 
     Args:
         place: of this member.
+
+    Attributes:
+        device: of the tensors that are reduced.
     """
 
     def __init__(self, place: Place) -> None:
+        self.device = torch.device("cpu")
         self.version = place.version
         self.rank = place.rank
         self.size = place.size
@@ -81,7 +85,7 @@ class GlooGroup:
         host, _, port = self._place.addresses[0].rpartition(":")
         if self.rank == 0:
             host = own
-            self._server = _collectively(lambda: _serve_store(own, int(port)))
+            self._server = collectively(lambda: _serve_store(own, int(port)))
         # In a thread of its own, since neither the store's calls nor the group's constructor can be
         # interrupted. If this group is over before they return, the thread ends by itself: the store's server
         # is closed or dead, and connecting has a limit.
@@ -120,26 +124,28 @@ class GlooGroup:
                 self._changed.wait_for(lambda one=operation: one.ended or self._reason)  # type: ignore[misc]
                 self._check()
         for operation in begun:
-            _collectively(operation.work.wait)
+            collectively(operation.work.wait)
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """The tensor of rank `root`; the others give one of the same type and shape."""
-        flat = tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        flat = tensor.detach().contiguous().to(self.device).reshape(-1).view(torch.uint8)
         if flat.numel():
             options = distributed.BroadcastOptions()
             options.rootRank, options.timeout = root, _WAIT
             self.wait([self._begin(lambda group: group.broadcast([flat], options))])
-        return flat.view(tensor.dtype).reshape(tensor.shape)
+        received = flat.view(tensor.dtype).reshape(tensor.shape)
+        return received.cpu() if tensor.device.type == "cpu" else received
 
     def broadcast_bytes(self, content: bytes, root: int = 0) -> bytes:
         """The bytes of rank `root`."""
         (size,) = self.broadcast(torch.tensor([len(content)]), root).tolist()
         buffer = bytearray(content) if self.rank == root else bytearray(size)
-        return bytes(self.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), root).numpy().data)
+        received = self.broadcast(torch.frombuffer(buffer, dtype=torch.uint8), root)
+        return bytes(received.cpu().numpy().data)
 
     def gather(self, number: int) -> list[int]:
         """The numbers of all members, by rank."""
-        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
         self.wait([self.all_reduce(numbers)])
         return [int(one) for one in numbers.tolist()]
@@ -159,12 +165,16 @@ class GlooGroup:
             self._check()
             self._running.add(operation)
         try:
-            operation.work = _collectively(lambda: begin(self._group))
-            operation.work.get_future().add_done_callback(lambda _: self._end(operation))
+            operation.work = collectively(lambda: begin(self._group))
+            self._watch(operation)
         except BaseException:
             self._end(operation)
             raise
         return operation
+
+    def _watch(self, operation: "_Operation") -> None:
+        """Learn when the operation ends."""
+        operation.work.get_future().add_done_callback(lambda _: self._end(operation))
 
     def _end(self, operation: "_Operation") -> None:
         with self._changed:
@@ -180,7 +190,7 @@ class GlooGroup:
 
     def _connect(self, own: str, host: str, port: int) -> None:
         try:
-            group = _collectively(lambda: self._meet_and_connect(own, host, port))
+            group = collectively(lambda: self._meet_and_connect(own, host, port))
         except UnavailableError as error:
             with self._changed:
                 self._failure = error
@@ -233,6 +243,7 @@ class NoGroup:
     """A member on its own, for the warm-up before its group forms."""
 
     rank = 0
+    device = torch.device("cpu")
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum over one member."""
@@ -290,7 +301,8 @@ def _listen(address: str, port: int) -> socket.socket:
     return socket.create_server((address, port), family=family)
 
 
-def _collectively(work: Callable[[], T]) -> T:
+def collectively(work: Callable[[], T]) -> T:
+    """What `work` returns; PyTorch's error of a group becomes UnavailableError."""
     try:
         return work()
     except RuntimeError as error:  # all that PyTorch raises of a group: DistError and its subclasses, too

@@ -15,16 +15,31 @@ MOST = 16
 """A pod has one process a GPU."""
 
 
+def recording_of(environ: Mapping[str, str], rank: int) -> Path | None:
+    """The file of a rank; None unless the recorder is on.
+
+    Args:
+        environ: of the training process.
+        rank: of the process.
+    """
+    prefix = _prefix(environ)
+    return None if prefix is None else prefix.with_name(f"{prefix.name}{rank}")
+
+
 def find_recordings(environ: Mapping[str, str]) -> list[str]:
     """The files, by name; none unless the recorder is on.
 
     Args:
         environ: of the training process.
     """
-    if environ.get(_BUFFER_VARIABLE, "0") in ("", "0"):
-        return []
-    prefix = Path(environ.get(_PREFIX_VARIABLE, "") or _DEFAULT_PREFIX)
-    if not prefix.parent.is_dir():
+    prefix = _prefix(environ)
+    if prefix is None or not prefix.parent.is_dir():
         return []
     found = (file for file in prefix.parent.iterdir() if file.name.startswith(prefix.name))
     return sorted(str(file) for file in found if file.is_file())[:MOST]
+
+
+def _prefix(environ: Mapping[str, str]) -> Path | None:
+    if environ.get(_BUFFER_VARIABLE, "0") in ("", "0"):
+        return None
+    return Path(environ.get(_PREFIX_VARIABLE, "") or _DEFAULT_PREFIX)

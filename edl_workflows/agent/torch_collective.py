@@ -18,10 +18,11 @@ while the backward pass of the last mini-batch still computes those of the first
 ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Every member then applies the
 same mean gradient, so that the models stay equal.
 
-The group is one of Gloo over a store at rank 0 (`edl_workflows.agent.gloo_group`). Both listen on the
-members' own addresses only. When the members change, the processes keep model and optimizer in memory and
-form another group (`edl_workflows.agent.regrouping`). A step updates nothing before all sums are there. If it
-fails, the members that are left make it again.
+The group is one of Gloo over a store at rank 0 (`edl_workflows.agent.gloo_group`), or of NCCL for a model on
+GPUs (`edl_workflows.agent.nccl_group`). Store and Gloo listen on the members' own addresses only. When the
+members change, the processes keep model and optimizer in memory and form another group
+(`edl_workflows.agent.regrouping`). A step updates nothing before all sums are there. If it fails, the members
+that are left make it again.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ from edl_workflows.agent import world
 from edl_workflows.agent.checkpoint_parts import WHOLE, Part
 from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.nccl_group import choose_group
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.regrouping import DamagedStateError
 from edl_workflows.agent.sampler import Dataset
@@ -150,7 +152,7 @@ class TorchTraining:
 
     def regroup(self, place: Place) -> None:
         """Form a group in place of the present one, if there is one."""
-        before, group = self._group, GlooGroup(place)
+        before, group = self._group, choose_group(place, self._device)
         if before is not None:
             before.close()
         with self._lock:
@@ -246,7 +248,7 @@ class TorchTraining:
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""
-        self._formed.wait([self._formed.all_reduce(torch.zeros(1))])
+        self._formed.wait([self._formed.all_reduce(torch.zeros(1, device=self._formed.device))])
 
     @property
     def _formed(self) -> GlooGroup:
@@ -342,6 +344,7 @@ class GradientBuckets:
             self._begin(bucket)
         if self._failure is not None:
             raise self._failure
+        numbers = numbers.to(self._group.device)
         self._group.wait([*self._begun, self._group.all_reduce(numbers)])
         records = float(numbers[1])
         if records != self.expected_records:

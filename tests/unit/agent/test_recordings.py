@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edl_workflows.agent.recordings import MOST, find_recordings
+from edl_workflows.agent.recordings import MOST, find_recordings, recording_of
 
 
 def test_the_files_of_each_rank(tmp_path: Path) -> None:
@@ -13,6 +13,7 @@ def test_the_files_of_each_rank(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
     on = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
 
+    assert recording_of(on, 3) == tmp_path / "trace-3"
     assert find_recordings(on) == [f"{tmp_path}/trace-{rank:02}" for rank in range(MOST)]
 
 
@@ -22,6 +23,7 @@ def test_no_recorder(tmp_path: Path) -> None:
     prefix = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
 
     assert find_recordings(prefix) == []
+    assert recording_of(prefix, 3) is None
     assert find_recordings(prefix | {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}) == []
     gone = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/gone/trace-"}
     assert find_recordings(gone | {"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}) == []
