@@ -39,8 +39,7 @@ class JobAlone:
     metrics: dict[str, float] = field(default_factory=dict)
     leave_at: int = -1
     node = NodeRef(type="worker", id=0)
-    name, version, preparing, active, is_chief = "alone", 1, False, True, True
-    drain_requested, successor, newest_group_over = False, None, 0
+    name, version, preparing = "alone", 1, False
 
     def __post_init__(self) -> None:
         (place,) = places(1)
@@ -52,6 +51,31 @@ class JobAlone:
     def as_job(self) -> Job:
         """For signatures that want one."""
         return cast("Job", self)
+
+    @property
+    def active(self) -> bool:
+        """Whether its version trains."""
+        return True
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether it has rank 0."""
+        return True
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether another member comes."""
+        return False
+
+    @property
+    def successor(self) -> TrainingCluster | None:
+        """The version in which it goes on."""
+        return None
+
+    @property
+    def newest_group_over(self) -> int:
+        """As of `Job`."""
+        return 0
 
     @property
     def terminated(self) -> bool:

@@ -24,6 +24,7 @@ from edl_workflows.agent.hugging_face import make_elastic
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.exceptions import InvalidError
 from tests.torch.alone import JobAlone, break_steps
+from tests.torch.together import DIES, JOINS, members, train_together
 
 tqdm.monitor_interval = 0  # a thread that would outlive its test
 TEXTS, LENGTH, TOKENS = 50, 8, 32
@@ -173,6 +174,26 @@ def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest
     assert logged(trainer, "learning_rate") == pytest.approx(logged(whole, "learning_rate"), abs=1e-9)
     ends = [one.evaluate()["eval_loss"] for one in (trainer, whole)]
     assert ends[0] == pytest.approx(ends[1], abs=1e-9)
+
+
+def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ``Trainer`` joins another one that trains, gets its model, position and log, and goes on alone when
+    that one dies: each step is made, with the loss of a training that nobody disturbed."""
+    alone = JobAlone(MOST)
+    elastic(tmp_path / "alone", alone).train()
+    jobs = members(MOST)
+    trainers = [elastic(tmp_path / "together", job) for job in jobs]
+    train_together(monkeypatch, [trainer.train for trainer in trainers])
+    first, second = jobs
+
+    assert [step for step, *_ in first.steps] == list(range(1, DIES + 1))
+    assert [step for step, *_ in second.steps] == list(range(JOINS + 2, len(alone.steps) + 1))
+    for job in jobs:
+        expected = alone.losses[job.steps[0][0] - 1 : job.steps[-1][0]]
+        assert job.losses == pytest.approx(expected, abs=1e-5)
+    assert second.steps[-1][2] == 2 * TEXTS
+    assert logged(trainers[1], "loss") == pytest.approx(alone.losses, abs=1e-5)
+    assert trainers[1].is_world_process_zero()
 
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from edl_workflows.agent.lightning import ElasticStrategy
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.exceptions import InvalidError
 from tests.torch.alone import JobAlone, break_steps
+from tests.torch.together import DIES, JOINS, members, train_together
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of its imports
@@ -169,6 +171,27 @@ def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest
     assert [step for step, *_ in job.steps] == [step for step in range(1, 19) if step not in (5, 9, 18)]
     for mine, its in zip(module.parameters(), whole.parameters(), strict=True):
         assert torch.equal(mine, its)
+
+
+def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ``Trainer`` joins another one that trains, gets its model and position, and goes on alone when that
+    one dies: each step is made, with the loss of a training that nobody disturbed."""
+    alone, whole = JobAlone(MOST), Curve()
+    elastic(tmp_path / "alone", alone, [whole]).fit(Network(), loader(), loader())
+    jobs, curves = members(MOST), [Curve(), Curve()]
+    trainers = [elastic(tmp_path / "together", job, [one]) for job, one in zip(jobs, curves, strict=True)]
+    fits = [partial(trainer.fit, Network(), loader(), loader()) for trainer in trainers]
+    train_together(monkeypatch, fits)
+    first, second = jobs
+
+    assert [step for step, *_ in first.steps] == list(range(1, DIES + 1))
+    assert [step for step, *_ in second.steps] == list(range(JOINS + 2, len(alone.steps) + 1))
+    for curve, job in zip(curves, jobs, strict=True):
+        expected = whole.steps[job.steps[0][0] - 1 : job.steps[-1][0]]
+        assert [list(step) for step in curve.steps] == [pytest.approx(step, abs=1e-5) for step in expected]
+    assert second.steps[-1][2] == 2 * RECORDS
+    assert curves[1].validated == pytest.approx(whole.validated, abs=1e-5)
+    assert trainers[1].is_global_zero
 
 
 def test_early_stopping_counts_on(tmp_path: Path) -> None:
