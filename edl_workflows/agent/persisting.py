@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_workflows.agent.checkpoint_parts import STATE_FILE, Part
+from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.part_saving import SavedAs, is_published, save_part
 from edl_workflows.agent.remote_store import open_store
@@ -184,7 +185,7 @@ def _store(
         InvalidError: there is no driver for its URI.
     """
     store = open_store(snapshot.place, snapshot.keep)
-    if is_published(store, snapshot.ref):
+    if is_published(store, snapshot.ref) or (lost and snapshot.part > 0 and _is_outdated(snapshot, store)):
         return False
     try:
         if snapshot.parts > 1:
@@ -206,6 +207,12 @@ def _store(
             raise
         return False
     return True
+
+
+def _is_outdated(snapshot: ModelSnapshot, store: CheckpointStore) -> bool:
+    """Whether a later checkpoint is published, as after the end of a training: nobody waits for this part."""
+    latest = store.latest()
+    return latest is not None and latest[1].step >= snapshot.step
 
 
 def _write(file: Path, block: memoryview) -> None:

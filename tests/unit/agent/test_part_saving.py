@@ -168,6 +168,21 @@ def test_after_a_loss_the_newest_step_of_all_is_persisted(
     assert is_whole(store.local(newest), 10)
 
 
+def test_part_of_an_outdated_checkpoint_is_not_persisted(
+    store: CheckpointStore, nodes: list[Node], tmp_path: Path
+) -> None:
+    """At the end of a training the members' last copies in memory are older than its last checkpoint, and
+    leave nothing on storage."""
+    nodes[1].copy(10, persist=False)
+    store.publish(20, lambda folder: write_state(folder / "state.safetensors", part_of(20, 0)))
+    nodes[1].persister.start()
+    nodes[1].persister.save_newest()
+    assert nodes[1].persister.wait(240)
+
+    assert store.missing_parts(shared_checkpoint_name(10, "demo", 1), PARTS) == ([0, 1, 2], 0)
+    assert not list((tmp_path / "checkpoints").glob(".unfinished*"))
+
+
 class KilledError(BaseException):
     """The agent is killed here."""
 
