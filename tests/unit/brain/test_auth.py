@@ -90,7 +90,7 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 
 def test_a_wrong_name_makes_no_token() -> None:
-    """Neither for a tenant nor for a namespace."""
+    """A name that is not valid for a tenant or a namespace is refused before a token is made."""
     for tenant, namespace in (("team a", "a"), ("a", "A"), ("", "a")):
         with pytest.raises(InvalidError):
             auth.new_token(tenant, [namespace])

@@ -189,7 +189,7 @@ def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
 
 
 def test_plans_are_told(cluster: Cluster, start: Start) -> None:
-    """With reason and phase, and when they are deleted."""
+    """The monitor reports plans with reason and phase, and reports that a plan was deleted."""
     store = Memory()
     start(store)
     made = client.create(cluster, plan())

@@ -167,7 +167,7 @@ def test_a_speed_that_none_has_is_no_speed(speed: float) -> None:
 
 
 def test_a_job_that_does_not_validate_is_told() -> None:
-    """With its phase, and the error."""
+    """A job that does not validate is reported with its phase and the error."""
     broken = elastic_job(phase="Running")
     broken["spec"]["replicaSpeks"] = {}
 

@@ -102,7 +102,7 @@ def test_connections_that_were_cut(database_url: str) -> None:
 
 
 def test_metrics_are_read_as_they_were_recorded(store: BrainStore) -> None:
-    """With their sample; a sample without any has none."""
+    """Metrics are read with the sample that they were recorded with; a sample without metrics has none."""
     told = replace(sample(NOW, step=2), metrics={"loss": 0.25, "val/auc": 0.75})
     store.record(JobReport(facts(), [sample(NOW - 15, step=1), told]), NOW)
     points = queries.query_job(store, None, "uid-1", NOW).points
@@ -168,7 +168,7 @@ def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: p
 
 
 def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
-    """It accepts no more writes."""
+    """Closing the store writes what is queued; afterwards it accepts no writes."""
     store = BrainStore(database_url)
     done = [store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(50)]
     store.close()
@@ -319,7 +319,7 @@ WRONG_URLS = ("mysql://h/db", "brain.db", "sqlite://", "", "postgresql+asyncpg:/
 
 @pytest.mark.parametrize("url", WRONG_URLS)
 def test_a_url_that_is_no_database(url: str) -> None:
-    """It is rejected with a message."""
+    """A URL that names no database is rejected with a message."""
     with pytest.raises(InvalidError):
         database.parse_url(url)
 

@@ -64,7 +64,7 @@ def test_a_form_of_another_page_is_refused(http: httpx.Client, path: str, kind: 
 
 
 def test_json_is_read(http: httpx.Client) -> None:
-    """With or without a charset."""
+    """JSON bodies are read with and without a charset in the content type."""
     for kind in ("application/json", "Application/JSON; charset=utf-8"):
         answer: httpx.Response = http.post("/v1/optimize", content=b"{}", headers={"Content-Type": kind})
         assert answer.status_code == 422

@@ -75,7 +75,7 @@ def test_stdin_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def test_a_long_line_is_not_wrapped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that grep finds everything in the output."""
+    """Each finding is one line of output, however long, so that grep finds it."""
     file = tmp_path / "long.yaml"
     file.write_text(BROKEN.replace("entrypoint: man", f"entrypoint: {'m' * 300}"))
 

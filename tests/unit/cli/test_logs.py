@@ -19,7 +19,7 @@ def _restored() -> Iterator[None]:
 
 
 def test_every_line_says_whose_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also a line from a thread of a client library."""
+    """Every log line, from whichever thread, names job and pod of the process."""
     configure_logs(LogFormat.JSON, verbose=False, whose={"job": "digits", "pod": "master-0"})
     thread = threading.Thread(target=lambda: structlog.get_logger("x").warning("restart", cause="Killed"))
     thread.start()

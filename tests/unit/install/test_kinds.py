@@ -78,7 +78,7 @@ def test_a_choice_that_cannot_work_is_refused(kinds: tuple[str, ...], message: s
 
 
 def test_a_di_server_without_di_jobs_is_refused() -> None:
-    """It would have nothing to serve."""
+    """An installation with the DI server but without DIJobs is refused: the server would serve nothing."""
     with pytest.raises(InvalidError, match="add DIJob to the kinds, or leave the DI server out"):
         InstallOptions(image=IMAGE, kinds=("TFJob",), parts=frozenset({InstallPart.DI_SERVER}))
 

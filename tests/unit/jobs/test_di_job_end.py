@@ -62,7 +62,7 @@ def test_an_end_is_an_end() -> None:
 
 
 def test_what_has_succeeded_is_not_run_again() -> None:
-    """Also when its pod is deleted."""
+    """A task that has succeeded is not started again, even if its pod is deleted."""
     job = Job()
     job.run()
     job.set(collector_0="Succeeded")

@@ -80,7 +80,7 @@ def test_first_reconcile_makes_everything_a_master_needs(world: JobsNamespace, j
 def test_phase_follows_the_master(
     world: JobsNamespace, job: Make, pod_phase: str, exit_code: int | None, reason: str, phase: str, why: str
 ) -> None:
-    """What the first master does is the job's phase."""
+    """The phase of the first master's pod determines the phase of the job."""
     world.add(job())
     world.settle()
     world.set_pod(MASTER, pod_phase, exit_code, reason)

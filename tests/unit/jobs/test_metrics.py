@@ -60,7 +60,7 @@ def test_names_with_a_meaning_elsewhere_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["high", None, [1], 10**400])
 def test_what_is_no_number_is_refused(value: object) -> None:
-    """With its name."""
+    """A metric whose value is no number is refused, and the error names it."""
     with pytest.raises(InvalidError, match="'loss' is no number"):
         check_metrics({"loss": value})
 

@@ -291,7 +291,7 @@ def test_a_program_can_be_written_on_a_read_only_filesystem(
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: ProgramOptions, message: str) -> None:
-    """With what to change."""
+    """Options that contradict each other are refused, and the error says what to change."""
     with pytest.raises(InvalidError, match=message):
         render_job(script(), options)
 

@@ -72,7 +72,7 @@ def test_schema_is_structural(kind: Kind) -> None:
 
 @each_kind
 def test_status_is_never_defaulted(kind: Kind) -> None:
-    """What is says its writer alone."""
+    """The API server sets no defaults in a status: only the writer of the status says what is true."""
     status = schema_of(kind)["properties"]["status"]
 
     assert [path for path, node in walk(status) if "default" in node or "required" in node] == []

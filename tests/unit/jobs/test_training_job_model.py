@@ -241,7 +241,7 @@ def test_another_version_is_refused() -> None:
 
 
 def test_a_good_manifest_is_taken_by_both() -> None:
-    """With all fields of either spelling."""
+    """A valid manifest in either spelling passes model and schema, and keeps all fields."""
     for manifest in (
         make(),
         make(passes=3, hostNetwork=True, nodeSelector={"a": "b"}, volumeMounts=[], suspend=True),
@@ -339,7 +339,7 @@ def test_wrong_scaling(role: str, replicas: int, message: str) -> None:
     ],
 )
 def test_phases_in_the_words_of_all_kinds(phase: str | None, seen: JobPhase) -> None:
-    """What stages and sensors see."""
+    """Stages and sensors see the phases that all kinds have in common."""
     status = {} if phase is None else {"phase": phase}
     assert TRAINING_JOB.view is not None
     assert TRAINING_JOB.view(TrainingJob.parse(make() | {"status": status})).phase is seen

@@ -63,7 +63,7 @@ def test_an_elastic_job_has_run_when_its_workers_have(
     ids=str,
 )
 def test_other_jobs_have_run_when_their_conditions_say_so(conditions: dict[str, str], has_run: bool) -> None:
-    """Also when they are restarting or suspended since."""
+    """A job counts as having run once its conditions say so, even if it restarts or is suspended now."""
     kind = kind_of("PyTorchJob")
     manifest = make_example("PyTorchJob")
     manifest["status"] = {"conditions": [{"type": key, "status": value} for key, value in conditions.items()]}

@@ -146,7 +146,7 @@ def test_invalid_object(cluster: Cluster) -> None:
 
 
 def test_missing_object(cluster: Cluster) -> None:
-    """What is not there is named with its namespace."""
+    """The error about a missing object names the object and its namespace."""
     with pytest.raises(NotFoundError, match=f"ConfigMap {cluster.namespace}/a"):
         client.get(cluster, CONFIG_MAPS, "a")
 

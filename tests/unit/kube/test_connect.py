@@ -87,7 +87,7 @@ def test_unknown_context(server: ApiServerProcess) -> None:
 
 
 def test_nothing_to_connect_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Who has no cluster is told how to get one."""
+    """Without a kubeconfig and outside of a cluster, the error says how to get a cluster."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 

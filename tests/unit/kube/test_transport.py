@@ -65,7 +65,7 @@ def test_create_is_not_repeated(scripted: ScriptedApi, trouble: Answer) -> None:
 
 
 def test_refusals_are_not_repeated(scripted: ScriptedApi) -> None:
-    """What the server refuses it will refuse again."""
+    """A request that the server refuses is sent once: the server would refuse it again."""
     scripted.answers = [Answer(400, {"kind": "Status", "message": "bad"})]
 
     with pytest.raises(InvalidError):

@@ -129,7 +129,7 @@ def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
 
 
 def test_a_head_that_is_too_large_is_answered(server: tuple[str, int]) -> None:
-    """With the status for that, if it is sent at once."""
+    """A request with a head that is too large, sent at once, gets the status 431."""
     with socket.create_connection(server) as client:
         client.sendall(TOLD + b"X: " + b"x" * http_protocol.MAX_HEAD_BYTES + b"\r\n\r\n")
         assert ended(client).startswith(b"HTTP/1.1 431 ")

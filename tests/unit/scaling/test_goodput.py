@@ -196,7 +196,7 @@ def test_a_straggler_does_not_spoil_it() -> None:
 
 
 def test_useless_measurements_are_left_out() -> None:
-    """What can't be changes nothing."""
+    """Measurements that can't be true do not change the fit."""
     rows = measured(PERF, PLACEMENTS)
     absurd = [
         StepMeasurement(1, 2, 64, nan),

@@ -108,7 +108,8 @@ def test_jobs_that_span_one_node_are_parted() -> None:
 
 
 def test_a_spanning_job_leaves_those_that_may_not_be_touched() -> None:
-    """Also where it holds its places already."""
+    """A job over several nodes does not move jobs that may not be touched, even where it already has
+    replicas."""
     pinned = PolluxJob(JobInfo("a", {"gpu": 1}, preemptible=False), SCALING)
     held = {"a": ["n0", "n1"], "b": ["n1", "n2"]}
     answer = optimize_allocations([pinned, job("b", high=2)], nodes(2, 2, 2), held)
@@ -218,19 +219,19 @@ def test_other_roles_come_first() -> None:
     ],
 )
 def test_absurd_jobs_get_nothing(case: str, info: JobInfo) -> None:
-    """And the others all there is."""
+    """Jobs with absurd values get nothing; the other jobs share all resources."""
     answer = optimize_allocations([PolluxJob(info, SCALING), job("b")], nodes(4), {})
     assert counts(answer) == {"a": 0, "b": 4}, case
 
 
 def test_absurd_nodes_are_of_no_use() -> None:
-    """Less than nothing, and no number."""
+    """Nodes with a negative number of GPUs, or with no number, get no replica."""
     bad = [NodeInfo("n1", {"gpu": -3.0}), NodeInfo("n2", {"gpu": nan})]
     assert optimize_allocations([job("a")], [*nodes(2), *bad], {}) == {"a": ["n0", "n0"]}
 
 
 def test_an_absurd_age_is_none() -> None:
-    """It changes nothing but the order."""
+    """An age that is negative or no number counts as none: such jobs get replicas like others."""
     assert counts(optimize_allocations([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {
         "a": 1,
         "b": 1,

@@ -127,7 +127,7 @@ def test_a_rest_that_is_no_number_is_not_said(said: Any) -> None:
 
 
 def test_who_trains_more_than_declared_has_nothing_left() -> None:
-    """It may end at any time."""
+    """A job that has trained more than it declared has nothing left to train: it may end at any time."""
     assert read_hints(HINTS | {"remainingSamples": -1}).remaining == 0.0
 
 

@@ -59,7 +59,7 @@ def test_defaults_go_deep() -> None:
 
 
 def test_pruned_paths() -> None:
-    """What was dropped is told by its path."""
+    """Pruning returns the path of each field that it removed."""
     value: dict[str, Any] = {"z": 1, "list": [{"k": "a", "y": 2}], "map": {"a": {"w": 1}}}
 
     assert structural.prune(value, SCHEMA) == ["z", "list[0].y", "map.a.w"]

@@ -58,7 +58,7 @@ def test_split(batch_size: int, replicas: int, expected: BatchSplit) -> None:
 
 
 def test_trainings_of_different_length() -> None:
-    """They are rejected as one application."""
+    """Trainings of different lengths are rejected as the measurements of one application."""
     validation = {
         10: ValidationTrace([1], [1], [1], [1]),
         20: ValidationTrace([1, 2], [1, 2], [1, 1], [1, 1]),

@@ -33,7 +33,7 @@ def test_a_job_from_begin_to_end() -> None:
 
 
 def test_two_replicas_are_twice_as_fast() -> None:
-    """With twice the batch, if noise dominates."""
+    """Two replicas with twice the batch are twice as fast if gradient noise dominates."""
     [found] = results(always(a=[N0, N0]), job("a", replicas=2, batch_size=20))
     assert found.finished == 60 + 30 + 100
 
@@ -162,7 +162,7 @@ def test_too_many_replicas_on_a_node() -> None:
     ],
 )
 def test_bad_workloads(jobs: list[WorkloadJob], message: str) -> None:
-    """They are rejected before the run."""
+    """Invalid workloads are rejected before the simulation starts."""
     with pytest.raises(InvalidError, match=message):
         results(always(), *jobs)
 

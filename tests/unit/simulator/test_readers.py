@@ -95,7 +95,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    """It has an error of its own."""
+    """A file that does not exist is reported by an error of this package."""
     with pytest.raises(NotFoundError, match=r"workload-9\.csv: there is no such file"):
         read_workload(tmp_path / "workload-9.csv")
 
@@ -219,7 +219,7 @@ def test_other_names_of_columns(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_job_is_named(tmp_path: Path, line: str, message: str) -> None:
-    """With file, line and field."""
+    """An invalid job is reported with file, line and field."""
     with pytest.raises(InvalidError, match=rf"philly\.csv:4: {re.escape(message)}"):
         read_cluster_jobs(written(tmp_path, f"{CLUSTER_JOBS}{line}\n"))
 

@@ -28,7 +28,7 @@ def result(workload: str, jct: float, policy: str = "pollux", seed: int = 0) -> 
 
 
 def test_the_same_study_has_the_same_key() -> None:
-    """Also if its jobs come in another order."""
+    """A study has the same key if its jobs are listed in another order."""
     other = replace(STUDY, workload=replace(WORKLOAD, jobs=WORKLOAD.jobs[::-1]))
     assert STUDY.key == other.key == json.loads(json.dumps(STUDY.key))
 
@@ -77,7 +77,7 @@ def test_a_job_that_never_fits() -> None:
 
 
 def test_results_survive_json() -> None:
-    """Also with values that are not finite."""
+    """Results survive JSON, values included that are not finite."""
     lost = replace(result("w", 1.0), metrics=replace(METRICS, jct_mean=math.nan))
     assert math.isnan(StudyResult.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
     assert StudyResult.parse(result("w", 1.0).to_json()) == result("w", 1.0)
@@ -88,7 +88,7 @@ def test_results_survive_json() -> None:
     [{}, [], None, {"key": {}, "group": "", "metrics": {}}, result("w", 1.0).to_json() | {"metrics": 1}],
 )
 def test_what_is_no_result(value: object) -> None:
-    """It is rejected rather than guessed."""
+    """A value that is no result of a simulation is rejected, and nothing is guessed."""
     with pytest.raises(InvalidError, match="not the result of a simulation"):
         StudyResult.parse(value)
 

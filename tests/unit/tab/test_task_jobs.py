@@ -77,5 +77,5 @@ def test_an_xcom_cannot_choose_the_namespace(
     ],
 )
 def test_an_xcom_that_somebody_else_wrote_is_no_object(value: object) -> None:
-    """It is left out rather than an error of the page."""
+    """An XCom that another program wrote is left out, and the page shows no error for it."""
     assert TaskObject.read(value) is None

@@ -126,7 +126,7 @@ def test_nonsense_in_a_nodes_capacity_is_refused(field: str, amount: Any, server
 
 @pytest.mark.parametrize("target", [0, 65536, "²", "9" * 5000, "no_port", ""])
 def test_a_services_target_port_is_a_port_or_a_name(target: Any, server: ApiServer) -> None:
-    """As Kubernetes checks it."""
+    """A Service's targetPort is a port number or a port's name, as Kubernetes checks it."""
     spec = {"ports": [{"port": 80, "targetPort": target}], "selector": {"app": "a"}}
 
     with pytest.raises(ApiError) as refused:
