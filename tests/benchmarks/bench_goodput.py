@@ -8,7 +8,7 @@ runs of so many minutes, one after another. (a) Nobody is killed. (b) Every so m
 process is killed (SIGKILL): its node ends, and the master has another one made. (c) As (b), but nobody goes
 on: everything is ended at the kill, and the job is submitted anew from the newest checkpoint, with a master
 of its own. Compared are the steps of the model at the end; beside them stands what the master itself says of
-goodput.
+goodput, and what the job's time was spent on.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from edl_workflows.agent import CheckpointStore, connect
 from edl_workflows.protocol.cluster import CheckpointRef
@@ -40,7 +41,8 @@ class Row:
     Attributes:
         steps: of the model at the end.
         of_kill_free: of the steps that the run without kills made.
-        goodput: what the master said last; 0 where several masters had a part each.
+        goodput: what the master said last; 0 where several jobs had a part each.
+        seconds: what the job's time was spent on, as the master said last; empty where there were several.
     """
 
     run: str
@@ -49,6 +51,7 @@ class Row:
     steps: int
     of_kill_free: float
     goodput: float
+    seconds: dict[str, int]
     goal: str = ""
     met: bool = True
 
@@ -67,13 +70,14 @@ def main() -> None:
         train(Path(options.program))
         return
     seconds = 60 * options.minutes
-    free, ratio, _ = survive(seconds, seconds)
-    rows = [Row("kill-free", options.minutes, 0, free, 1.0, ratio)]
-    steps, ratio, kills = survive(seconds, options.every)
+    free, said, _ = survive(seconds, seconds)
+    rows = [Row("kill-free", options.minutes, 0, free, 1.0, said["ratio"], said["seconds"])]
+    steps, said, kills = survive(seconds, options.every)
     share = round(steps / free, 4)
-    rows.append(Row("killed", options.minutes, kills, steps, share, ratio, f"≥ {GOAL}", share >= GOAL))
+    told = (said["ratio"], said["seconds"])
+    rows.append(Row("killed", options.minutes, kills, steps, share, *told, f"≥ {GOAL}", share >= GOAL))
     steps, kills = resubmit(seconds, options.every)
-    rows.append(Row("resubmitted", options.minutes, kills, steps, round(steps / free, 4), 0.0))
+    rows.append(Row("resubmitted", options.minutes, kills, steps, round(steps / free, 4), 0.0, {}))
     for row in rows:
         print(json.dumps(asdict(row)) if options.json else _in_words(row))
     sys.exit(any(not row.met for row in rows))
@@ -86,7 +90,7 @@ def _in_words(row: Row) -> str:
         f"{row.run:12} {row.minutes:g} min, {row.kills} kills: {row.steps} steps, {row.of_kill_free:.3f} of "
         "kill-free"
         f"{said} {row.goal} {met}"
-    ).rstrip()
+    ).rstrip() + "".join(f"\n{'':14}{cause:12}{seconds:6} s" for cause, seconds in row.seconds.items())
 
 
 def kill_times(seconds: float, every: float) -> list[float]:
@@ -94,8 +98,8 @@ def kill_times(seconds: float, every: float) -> list[float]:
     return [every * number for number in range(1, int(seconds / every) + 1) if every * number < seconds]
 
 
-def survive(seconds: float, every: float) -> tuple[int, float, int]:
-    """Steps, goodput and kills of a job that goes on by itself."""
+def survive(seconds: float, every: float) -> tuple[int, dict[str, Any], int]:
+    """Steps, what the master says of goodput, and kills of a job that goes on by itself."""
     kills = 0
     with _job() as job:
         begin = time.monotonic()
@@ -103,7 +107,7 @@ def survive(seconds: float, every: float) -> tuple[int, float, int]:
             time.sleep(max(0.0, begin + at - time.monotonic()))
             kills += _kill(job.folder)
         time.sleep(max(0.0, begin + seconds - time.monotonic()))
-        return job.step(), float(job.status()["goodput"]["ratio"]), kills
+        return job.step(), job.status()["goodput"], kills
 
 
 def resubmit(seconds: float, every: float) -> tuple[int, int]:
