@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
@@ -29,6 +29,25 @@ DOWN_SECONDS = 600.0
 server is down, and calls are retried without limit: no result could be reported."""
 
 
+class MessagePace:
+    """Limits the messages of all steps of an agent.
+
+    Args:
+        seconds: between two messages.
+    """
+
+    def __init__(self, seconds: float = 3.0) -> None:
+        self._seconds = seconds
+        self._next = 0.0
+
+    async def take_turn(self) -> None:
+        """Wait until the next message may be written."""
+        now = time.monotonic()
+        turn = max(now, self._next)
+        self._next = turn + self._seconds
+        await asyncio.sleep(turn - now)
+
+
 @dataclass(frozen=True)
 class AgentContext:
     """What all tasks share.
@@ -41,6 +60,7 @@ class AgentContext:
         guard: called before each write; raises if this process may no longer write.
         everywhere: whether to watch jobs in all namespaces at once.
         cross_namespace: whether a step may name another namespace than its workflow's.
+        pace: of the messages about steps that wait.
     """
 
     cluster: Cluster
@@ -50,6 +70,7 @@ class AgentContext:
     guard: Callable[[], None]
     everywhere: bool
     cross_namespace: bool
+    pace: MessagePace = field(default_factory=MessagePace)
 
     async def call(self, function: Callable[[], T]) -> T:
         """Call once, if this process is still the leader."""

@@ -1,7 +1,10 @@
-"""Writing the result of a step into its task set, but never for a step that no longer exists."""
+"""Writing the result of a step, or a message about it, into its task set, but never for a step that no longer
+exists."""
+
+from typing import Any
 
 from edl_workflows.argo.agent.results import StepResult
-from edl_workflows.argo.agent.tasks import TaskKey, open_tasks
+from edl_workflows.argo.agent.tasks import PENDING, TaskKey, is_result, open_tasks
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS
 from edl_workflows.exceptions import ConflictError, NotFoundError, UnavailableError
 from edl_workflows.kube import client
@@ -32,25 +35,50 @@ def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: S
     Raises:
         EdlError: the server did not take it for another reason.
     """
+    return _write_entry(cluster, task_sets, key, result.to_node())
+
+
+def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message: str) -> bool:
+    """Write a message about a step that waits; see `report_result`.
+
+    Args:
+        cluster: where.
+        task_sets: their watch.
+        key: the step. One that has its result has no message any more.
+        message: as `results.inert_message` returned it.
+    """
+    entry = {"phase": PENDING, "message": message}
+    return _write_entry(cluster, task_sets, key, entry)
+
+
+def remove_progress(cluster: Cluster, task_sets: Informer, key: TaskKey) -> bool:
+    """Remove the message about a step; see `report_progress`."""
+    return _write_entry(cluster, task_sets, key, None)
+
+
+def _write_entry(cluster: Cluster, task_sets: Informer, key: TaskKey, entry: dict[str, Any] | None) -> bool:
+    """Write or remove the entry of an open task. Only a result takes the place of a result."""
+    final = is_result(entry)
     found = task_sets.cache.get(key.workflow.task_set)
     for _attempt in range(ATTEMPTS):
-        if found is None or key not in open_tasks(found):
+        task = open_tasks(found).get(key) if found is not None else None
+        if found is None or task is None or (task.reported and not final):
             return False
         try:
-            task_sets.put(_write(cluster, found, key, result))
+            task_sets.put(_patch(cluster, found, key, entry))
         except ConflictError:
             found = client.find_listed(cluster, WORKFLOW_TASK_SETS, key.workflow.name, key.workflow.namespace)
         except NotFoundError:
             return False
         else:
             return True
-    raise UnavailableError(f"{key}: its task set changed {ATTEMPTS} times while the result was being written")
+    raise UnavailableError(f"{key}: its task set changed {ATTEMPTS} times while its entry was being written")
 
 
-def _write(cluster: Cluster, task_set: Object, key: TaskKey, result: StepResult) -> Object:
+def _patch(cluster: Cluster, task_set: Object, key: TaskKey, entry: dict[str, Any] | None) -> Object:
     metadata = task_set["metadata"]
     body = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "status": {"nodes": {key.node: result.to_node()}},
+        "status": {"nodes": {key.node: entry}},
     }
     return client.patch(cluster, WORKFLOW_TASK_SETS, metadata["name"], body, metadata["namespace"], "status")

@@ -34,9 +34,14 @@ class StepResult:
 
     def to_node(self) -> dict[str, Any]:
         """The entry in ``status.nodes``."""
-        # Jobs of other controllers, and their pods, may say anything; exit handlers copy messages.
-        node: dict[str, Any] = {"phase": self.phase, "message": inert_text(self.message)[:MAX_MESSAGE]}
+        node: dict[str, Any] = {"phase": self.phase, "message": inert_message(self.message)}
         return node | ({"outputs": {"parameters": self.parameters}} if self.parameters else {})
+
+
+def inert_message(message: str) -> str:
+    """A message as a node may have it. Jobs of other controllers, and their pods, may say anything, and exit
+    handlers copy messages."""
+    return inert_text(message)[:MAX_MESSAGE]
 
 
 def result_of_outputs(found: Outputs, message: str = "") -> StepResult:

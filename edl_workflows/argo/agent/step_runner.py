@@ -10,9 +10,10 @@ import structlog
 from edl_workflows.argo.agent import orphans, reporting, results
 from edl_workflows.argo.agent.context import MAX_PAUSE, MIN_PAUSE, AgentContext, result_unless_set
 from edl_workflows.argo.agent.orphans import BegunObject
+from edl_workflows.argo.agent.progress import ProgressMessages
 from edl_workflows.argo.agent.results import StepResult
 from edl_workflows.argo.agent.tasks import OpenTask
-from edl_workflows.argo.agent.workflow import StepAttempt, step_of
+from edl_workflows.argo.agent.workflow import StepAttempt, field_of, step_of
 from edl_workflows.argo.api import WORKFLOWS
 from edl_workflows.argo.plugin_task import PluginTask
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
@@ -22,6 +23,7 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, Object
 from edl_workflows.stages import driver
 from edl_workflows.stages.description import StageRequest
 from edl_workflows.stages.goals import Failed, Handle
+from edl_workflows.stages.identity import Notify
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -140,9 +142,26 @@ class StepRunner:
         return await self._wait(handle)
 
     async def _wait(self, handle: Handle) -> StepResult:
+        messages = ProgressMessages(self.key, self._context, self._read_message)
+        showing = asyncio.create_task(messages.run(), name=f"messages of {self.key}")
+        try:
+            return await self._wait_for_end(handle, messages.tell)
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+
+    def _read_message(self) -> str:
+        workflow = self._read_workflow()
+        return field_of(workflow, self.key.node, "message") if workflow is not None else ""
+
+    async def _wait_for_end(self, handle: Handle, tell: Notify) -> StepResult:
+        def notify(line: str) -> None:
+            self._log.info(line)
+            tell(line)
+
         source, everywhere = ClusterSource.of(self._context.cluster), self._context.everywhere
         while True:
-            waiting = driver.await_goal(source, handle, notify=self._log.info, everywhere=everywhere)
+            waiting = driver.await_goal(source, handle, notify=notify, everywhere=everywhere)
             outcome = await result_unless_set(self._vanished, waiting)
             if outcome is None:
                 raise VanishedError

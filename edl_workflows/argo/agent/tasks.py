@@ -12,6 +12,9 @@ from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 OPEN_INDEX = "open"
 """Index of a cache: the task sets that ask for anything, under ``OPEN_INDEX`` itself."""
 
+PENDING = "Pending"
+"""Phase of a node whose step waits."""
+
 
 class WorkflowKey(NamedTuple):
     """A workflow, told from later ones of its name by its uid."""
@@ -47,7 +50,8 @@ class OpenTask:
     Attributes:
         key: which.
         body: below ``plugin.edl``; whatever a user wrote there.
-        reported: whether its result stands in the status, and the controller has not taken it yet.
+        reported: whether its result stands in the status, and the controller has not taken it yet. A message
+            about a step that waits is no result.
         version: the task set's resourceVersion.
     """
 
@@ -80,9 +84,15 @@ def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
     results = (task_set.get("status") or {}).get("nodes") or {}
     version = version_of(task_set)
     found = (
-        OpenTask(TaskKey(workflow, node), body, node in results, version) for node, body in _bodies(task_set)
+        OpenTask(TaskKey(workflow, node), body, is_result(results.get(node)), version)
+        for node, body in _bodies(task_set)
     )
     return {task.key: task for task in found}
+
+
+def is_result(entry: Mapping[str, Any] | None) -> bool:
+    """Whether an entry of ``status.nodes`` is the end of a step."""
+    return entry is not None and entry.get("phase") != PENDING
 
 
 def index_open(task_set: Object) -> tuple[str, ...]:

@@ -100,7 +100,19 @@ class Argo:
 
     def result(self, workflow: str, node: str) -> Any:
         """What the agent answered; None: nothing yet."""
+        entry = self.entry(workflow, node)
+        return None if entry is not None and entry["phase"] == "Pending" else entry
+
+    def entry(self, workflow: str, node: str) -> Any:
+        """What the agent wrote about a node: its answer, or a message while it waits."""
         return ((self.task_set(workflow).get("status") or {}).get("nodes") or {}).get(node)
+
+    def take_message(self, workflow: str, node: str) -> str:
+        """Take the message about a node that waits over into the workflow; "" if there is none."""
+        message = str((self.entry(workflow, node) or {}).get("message") or "")
+        if message:
+            self._patch_workflow(workflow, {"status": {"nodes": {node: {"message": message}}}})
+        return message
 
     def take(self, workflow: str, node: str) -> Any:
         """Take an answer in: the result goes, then the task, then the node has its phase."""

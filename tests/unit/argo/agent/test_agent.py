@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from edl_workflows.argo.agent import task_plan
+from edl_workflows.argo.agent import progress, task_plan
 from edl_workflows.argo.agent.deadlines import PASSED_ANNOTATION
 from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
 from edl_workflows.jobs.kinds import KINDS
@@ -426,8 +426,12 @@ def test_a_job_whose_step_vanishes_before_the_next_agent_has_taken_it_up(
         eventually(lambda: jobs(cluster) == {}, "the job is deleted")
 
 
-def test_waiting_steps_cost_no_request(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Any number of waiting steps stands on two watches, that of the task sets and that of the jobs."""
+def test_waiting_steps_cost_no_request(
+    cluster: Cluster, argo: Argo, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of waiting steps stands on two watches, that of the task sets and that of the jobs. Only
+    messages about longer waits cost more."""
+    monkeypatch.setattr(progress, "STEP_SECONDS", 3600.0)
     stand_in.stop()
     workflows = [f"w-{index}" for index in range(25)]
     for name in workflows:

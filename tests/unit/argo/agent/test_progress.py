@@ -1,0 +1,86 @@
+"""Messages of steps that wait: written, taken over by Argo, removed; and never in the place of a result."""
+
+import pytest
+
+from edl_workflows.argo.agent import progress
+from edl_workflows.argo.agent.reporting import remove_progress, report_progress, report_result
+from edl_workflows.argo.agent.results import StepResult
+from edl_workflows.argo.agent.tasks import TaskKey, WorkflowKey
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from tests.airflow.support import StandIn, elastic_job, eventually, jobs
+from tests.unit.argo.agent.support import Argo, body, running
+from tests.unit.argo.agent.test_reporting import stale
+
+DONE = StepResult("Succeeded", "done")
+
+
+@pytest.fixture
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages without pauses."""
+    monkeypatch.setattr(progress, "STEP_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "TAKEN_PAUSES", (0.05,) * 2000)
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_step_that_waits_says_what_its_job_does(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
+    """A message at each change: phase, nodes and step. It is removed when the workflow has it, so that Argo
+    does not write the workflow again and again, and the result comes after it."""
+    argo.start("w")
+    with running(cluster):
+        argo.add("w", "n1", body("submit", manifest=elastic_job("mnist")))
+        eventually(
+            lambda: "is Running; ready: worker 1/1; step 100" in argo.take_message("w", "n1"), "message"
+        )
+        eventually(lambda: argo.entry("w", "n1") is None, "the message is removed")
+        stand_in.end("mnist")
+        eventually(lambda: argo.result("w", "n1") is not None, "the result")
+
+    assert argo.take("w", "n1")["phase"] == "Succeeded"
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_step_whose_job_is_queued_says_so(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
+    """With the name of the queue, and as text that Argo does not expand."""
+    stand_in.stop()
+    manifest = elastic_job("mnist")
+    manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "nightly"}
+    argo.start("w")
+    with running(cluster):
+        argo.add("w", "n1", body("submit", manifest=manifest))
+        eventually(lambda: "mnist" in jobs(cluster), "the job")
+        status = {"phase": "Suspended", "reason": "Queued", "message": "{{workflow.name}}"}
+        client.patch_status(cluster, ELASTIC_JOBS, "mnist", status)
+        eventually(lambda: "in the queue nightly of Kueue" in argo.take_message("w", "n1"), "the queue")
+        message = argo.workflow("w")["status"]["nodes"]["n1"]["message"]
+
+    assert "{{" not in message
+
+
+def test_a_message_of_an_agent_that_died_is_no_answer(
+    cluster: Cluster, argo: Argo, stand_in: StandIn
+) -> None:
+    """The next agent serves the step."""
+    uid = argo.start("w")
+    argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Succeeded")))
+    key = TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")
+    assert report_progress(cluster, stale(cluster), key, "is Running")
+    with running(cluster):
+        eventually(lambda: argo.result("w", "n1") is not None, "the result")
+
+    assert argo.take("w", "n1")["phase"] == "Succeeded"
+
+
+def test_no_message_takes_the_place_of_a_result(cluster: Cluster, argo: Argo) -> None:
+    """Not even one whose writer has not seen the result; nor is a result removed in the place of a
+    message."""
+    uid = argo.start("w")
+    argo.add("w", "n1", body("collect", name="mnist"))
+    key = TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")
+    seen = [stale(cluster), stale(cluster)]
+    assert report_result(cluster, stale(cluster), key, DONE)
+
+    assert not report_progress(cluster, seen[0], key, "is Running")
+    assert not remove_progress(cluster, seen[1], key)
+    assert argo.result("w", "n1") == {"phase": "Succeeded", "message": "done"}
