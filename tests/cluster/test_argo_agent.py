@@ -22,12 +22,13 @@ import pytest
 import yaml
 
 from edl_workflows.argo import steps
-from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOWS
+from edl_workflows.argo.api import COMPLETED_LABEL, GROUP, VERSION, WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.argo.executor_plugin import PluginOptions, plugin_manifests
 from edl_workflows.argo.plugin_template import plugin_templates
 from edl_workflows.cli import crds
 from edl_workflows.jobs import names
 from edl_workflows.jobs.reported_text import inert_value
+from edl_workflows.jobs.trace_context import trace_id_of
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
@@ -235,6 +236,40 @@ def test_a_second_run_with_the_same_data_and_code_makes_no_job(argo: Argo) -> No
     argo.made("memo-third")
     argo.patch("memo-third", {"spec": {"shutdown": "Terminate"}})
     argo.gone("memo-third")
+
+
+def test_a_step_that_waits_says_what_its_job_does(argo: Argo) -> None:
+    """The node has the message, and stays Pending, so that the step's time-out ends it. The message does not
+    stay in the task set, where it would make the controller write the workflow again and again."""
+    argo.start("talk", [submit("talks", timeout="45s")])
+    argo.made("talks")
+    status = {"phase": "Running", "progress": {"step": 7}, "message": "{{workflow.name}}"}
+    client.patch_status(argo.cluster, ELASTIC_JOBS, "talks", status)
+    until(lambda: "step 7" in argo.node("talk", "talks").get("message", ""), "the message", 40)
+    node = argo.node("talk", "talks")
+
+    def entries() -> dict[str, Any]:
+        found = client.get(argo.cluster, WORKFLOW_TASK_SETS, "talk").get("status") or {}
+        return dict(found.get("nodes") or {})
+
+    assert node["phase"] == "Pending"
+    assert "is Running" in node["message"]
+    assert "{{" not in node["message"]
+    until(lambda: not entries(), "the message is removed")
+    argo.ended("talk", "Failed", 90)
+    argo.gone("talks")
+
+
+def test_a_job_belongs_to_the_trace_of_its_workflow(argo: Argo) -> None:
+    """The annotation of the job, which its pods get as ``TRACEPARENT``, names the workflow's trace."""
+    argo.start("traced", [submit("traced-job")])
+    argo.made("traced-job")
+    workflow = client.get(argo.cluster, WORKFLOWS, "traced")["metadata"]["annotations"]
+    found = argo.jobs()["traced-job"]["metadata"]["annotations"]
+    argo.finish("traced-job")
+    argo.ended("traced", "Succeeded")
+
+    assert trace_id_of(found[names.TRACE_ANNOTATION]) == workflow["workflows.argoproj.io/trace-id"]
 
 
 def test_stop_cancels_and_runs_the_exit_handler(argo: Argo) -> None:

@@ -24,7 +24,12 @@ def daemon(site: Site, enter: tuple[str, ...]) -> Daemon:
         f"--executor-image={images.HOST}",
         "--executor-plugins",
     )
-    env = {"LEADER_ELECTION_DISABLE": "true", "DEFAULT_REQUEUE_TIME": "1s"}
+    env = {
+        "LEADER_ELECTION_DISABLE": "true",
+        "DEFAULT_REQUEUE_TIME": "1s",
+        # Workflows have a trace; nobody takes its spans.
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9",
+    }
     return Daemon("argo", command, site.folder, env, enter)
 
 
