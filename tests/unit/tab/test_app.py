@@ -1,0 +1,25 @@
+"""The tab's endpoints without Airflow's database: what is refused before anything is asked."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from edl_workflows.tab.app import make_app
+
+
+@pytest.mark.parametrize("declared", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
+def test_a_decision_must_be_declared_as_json(declared: str) -> None:
+    """A browser sends a body without a type, or as text or a form, for a page of any origin, with the user's
+    cookie; FastAPI before 0.132 reads one without a type as JSON."""
+
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
+            return await client.post(
+                "/dags/training/decisions?run_id=run",
+                content=b'{"action": "approve", "kind": "ElasticJob", "namespace": "n", "name": "j"}',
+                headers={"Content-Type": declared} if declared else {},
+            )
+
+    assert asyncio.run(send()).status_code == 415
