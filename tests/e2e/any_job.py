@@ -83,13 +83,19 @@ class AnyJob(Generic[JobT]):
         self.until(lambda: self.get().status.phase == phase, seconds, f"phase {phase}")
 
 
-def kill_processes(**environment: str) -> None:
+def kill_processes(module: str = "", **environment: str) -> None:
     """SIGKILL every process on this machine that has these variables in its environment, as the kernel's OOM
-    killer or a lost machine would end a pod."""
+    killer or a lost machine would end a pod.
+
+    Args:
+        module: only those that run this module by ``python -m``; "": all.
+        environment: the variables.
+    """
     found = [
         process
-        for process in psutil.process_iter(["environ"])
+        for process in psutil.process_iter(["environ", "cmdline"])
         if environment.items() <= (process.info["environ"] or {}).items()
+        and (not module or ["-m", module] == (process.info["cmdline"] or [])[1:3])
     ]
     assert found, f"no process with {environment}"
     for process in found:

@@ -16,6 +16,7 @@ RING = Path(__file__).parent / "ring_digits.py"
 MIRRORED = Path(__file__).parent / "mirrored_digits.py"
 TORCH = Path(__file__).parent / "torch_digits.py"
 TORCHRUN = Path(__file__).parent / "torchrun_script.py"
+TORCHRUN_HUGGING_FACE = Path(__file__).parent / "torchrun_hugging_face.py"
 _LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
 
 
@@ -24,7 +25,7 @@ class CollectiveTraining:
     """What a collective job trains.
 
     Attributes:
-        program: `RING`, `MIRRORED`, `TORCH` or `TORCHRUN`.
+        program: its file, one of those above.
         folder: for checkpoints and notes, at the same path in all pods.
         epochs: how often all data is seen.
         delay: seconds of rest after each step, until `hurry`.

@@ -163,6 +163,11 @@ class SubmittedJob:
         machine would."""
         kill_processes(**{names.ENV_NAMESPACE: self.cluster.namespace, names.ENV_POD_NAME: pod})
 
+    def kill_agent(self, pod: str) -> None:
+        """SIGKILL the agent of a pod, and nothing else of it."""
+        variables = {names.ENV_NAMESPACE: self.cluster.namespace, names.ENV_POD_NAME: pod}
+        kill_processes("edl_workflows.cli", **variables)
+
     def log(self, pod: str) -> str:
         """What a pod printed."""
         return logs.read(self.cluster, pod)
