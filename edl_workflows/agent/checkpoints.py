@@ -195,6 +195,10 @@ class CheckpointStore:
             (self.folder / name / entry_file(part)).unlink(missing_ok=True)
         return CheckpointRef(uri=f"{self.place}/{name}", step=step)
 
+    def discard_parts(self, name: str) -> None:
+        """Remove the parts of a checkpoint that will not be published."""
+        shutil.rmtree(self._parts_folder(name), ignore_errors=True)
+
     def _parts_folder(self, name: str) -> Path:
         return self.folder / f"{_UNFINISHED}{name}-parts"
 

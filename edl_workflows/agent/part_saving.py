@@ -77,15 +77,20 @@ def save_part(
         CheckpointError: the storage failed, or the other parts did not come.
     """
     name, part, began = saved_as.name, saved_as.part, time.monotonic()
-    if part.index in store.missing_parts(name, part.count)[0]:
-        store.put_part(name, part, write, writer)
-    if part.index == 0:
-        took = time.monotonic() - began
-        patience = LOST_PART_SECONDS + LOST_PART_FACTOR * took if lost else store.part_seconds
-        _wait_for_others(store, saved_as, stop, patience)
-        store.publish_parts(
-            saved_as.step, part.count, name=name, position=saved_as.position, variables=saved_as.variables
-        )
+    try:
+        if part.index in store.missing_parts(name, part.count)[0]:
+            store.put_part(name, part, write, writer)
+        if part.index == 0:
+            took = time.monotonic() - began
+            patience = LOST_PART_SECONDS + LOST_PART_FACTOR * took if lost else store.part_seconds
+            _wait_for_others(store, saved_as, stop, patience)
+            store.publish_parts(
+                saved_as.step, part.count, name=name, position=saved_as.position, variables=saved_as.variables
+            )
+    except CheckpointError:
+        if part.index == 0 and not stop.is_set():  # the next agent of this node may publish it after a stop
+            store.discard_parts(name)
+        raise
 
 
 def _wait_for_others(

@@ -163,6 +163,12 @@ class RemoteStore(CheckpointStore):
                 self._fs.rm_file(file)
         return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
+    def discard_parts(self, name: str) -> None:
+        """Remove the parts of a checkpoint that will not be published, unless somebody has published it."""
+        with contextlib.suppress(CheckpointError):
+            if not self._exists(f"{self._uri}/{name}"):
+                self._remove_remote(name)
+
     def verify(self, ref: CheckpointRef) -> CheckpointRef:
         """Download a checkpoint, and check that it is complete."""
         name = self._name(ref)

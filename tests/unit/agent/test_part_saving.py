@@ -147,6 +147,8 @@ def test_checkpoint_without_a_part_fails(
     newest = store.newest()
     assert newest is not None
     assert newest.step == 10
+    missing, size = store.missing_parts(shared_checkpoint_name(20, "demo", 1), PARTS)
+    assert (missing, size) == ([0, 1, 2], 0), "the parts take no room"
 
 
 @pytest.mark.usefixtures("quick")
