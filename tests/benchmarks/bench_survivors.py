@@ -1,25 +1,25 @@
-"""How long training stands still when a member is killed: ours, whose survivors keep their processes, against
-torchrun, which restarts all.
+"""How long training stands still when a member is killed, and what is lost: ours and TorchFT, whose survivors
+keep their processes, and torchrun, which restarts all.
 
     python -m tests.benchmarks.bench_survivors [--kills 100] [--peer-kills 3] [--seed 1]
 
 Three members on this machine, each of ours with its agent, and the job's master; all are real processes. The
 kills are SIGKILLs to training processes, at random moments; the next one follows when a replacement trains.
+TorchFT's first run builds an environment of 5 GB in the user's cache.
 """
 
 import argparse
 import os
 import random
 import signal
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
+from tests.benchmarks.pauses import Kills, describe_load, lost_steps, measure_pauses, percentiles
+from tests.benchmarks.peers.torchft_replicas import describe_versions, measure_torchft
 from tests.benchmarks.peers.torchrun_restarts import measure_torchrun
 from tests.e2e.collective_standalone import CollectiveStandalone
 from tests.e2e.turns import STEPS_PER_EPOCH, Turns, command, undisturbed
@@ -33,39 +33,10 @@ time."""
 STEP_DELAY = "0.1"
 """Seconds of rest between two steps while a replacement starts, so that it has a processor. There is no rest
 when members are killed."""
+HEARTBEATS = (5_000, 1_000)
+"""Milliseconds after which TorchFT's lighthouse takes a silent member for dead: default, and short."""
 SECONDS = 600.0
 """Longest wait for three members that train; beyond it, the job hangs."""
-
-
-@dataclass
-class Kills:
-    """The kills of a run.
-
-    Attributes:
-        times: Unix seconds of each.
-        processes: that were killed.
-        hangs: how often training did not go on within `SECONDS`; the run ends with the first.
-    """
-
-    times: list[float] = field(default_factory=list)
-    processes: set[int] = field(default_factory=set)
-    hangs: int = 0
-
-
-@dataclass
-class Pauses:
-    """How long members stood still: seconds from the last step before an event to the end of the first step
-    after it, less the rest between two steps.
-
-    Attributes:
-        kills: of each survivor of a kill.
-        joins: of each member that a newcomer joined.
-        steps: of all other steps.
-    """
-
-    kills: list[float] = field(default_factory=list)
-    joins: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
 
 
 def kill_members(job: CollectiveStandalone, count: int, source: random.Random) -> Kills:
@@ -98,34 +69,6 @@ def wait_until(job: CollectiveStandalone, condition: Callable[[], bool]) -> bool
             return False
         time.sleep(0.05)
     return True
-
-
-def measure_pauses(turns: Turns, kills: Kills) -> Pauses:
-    """From what the members noted."""
-    pauses = Pauses()
-    for process in turns.processes():
-        made = [turn for turn in turns.of(process) if turn[3]]
-        for before, after in pairwise(made):
-            if any(before[0] < at < after[0] for at in kills.times):
-                kind = pauses.kills
-            else:
-                kind = pauses.joins if after[2] > before[2] else pauses.steps
-            kind.append(after[0] - before[0] - before[6])
-    return pauses
-
-
-def lost_steps(turns: Turns) -> int:
-    """How often a member made a step that it had made before."""
-    made = [[turn[4] for turn in turns.of(process) if turn[3]] for process in turns.processes()]
-    return sum(after <= before for steps in made for before, after in pairwise(steps))
-
-
-def percentiles(seconds: list[float]) -> str:
-    """Median, 99th percentile and maximum."""
-    if len(seconds) < 2:
-        return "too few to say"
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return f"p50 {cuts[49]:6.3f} s   p99 {cuts[98]:6.3f} s   max {max(seconds):6.3f} s   of {len(seconds)}"
 
 
 def finish(job: CollectiveStandalone) -> int:
@@ -171,22 +114,42 @@ def print_losses(folder: Path, turns: Turns, epochs: int) -> None:
     print(f"  losses of {len(losses)} steps, {missing} missing, at most {worst:.1e} from undisturbed ones")
 
 
-def describe_load() -> str:
-    """How busy the machine is."""
-    one, five, fifteen = os.getloadavg()
-    return f"{os.cpu_count()} cores, load average {one:.1f} {five:.1f} {fifteen:.1f}"
+def print_torchft(count: int, heartbeat: int, seed: int) -> None:
+    """Kill members of TorchFT's training, and print the same of it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run = measure_torchft(folder, count, WORKERS, heartbeat, seed)
+        turns, kills = Turns(folder), run.kills
+        pauses = measure_pauses(turns, kills)
+        print(f"TorchFT, heartbeat time-out {heartbeat} ms: {len(kills.times)} kills, {describe_load()}")
+        print(f"  a step otherwise        {percentiles(pauses.steps)}")
+        print(f"  survivors stand still   {percentiles(pauses.kills)}")
+        print(f"  a newcomer joins        {percentiles(pauses.joins)}")
+        print(f"  hangs {kills.hangs}, crashed survivors {run.crashed}, steps lost {lost_steps(turns)}")
+        if not run.epochs:
+            log = (folder / "log").read_text(errors="replace").splitlines()
+            print(f"  it did not train to the end; its last lines: {log[-3:]}")
+            return
+        counts = [round(count) for count in turns.seen()[0][: run.records]]
+        wrong = [run.epochs - count for count in counts if count != run.epochs]
+        missing, more = sum(one for one in wrong if one > 0), -sum(one for one in wrong if one < 0)
+        print(f"  records not trained exactly once in each of {run.epochs} epochs: {len(wrong)}")
+        print(f"  trainings of {run.records} records: {missing} are missing, {more} are too many")
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="of ours (default %(default)s)")
-    parser.add_argument("--peer-kills", type=int, default=3, help="of torchrun's (default %(default)s)")
+    parser.add_argument("--peer-kills", type=int, default=3, help="of each peer's (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="default %(default)s")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         measure_ours(Path(name), options.kills, options.seed)
+    print(describe_versions())
+    for heartbeat in HEARTBEATS:
+        print_torchft(options.peer_kills, heartbeat, options.seed)
     with tempfile.TemporaryDirectory() as name:
         gaps = measure_torchrun(Path(name), options.peer_kills, WORKERS)
     print(f"torchrun, a checkpoint each step: {len(gaps)} of {options.peer_kills} kills survived")
