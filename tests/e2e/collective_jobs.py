@@ -17,6 +17,7 @@ MIRRORED = Path(__file__).parent / "mirrored_digits.py"
 TORCH = Path(__file__).parent / "torch_digits.py"
 TORCHRUN = Path(__file__).parent / "torchrun_script.py"
 TORCHRUN_HUGGING_FACE = Path(__file__).parent / "torchrun_hugging_face.py"
+TORCHRUN_LIGHTNING = Path(__file__).parent / "torchrun_lightning.py"
 _LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
 
 

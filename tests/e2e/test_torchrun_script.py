@@ -1,5 +1,5 @@
 """Unmodified scripts for ``torchrun`` under ``edl agent run --nproc-per-node``, on the embedded cluster: one
-with DistributedDataParallel, and one of Hugging Face's ``Trainer``."""
+with DistributedDataParallel, one of Hugging Face's ``Trainer`` and one of Lightning."""
 
 import os
 import signal
@@ -18,6 +18,7 @@ from tests.clients.environments import python_environment
 from tests.e2e.collective_jobs import (
     TORCHRUN,
     TORCHRUN_HUGGING_FACE,
+    TORCHRUN_LIGHTNING,
     CollectiveJob,
     CollectiveTraining,
 )
@@ -76,6 +77,7 @@ SCRIPTS = {
     "torchrun-hugging-face": Script(
         TORCHRUN_HUGGING_FACE, "out/checkpoint-*/trainer_state.json", steps=400, delay=0.5
     ),
+    "torchrun-lightning": Script(TORCHRUN_LIGHTNING, "out/last.ckpt", steps=400, delay=0.5),
 }
 
 
@@ -89,6 +91,7 @@ def last_saved(folder: Path, script: Script) -> int:
     [
         "torchrun",
         pytest.param("torchrun-hugging-face", marks=pytest.mark.long),
+        pytest.param("torchrun-lightning", marks=pytest.mark.long),
     ],
 )
 def test_an_unmodified_script_survives_kills_and_is_scaled(
