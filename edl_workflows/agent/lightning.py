@@ -40,7 +40,7 @@ from edl_workflows.exceptions import InvalidError
 __all__ = ["ElasticStrategy", "TrainingOptions", "connect"]
 
 
-class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # no types in the environment of the checks
+class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped for the checks
     """Trains with the job's other members.
 
     In a step each of at most N members (``rendezvous.maxNodes``) computes ``batch_size`` x

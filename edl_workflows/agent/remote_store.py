@@ -113,7 +113,13 @@ class RemoteStore(CheckpointStore):
                 self._remove_remote(name)
                 raise
 
-    def put_part(self, name: str, part: Part, write: Callable[[Path], object], writer: str) -> None:  # noqa: ARG002
+    def put_part(
+        self,
+        name: str,
+        part: Part,
+        write: Callable[[Path], object],
+        writer: str,  # noqa: ARG002
+    ) -> None:
         """Save one part of a checkpoint; see `CheckpointStore.put_part`. Writers of the same part write the
         same content."""
         with tempfile.TemporaryDirectory(prefix="edl-checkpoint-") as local:
