@@ -83,7 +83,7 @@ from edl_workflows.protocol.training import CheckpointTicket
 
 store, state = CheckpointStore(Path(sys.argv[1])), State.of(7, {"w": np.zeros(2**22, np.uint8)})
 memory = take_folder(SHARED_MEMORY / "edl-job-worker-0")
-FirstStage(TwoStages(lambda: state, store), memory, 1).save(CheckpointTicket(id="t"), persist=True)
+FirstStage(TwoStages(lambda: state, store), memory, 1).save(CheckpointTicket(id="t"), persist=True, wait=True)
 print(store.newest().step)
 """
 

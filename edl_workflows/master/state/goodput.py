@@ -181,9 +181,10 @@ class GoodputMeter:
         lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
         self._points = [(step, useful) for step, useful in self._points if step <= seen.step]
         useful, redone = g.useful - lost, g.redone + lost
-        return replace(
-            g, version=seen.version, step=seen.step, at=0.0, useful=useful, redone=redone, down=0.0
-        )
+        # A suspension goes on: `_close` has divided its time until now.
+        suspended = g.since if g.cause is TimeCause.SUSPENDED else 0.0
+        g = replace(g, useful=useful, redone=redone, suspended=suspended)
+        return replace(g, version=seen.version, step=seen.step, at=0.0, down=0.0)
 
     def _add_step(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
         if not g.at:

@@ -32,7 +32,7 @@ def direct():
 
 def staged():
     first = FirstStage(TwoStages(state, store), SnapshotFolder(Path(sys.argv[3])), 1)
-    first.save(CheckpointTicket(id="t"), persist=True)
+    first.save(CheckpointTicket(id="t"), persist=True, wait=True)
 
 def remote():
     open_store(f"local://{folder}").publish(7, lambda path: save(path, state()))
@@ -46,7 +46,7 @@ def header():
 
     state = State(7, {"w": TensorSpec(np.dtype("u1"), (9,))}, fill)
     first = FirstStage(TwoStages(lambda: state, store), SnapshotFolder(Path(sys.argv[3])), 1)
-    first.save(CheckpointTicket(id="t"), persist=True)
+    first.save(CheckpointTicket(id="t"), persist=True, wait=True)
 
 def small():
     global size

@@ -115,6 +115,20 @@ def test_how_time_is_counted(moments: list[Moment], useful: float, redone: float
     assert goodput.ratio(end) == pytest.approx(useful / elapsed, abs=0.02)
 
 
+def test_a_suspension_lasts_over_a_change_of_versions() -> None:
+    """A suspended job whose cluster version changes stays suspended: its time does not pass."""
+    goodput = _after(
+        [
+            *PENDING,
+            *_training(120, 60, 1, 1),
+            (181, TrainingMoment(1, 61, stepped=True, cause=TimeCause.SUSPENDED)),
+            (300, _start(TimeCause.SUSPENDED, 2, 61)),
+        ]
+    )
+    assert goodput.elapsed(500) == pytest.approx(81)
+    assert goodput.parts(500)[TimeCause.SUSPENDED] == pytest.approx(319)
+
+
 def test_a_clock_that_is_set_counts_nothing() -> None:
     """A year's jump is neither useful nor elapsed."""
     meter = GoodputMeter()
