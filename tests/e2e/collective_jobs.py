@@ -15,6 +15,7 @@ from tests.e2e.submitted import Container, SubmittedJob
 RING = Path(__file__).parent / "ring_digits.py"
 MIRRORED = Path(__file__).parent / "mirrored_digits.py"
 TORCH = Path(__file__).parent / "torch_digits.py"
+HUGGING_FACE = Path(__file__).parent / "hugging_face_sums.py"
 LIGHTNING = Path(__file__).parent / "lightning_digits.py"
 TORCHRUN = Path(__file__).parent / "torchrun_script.py"
 TORCHRUN_HUGGING_FACE = Path(__file__).parent / "torchrun_hugging_face.py"

@@ -14,6 +14,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.local import testing
 from tests.clients.environments import python_environment
 from tests.e2e.collective_jobs import (
+    HUGGING_FACE,
     LIGHTNING,
     CollectiveJob,
     CollectiveTraining,
@@ -43,7 +44,7 @@ class Example:
     epochs: int = 40
 
 
-EXAMPLES = {"lightning": Example(LIGHTNING, RECORDS)}
+EXAMPLES = {"hugging_face": Example(HUGGING_FACE, 900), "lightning": Example(LIGHTNING, RECORDS)}
 
 
 @pytest.fixture(scope="module")
