@@ -21,7 +21,9 @@ WAIT = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
 told = {key: value for key, value in os.environ.items() if key.startswith("PET_")}
-(folder / (os.environ["HOSTNAME"] + ".json")).write_text(json.dumps(told))
+written = folder / (os.environ["HOSTNAME"] + ".new")
+written.write_text(json.dumps(told))
+written.rename(written.with_suffix(".json"))  # whole, for who reads as soon as it is there
 while not (folder / "end").exists():
     time.sleep(0.05)
 """
