@@ -158,8 +158,8 @@ kill-schedules: $(READY)  ## Random kills of jobs on the embedded cluster; SCHED
 fuzz: $(READY)  ## Attacks on every server, by seeds; MINUTES=30 SEEDS="1 2 3"
 	$(BIN)/python -m tests.security.fuzz --minutes $(or $(MINUTES),30) --seeds $(or $(SEEDS),1 2 3)
 
-bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs
-	$(BIN)/python tests/benchmarks/bench_airflow.py
+bench-airflow: $(READY)  ## DAG parse time; what a waiting task costs, also 100 with training logs while triggerers are killed
+	$(BIN)/python -m tests.benchmarks.bench_airflow
 
 bench-apiserver: $(READY)  ## The embedded API server: creates a second, watch latency
 	$(BIN)/python tests/benchmarks/bench_apiserver.py

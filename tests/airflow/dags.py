@@ -40,11 +40,18 @@ def write(dag: "DAG") -> None:
 
 def begin(dag: "DAG", last: str) -> str:
     """Start a run and leave it when a task has ended; the run's id."""
+    write(dag)
+    run_id = f"manual__{dag.dag_id}"
+    create_run(dag, run_id)
+    go_on(dag, run_id, last)
+    return run_id
+
+
+def create_run(dag: "DAG", run_id: str) -> None:
+    """A run none of whose tasks has begun, of a DAG that has been written."""
     from airflow.utils.session import create_session
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-    write(dag)
-    run_id = f"manual__{dag.dag_id}"
     with create_session() as session:
         stored(dag, session).create_dagrun(
             run_id=run_id,
@@ -54,8 +61,14 @@ def begin(dag: "DAG", last: str) -> str:
             state="running",
             session=session,
         )
-    go_on(dag, run_id, last)
-    return run_id
+
+
+def find_run(dag_id: str, run_id: str, session: Any) -> Any:
+    """A run in the database."""
+    from airflow.models.dagrun import DagRun
+    from sqlalchemy import select
+
+    return session.scalars(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)).one()
 
 
 def stored(dag: "DAG", session: Any) -> Any:
@@ -72,15 +85,11 @@ def stored(dag: "DAG", session: Any) -> Any:
 def go_on(dag: "DAG", run_id: str, last: str = "") -> dict[str, str]:
     """Run the tasks of a run that are due, as ``dag.test()`` does, until the run or the task `last` has
     ended; the states of the run (as ``run``) and its tasks."""
-    from airflow.models.dagrun import DagRun
     from airflow.sdk.definitions.dag import _run_task
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     with create_session() as session:
-        found = session.scalars(
-            select(DagRun).where(DagRun.dag_id == dag.dag_id, DagRun.run_id == run_id)
-        ).one()
+        found = find_run(dag.dag_id, run_id, session)
         found.dag = stored(dag, session)
         while True:
             session.expire_all()
