@@ -85,6 +85,6 @@ def test_an_elastic_job(cluster: Cluster, tmp_path: Path) -> None:
         job.scale(worker=4)
 
     job.scale(worker=1)
-    assert job.uids() == {pods[0]: first[pods[0]]}
+    job.until(lambda: job.uids() == {pods[0]: first[pods[0]]}, 60, "the others are gone")
     (tmp_path / "end").touch()
     job.await_success()

@@ -49,6 +49,9 @@ def main() -> None:
             save(file, model, optimizer, step)
         if not (options.folder / "hurry").exists():
             time.sleep(options.step_delay)
+    # A rank that ends while others use the group, or the model's hooks refer to it, may abort at its exit.
+    distributed.barrier()
+    del parallel
     distributed.destroy_process_group()
 
 
