@@ -58,7 +58,7 @@ $(TORCH_READY): pyproject.toml tests/clients/requirements/torch.txt | $(READY)
 demo: $(READY) $(if $(filter torch,$(FRAMEWORK)),$(TORCH_READY))  ## Train a real elastic job through an Airflow pipeline on this machine; FRAMEWORK=torch
 	$(BIN)/python -m edl_workflows.demo --output demo-output --framework $(FRAMEWORK) --python $(VENV)$(if $(filter torch,$(FRAMEWORK)),-torch)/bin/python
 
-test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (15 min)
+test: $(READY)  ## Unit, property, golden, contract and Airflow tests; one end-to-end run of each kind (12 min)
 	$(PYTEST) $(PARALLEL) -m 'not e2e or smoke'
 	@echo "Left out: the other end-to-end tests (make test-e2e) and the tests on a real Kubernetes (make test-cluster)."
 	@echo "make test-all runs all of them."
@@ -99,7 +99,7 @@ cluster-up: $(READY)  ## Start that cluster and leave it running
 cluster-down: $(READY)  ## End it and remove all of it
 	$(BED) down
 
-test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (5 min)
+test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (3 min)
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract tests/argo -m 'not slow'
 	@echo "Left out: tests marked slow, Airflow's and the API server's (make test), and all that make test leaves out."
 
