@@ -6,6 +6,7 @@ parts are as PyTorch's ``HuggingFaceStorageReader`` reads them.
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -43,6 +44,11 @@ WHOLE = Part(0, 1)
 """A checkpoint that one process saves."""
 
 
+def list_parts(count: int) -> list[Part]:
+    """All parts of a checkpoint in `count` parts."""
+    return [Part(index, count) for index in range(count)]
+
+
 def state_files(manifest: Manifest) -> list[str]:
     """The files of a checkpoint's state, by part."""
     return sorted(name for name in manifest.files if _STATE_FILES.match(name))
@@ -53,12 +59,35 @@ def entry_file(part: Part) -> str:
     return f"{part.file}.json"
 
 
-def read_entry(content: bytes, part: Part) -> FileEntry:
-    """A part's entry for the manifest.
+def find_missing_parts(sizes: Mapping[str, int], count: int) -> tuple[list[int], int]:
+    """Which parts of a checkpoint are not whole yet.
+
+    Args:
+        sizes: name of each file in the checkpoint's folder → bytes.
+        count: number of parts.
+
+    Returns:
+        The indices of the missing parts, and how many bytes all files have together: a caller that sees the
+        sum grow knows that a part is being written.
+    """
+    missing = [part.index for part in list_parts(count) if entry_file(part) not in sizes]
+    return missing, sum(sizes.values())
+
+
+def read_entries(parts: Iterable[Part], read: Callable[[str], bytes]) -> dict[str, FileEntry]:
+    """The manifest's entries of the parts' files, by name of the file.
+
+    Args:
+        parts: all parts of the checkpoint.
+        read: returns the content of a file of the checkpoint's folder.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: an entry is damaged. Exceptions of `read` propagate.
     """
+    return {part.file: _parse_entry(read(entry_file(part)), part) for part in parts}
+
+
+def _parse_entry(content: bytes, part: Part) -> FileEntry:
     try:
         return FileEntry.model_validate_json(content)
     except ValidationError as error:

@@ -20,7 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from edl_workflows.agent.checkpoint_parts import Part, entry_file, read_entry
+from edl_workflows.agent.checkpoint_parts import (
+    Part,
+    entry_file,
+    find_missing_parts,
+    list_parts,
+    read_entries,
+)
 from edl_workflows.agent.manifest import (
     MAX_PUBLISHED_NS,
     Layout,
@@ -161,11 +167,12 @@ class CheckpointStore:
     def missing_parts(self, name: str, count: int) -> tuple[list[int], int]:
         """Which parts of a checkpoint are still missing, and how many bytes are there of all parts together,
         so that a caller sees whether somebody is still writing."""
-        folder, size = self._parts_folder(name), 0
+        sizes: dict[str, int] = {}
         with contextlib.suppress(OSError):
-            size = sum(file.lstat().st_size for file in folder.iterdir())
-        entries = [folder / entry_file(Part(index, count)) for index in range(count)]
-        return [index for index, entry in enumerate(entries) if not entry.exists()], size
+            for file in self._parts_folder(name).iterdir():
+                with contextlib.suppress(FileNotFoundError):  # a writer has renamed it
+                    sizes[file.name] = file.lstat().st_size
+        return find_missing_parts(sizes, count)
 
     def publish_parts(
         self,
@@ -183,9 +190,9 @@ class CheckpointStore:
             CheckpointError: a part is missing, or the storage failed.
         """
         folder = self._parts_folder(name)
-        parts = [Part(index, count) for index in range(count)]
+        parts = list_parts(count)
         try:
-            files = {part.file: read_entry((folder / entry_file(part)).read_bytes(), part) for part in parts}
+            files = read_entries(parts, lambda file: (folder / file).read_bytes())
             write_manifest(folder, step, self._after_all(), position, variables, files)
             folder.rename(self.folder / name)
             sync_path(self.folder)

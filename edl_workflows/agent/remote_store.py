@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from edl_workflows.agent.checkpoint_parts import Part, entry_file, read_entry
+from edl_workflows.agent.checkpoint_parts import (
+    Part,
+    entry_file,
+    find_missing_parts,
+    list_parts,
+    read_entries,
+)
 from edl_workflows.agent.checkpoints import (
     ABANDONED_SECONDS,
     PREFIX,
@@ -142,9 +148,8 @@ class RemoteStore(CheckpointStore):
                 listed = self._fs.ls(f"{self._root}/{name}", detail=True)
             except FileNotFoundError:
                 listed = []
-        there = {file["name"].rpartition("/")[2] for file in listed}
-        missing = [index for index in range(count) if entry_file(Part(index, count)) not in there]
-        return missing, sum(file.get("size") or 0 for file in listed)
+        sizes = {file["name"].rpartition("/")[2]: file.get("size") or 0 for file in listed}
+        return find_missing_parts(sizes, count)
 
     def publish_parts(
         self,
@@ -156,17 +161,16 @@ class RemoteStore(CheckpointStore):
         variables: Layout | None = None,
     ) -> CheckpointRef:
         """Publish a checkpoint whose parts are all there; see `CheckpointStore.publish_parts`."""
-        parts = [Part(index, count) for index in range(count)]
+        parts, folder = list_parts(count), f"{self._root}/{name}"
         with (
             self._reaching(f"{name} can't be published"),
             tempfile.TemporaryDirectory(prefix="edl-checkpoint-") as local,
         ):
-            entries = {part: f"{self._root}/{name}/{entry_file(part)}" for part in parts}
-            files = {part.file: read_entry(self._fs.cat_file(file), part) for part, file in entries.items()}
+            files = read_entries(parts, lambda file: self._fs.cat_file(f"{folder}/{file}"))
             write_manifest(Path(local), step, self._after_all(), position, variables, files)
-            self._fs.put_file(str(Path(local, MANIFEST)), f"{self._root}/{name}/{MANIFEST}")
-            for file in entries.values():
-                self._fs.rm_file(file)
+            self._fs.put_file(str(Path(local, MANIFEST)), f"{folder}/{MANIFEST}")
+            for part in parts:
+                self._fs.rm_file(f"{folder}/{entry_file(part)}")
         return CheckpointRef(uri=f"{self._uri}/{name}", step=step)
 
     def discard_parts(self, name: str) -> None:

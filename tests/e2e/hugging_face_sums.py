@@ -3,31 +3,19 @@
 import argparse
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "dags" / "training")]
 
 import train_hugging_face as example  # type: ignore[import-not-found]  # of the example
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from edl_workflows.agent.hugging_face import TrainingOptions, connect, make_elastic
 from tests.e2e.noted_records import note_records, print_steps
+from tests.e2e.torchrun_hugging_face import Resting
 
 BATCH_SIZE = 16
-
-
-class Resting(TrainerCallback):  # type: ignore[misc]  # no types in the environment of the checks
-    """Rests after each step until a file ``hurry`` is there."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._hurry, self._seconds = folder / "hurry", seconds
-
-    def on_step_end(self, *_arguments: Any, **_more: Any) -> None:
-        """Rest."""
-        if not self._hurry.exists():
-            time.sleep(self._seconds)
 
 
 def main() -> None:

@@ -2,29 +2,16 @@
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[2] / "dags" / "training")]
 
 import train_lightning as example  # type: ignore[import-not-found]  # of the example
-from lightning.pytorch import Callback
 
 from edl_workflows.agent.lightning import ElasticStrategy, TrainingOptions, connect
 from tests.e2e.noted_records import note_records, print_steps
-
-
-class Resting(Callback):  # type: ignore[misc]  # no types in the environment of the checks
-    """Rests after each step until a file ``hurry`` is there."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._hurry, self._seconds = folder / "hurry", seconds
-
-    def on_train_batch_end(self, *_arguments: Any, **_more: Any) -> None:
-        """Rest."""
-        if not self._hurry.exists():
-            time.sleep(self._seconds)
+from tests.e2e.torchrun_lightning import Resting
 
 
 def main() -> None:

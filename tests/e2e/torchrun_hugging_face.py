@@ -30,7 +30,7 @@ class Texts(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the 
 
 
 class Resting(TrainerCallback):  # type: ignore[misc]
-    """Rests after each step."""
+    """Rests after each step until there is a file ``hurry``."""
 
     def __init__(self, folder: Path, seconds: float) -> None:
         self._hurry, self._seconds = folder / "hurry", seconds

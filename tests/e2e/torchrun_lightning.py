@@ -38,11 +38,11 @@ class Network(LightningModule):  # type: ignore[misc]  # no types in the environ
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-class Resting(Callback):  # type: ignore[misc]
-    """Notes the start, and rests after each step."""
+class NotedStart(Callback):  # type: ignore[misc]
+    """Notes the start of the training."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def on_train_start(self, trainer: Trainer, _module: Network) -> None:
         """Note."""
@@ -51,9 +51,16 @@ class Resting(Callback):  # type: ignore[misc]
             size, step = trainer.world_size, trainer.global_step
             starts.write(f"{os.getpid()} {trainer.global_rank} {local} {size} {restart} {step}\n")
 
+
+class Resting(Callback):  # type: ignore[misc]
+    """Rests after each step until there is a file ``hurry``."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._hurry, self._seconds = folder / "hurry", seconds
+
     def on_train_batch_end(self, *_arguments: Any, **_more: Any) -> None:
         """Rest."""
-        if not (self._folder / "hurry").exists():
+        if not self._hurry.exists():
             time.sleep(self._seconds)
 
 
@@ -74,7 +81,7 @@ def main() -> None:
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         max_steps=options.epochs,
-        callbacks=[saving, Resting(options.folder, options.step_delay)],
+        callbacks=[saving, NotedStart(options.folder), Resting(options.folder, options.step_delay)],
         default_root_dir=options.folder,
         logger=False,
         enable_progress_bar=False,
