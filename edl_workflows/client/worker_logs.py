@@ -14,10 +14,11 @@ from typing import Any
 from edl_workflows.exceptions import EdlError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.manifests import get_label, index_of, name_of, pod_phase
-from edl_workflows.kube import client, logs
+from edl_workflows.kube import client
 from edl_workflows.kube.cache import ObjectChange
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.informer import Informer
+from edl_workflows.kube.log_stream import LogPosition, LogStream
 from edl_workflows.kube.resources import PODS, Object, Scope
 from edl_workflows.kube.watch import EventType
 
@@ -42,6 +43,7 @@ class WorkerLogs:
         self._prefixed = prefixed
         self._lines: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
         self._seen: set[str] = set()
+        self._streams: dict[str, LogStream] = {}
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._scope = Scope(PODS, cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
@@ -55,8 +57,8 @@ class WorkerLogs:
         try:
             yield
         finally:
-            self._stopped.set()
             self._informer.stop()
+            self._stop()
 
     def lines(self) -> Iterator[str]:
         """Each line as it comes, without its line feed, until `end` has returned."""
@@ -76,8 +78,14 @@ class WorkerLogs:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._stopped.set()
+        self._stop()
         self._lines.put(None)
+
+    def _stop(self) -> None:
+        """End the streams that are still open."""
+        self._stopped.set()
+        for stream in list(self._streams.values()):
+            stream.close()
 
     def _take(self, change: ObjectChange) -> None:
         if change.type is not EventType.DELETED:
@@ -95,17 +103,18 @@ class WorkerLogs:
         thread.start()
 
     def _follow(self, pod: Object) -> None:
-        """Put a pod's lines, continuing after a broken connection where it broke."""
+        """Put a pod's lines; after a broken connection, continue behind the newest line."""
         node = f"{get_label(pod, names.REPLICA_TYPE_LABEL)}-{index_of(pod)}"
         prefix = f"{node} | " if self._prefixed else ""
-        # In a pod with sidecars, the first container is that of the node.
-        count, options = 0, logs.LogOptions(pod["spec"]["containers"][0]["name"])
+        uid, name, namespace = pod["metadata"]["uid"], name_of(pod), self._cluster.namespace
+        container = pod["spec"]["containers"][0]["name"]  # of the node; sidecars come after it
+        known = LogPosition()
         while not self._stopped.is_set():
+            self._streams[uid] = stream = LogStream(self._cluster, name, namespace, container, known)
             try:
-                for number, line in enumerate(logs.follow(self._cluster, name_of(pod), options=options)):
-                    if number >= count:
-                        self._lines.put(prefix + line)
-                        count += 1
+                for line in stream:
+                    self._lines.put(prefix + line.text)
+                    known = line.position
             except UnavailableError:
                 self._stopped.wait(RETRY_SECONDS)
                 continue

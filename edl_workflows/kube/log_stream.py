@@ -91,11 +91,17 @@ class LogStream:
         namespace: of the pod.
         container: name of the container.
         known: the newest line that was read before.
-        tail_lines: if no line was read before, begin with so many of the last lines.
+        tail_lines: if no line was read before, begin with so many of the last lines; None for all lines.
     """
 
     def __init__(
-        self, cluster: Cluster, pod: str, namespace: str, container: str, known: LogPosition, tail_lines: int
+        self,
+        cluster: Cluster,
+        pod: str,
+        namespace: str,
+        container: str,
+        known: LogPosition,
+        tail_lines: int | None = None,
     ) -> None:
         options = LogOptions(container, since_time=known.since, timestamps=True)
         self._options = options if known.time else replace(options, tail_lines=tail_lines)

@@ -17,12 +17,19 @@ from edl_workflows.kube.connect import CallPolicy, Cluster
 
 @dataclass
 class Answer:
-    """What the scripted server says to one request; `cut` breaks the connection instead."""
+    """What the scripted server says to one request.
+
+    Attributes:
+        code, body, headers: of the response.
+        cut: break the connection without a response.
+        unfinished: send the body as the first chunk of a longer one, then break the connection.
+    """
 
     code: int = 200
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
+    unfinished: bool = False
 
 
 class ScriptedApi:
@@ -52,7 +59,12 @@ class ScriptedApi:
                 self.send_response(answer.code)
                 for name, value in answer.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(body)))
+                if answer.unfinished:
+                    self.send_header("Transfer-Encoding", "chunked")
+                    body = b"%x\r\n%s\r\n" % (len(body), body)
+                    self.close_connection = True
+                else:
+                    self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
