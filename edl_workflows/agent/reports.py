@@ -47,8 +47,8 @@ class Reporter:
         self._version = version
         self._lock = threading.Condition()
         self._letters: deque[Callable[[], object]] = deque()
-        # The newest step, taken and replaced without a lock.
-        self._step: deque[tuple[int, float | None, int, float]] = deque(maxlen=1)
+        # The newest step and the version that made it, taken and replaced without a lock.
+        self._step: deque[tuple[int, int, float | None, int, float]] = deque(maxlen=1)
         self._metrics: dict[str, float] = {}
         self._metrics_lock = threading.Lock()
         self._first_step_time: float | None = None
@@ -79,8 +79,10 @@ class Reporter:
             return self._lock.wait_for(lambda: not (self._letters or self._step or self._busy), timeout)
 
     def go_on_in(self, version: int) -> None:
-        """Report for another cluster version from now on."""
+        """Report for another cluster version from now on. A step of the former one that was not reported yet
+        is not reported any more: it would count as a step of the new version."""
         self._version = version
+        self._step.clear()
         self._first_step_time = None
 
     def state(
@@ -124,10 +126,10 @@ class Reporter:
             with self._metrics_lock:
                 self._metrics.update(metrics)
             with contextlib.suppress(IndexError):  # sent just now
-                before = self._step[-1]
-                if before[0] >= step:
+                _, before, *_ = self._step[-1]
+                if before >= step:
                     return  # its report takes the metrics along
-        self._step.append((step, loss, records, now))
+        self._step.append((self._version, step, loss, records, now))
         self._newest_step = step
         if first:
             self._first_step_time = now
@@ -164,14 +166,14 @@ class Reporter:
             return self._letters.popleft()
         if not self._step or time.monotonic() < self._step_due:
             return None
-        step, loss, records, at = self._step.pop()
+        version, step, loss, records, at = self._step.pop()
         self._step_due = time.monotonic() + STEP_SECONDS
         self._presence_due = time.monotonic() + PRESENCE_SECONDS
         with self._metrics_lock:
             metrics, self._metrics = self._metrics, {}
         report = StepReport(
             node=self._node,
-            version=self._version,
+            version=version,
             step=step,
             time=at,
             first_step_time=self._first_step_time or at,

@@ -333,6 +333,8 @@ class World:
         if self._changes is None:
             self.job.cluster_lost(reason)
         self._resume(self._changes.go_on(reason, self._progress))
+        if self._sampler.done:  # no step follows that would tell the master how far training is
+            self.job.report_step(self.global_step, self.loss, self._sampler.records_done)
 
     def _meet(self) -> bool:
         """Wait for all members; False if this process goes on in another group instead."""

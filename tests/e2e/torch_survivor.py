@@ -220,7 +220,7 @@ def train(options: argparse.Namespace) -> None:
         for mini_batches in ElasticDataLoader(run, records, num_workers=options.data_workers):
             version, size = job.version, run.size
             step, loss = run.step(mini_batches)
-            delay = 0.0 if hurry.exists() else options.step_delay
+            delay = options.step_delay if run.step_made and not hurry.exists() else 0.0
             turn = [time.time(), version, size, run.step_made, step, loss, delay]
             file.write(json.dumps(turn) + "\n")
             file.flush()

@@ -86,6 +86,13 @@ def world(
     )
 
 
+def in_place(version: int, workers: tuple[int, ...], process: int = 1) -> TrainingCluster:
+    """A version in which these processes go on."""
+    made = world(version, workers)
+    members = [member.model_copy(update={"process": process}) for member in made.workers]
+    return made.model_copy(update={"workers": members})
+
+
 class FakeMaster:
     """One job's master.
 

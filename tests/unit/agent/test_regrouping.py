@@ -11,7 +11,6 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.regrouping import DamagedStateError, GroupChanges, Progress
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     STATE_DAMAGED_EXIT_CODE,
@@ -20,7 +19,7 @@ from edl_workflows.protocol.nodes import (
     ProcessState,
 )
 from edl_workflows.protocol.training import StepReport
-from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, in_place, world
 
 
 class Group:
@@ -78,13 +77,6 @@ def job(master: FakeMaster, environment: NodeEnvironment) -> Iterator[Job]:
 def changes(job: Job, group: Group) -> GroupChanges:
     """How the process changes its group."""
     return GroupChanges(job, group, lambda: Place(job.version, 0, ("a:1",) * (1 + len(group.others))))
-
-
-def in_place(version: int, workers: tuple[int, ...], process: int = 1) -> TrainingCluster:
-    """A version in which these processes go on."""
-    made = world(version, workers)
-    members = [member.model_copy(update={"process": process}) for member in made.workers]
-    return made.model_copy(update={"workers": members})
 
 
 MINE, AHEAD = Progress(7, 1, 280), Progress(8, 3, 40)
@@ -207,3 +199,16 @@ def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
     job.go_on_in(in_place(2, (0, 1)))
     group.waits = 0.0
     eventually(lambda: master.got(PresenceReport, version=2, step=8, waiting=0.0))
+
+
+def test_a_step_is_reported_for_the_version_that_made_it(job: Job, master: FakeMaster) -> None:
+    """A step whose report waits when the members change is no step of the next version, which has not shown
+    yet that it trains."""
+    changes(job, Group(8))
+    job.report_step(7)
+    eventually(lambda: master.got(StepReport, step=7))
+    job.report_step(8)
+    job.go_on_in(in_place(2, (0, 1)))
+    eventually(lambda: master.got(PresenceReport, version=2), what="later reports")
+
+    assert not master.got(StepReport, version=2)

@@ -23,7 +23,7 @@ from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, NodeRef, Proces
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, StepReport
 from tests.e2e.pods import free_ports
 from tests.e2e.ring_digits import Batch, SoftmaxRegression, digits
-from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, world
+from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, in_place, world
 
 pytestmark = pytest.mark.slow
 
@@ -368,6 +368,52 @@ def test_group_that_does_not_form_is_tried_again(
     ):
         pytest.fail("the block was entered")
     assert ended.value.code == CLUSTER_LOST_EXIT_CODE
+
+
+def test_the_last_step_is_reported_if_the_members_change_then(
+    master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
+) -> None:
+    """Another member is lost when all steps are made, and the last one's report still waits: the status of
+    the job ends with that step."""
+
+    class GoesOn(SoftmaxRegression):
+        loses_one = False
+
+        def prepare(self) -> None:
+            """Nothing to build."""
+
+        def regroup(self, place: Place) -> None:
+            """It is alone."""
+
+        def interrupt(self, version: int) -> None:
+            """It waits for nobody."""
+
+        def waiting(self) -> float:
+            return 0.0
+
+        def compare(self, number: int) -> list[int]:
+            return [number]
+
+        def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+            return list(numbers)
+
+        def meet(self) -> None:
+            if self.loses_one:
+                self.loses_one = False
+                master.say(active=in_place(2, (0,)))
+                raise UnavailableError("rank 1 has died")
+
+    master.say(active=world(1, (0,)))
+    job, data = Job(environment, 1, MasterClient(master.url, TOKEN)), digits()
+    framework, saving = GoesOn(), Saving(CheckpointStore(tmp_path), every_seconds=None)
+    with training(job, framework, Dataset(size=80, batch_size=10, num_epochs=1), saving) as run:
+        for mini_batches in run:
+            run.step([Batch(data.images[list(i)], data.labels[list(i)]) for i in mini_batches])
+        framework.loses_one = True
+    framework.ring.close()
+
+    assert job.version == 2
+    assert master.got(StepReport, version=2, step=2, records=80)
 
 
 def test_each_turn_is_one_step(members: Members) -> None:
