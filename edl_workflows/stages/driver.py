@@ -139,7 +139,7 @@ class GoalWait:
         if result is not None or time.time() < self._end:
             return result
         cause = f"; the watch is down: {last_error}" if last_error else ""
-        state = self._state or "was not seen yet"
+        state = self._reporter.describe_silence(time.monotonic()) or self._state or "was not seen yet"
         message = f"{self._handle} did not reach its goal in time; it {state}{cause}"
         return Failed(StageTimeoutError(message))
 

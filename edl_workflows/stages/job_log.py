@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
+from edl_workflows.jobs.names import CONTROLLER
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView, Progress
 from edl_workflows.stages.goals import ObservedObject
@@ -18,6 +19,8 @@ PROGRESS_SECONDS = 60.0
 KUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Kueue suspends a job with this label until it admits it
 (https://kueue.sigs.k8s.io/docs/tasks/run/kubeflow/)."""
+CONTROLLER_COMMAND = f"kubectl get pods --all-namespaces --selector app.kubernetes.io/component={CONTROLLER}"
+"""Shows the controllers that ``edl install`` made."""
 KEPT_RESTARTS = 20
 """A job's status keeps so many."""
 
@@ -59,6 +62,30 @@ def describe_state(seen: JobView | ScalePlan) -> str:
     plan = [f"carries out {seen.plan}"] if seen.plan else []
     checkpoint = [f"checkpoint at step {seen.checkpoint.step:,}"] if seen.checkpoint else []
     return "; ".join([head, *ready, *plan, *_describe_progress(seen.progress), *checkpoint])
+
+
+def is_unobserved(seen: ObservedObject) -> bool:
+    """Whether the object has no status at all: no controller has looked at it yet."""
+    if isinstance(seen, ScalePlan):
+        return seen.status.phase is None and not seen.status.observed_generation
+    return (
+        seen is not None
+        and seen.phase is JobPhase.PENDING
+        and not (seen.observed_generation or seen.reason or seen.conditions or seen.started)
+    )
+
+
+def describe_unobserved(seconds: float | None = None) -> str:
+    """One line about an object without a status, with what to do.
+
+    Args:
+        seconds: how long it is known to have had none; None if that is not known.
+    """
+    since = "" if seconds is None else f" in {seconds:.0f} s"
+    return (
+        f"has no status: no controller has observed it{since}; is the controller running, and does it serve "
+        f"this namespace? See `{CONTROLLER_COMMAND}`, or start one with `edl controller run`"
+    )
 
 
 def _state_key(job: JobView) -> tuple[object, ...]:
@@ -157,10 +184,12 @@ class StateReporter:
     Attributes:
         seen: the newest state; None before the first.
         written: when the last line was written, in seconds of the caller's clock.
+        began: when the first state was taken, in seconds of the same clock.
     """
 
     seen: JobView | ScalePlan | None = None
     written: float = 0.0
+    began: float = 0.0
 
     def take(self, now: JobView | ScalePlan, clock: float) -> list[str]:
         """The lines for the next state.
@@ -170,6 +199,8 @@ class StateReporter:
             clock: the present time in seconds, of any clock that only advances.
         """
         lines = describe_changes(self.seen, now)
+        if self.seen is None:
+            self.began = clock
         self.seen = now
         if lines:
             self.written = clock
@@ -181,7 +212,11 @@ class StateReporter:
         if self.seen is None or clock - self.written < PROGRESS_SECONDS:
             return []
         self.written = clock
-        return [describe_state(self.seen)]
+        return [self.describe_silence(clock) or describe_state(self.seen)]
+
+    def describe_silence(self, clock: float) -> str:
+        """That no controller has observed the object, and for how long; "" if one has."""
+        return describe_unobserved(clock - self.began) if is_unobserved(self.seen) else ""
 
     def seconds_left(self, clock: float) -> float:
         """After how many seconds `remind` has something to write, at the earliest."""

@@ -3,7 +3,7 @@
 from edl_workflows.exceptions import QueueTimeoutError
 from edl_workflows.jobs.view import JobView
 from edl_workflows.stages.goals import Failed, Handle, ObservedObject
-from edl_workflows.stages.job_log import describe_state
+from edl_workflows.stages.job_log import describe_state, describe_unobserved, is_unobserved
 
 
 def is_queued(seen: ObservedObject) -> bool:
@@ -13,5 +13,8 @@ def is_queued(seen: ObservedObject) -> bool:
 
 def fail_queued(handle: Handle, seen: ObservedObject) -> Failed:
     """The result for a job that is still queued after its time limit, with what it waits for."""
-    state = "does not exist yet" if seen is None else describe_state(seen)
+    if seen is None:
+        state = "does not exist yet"
+    else:
+        state = describe_unobserved() if is_unobserved(seen) else describe_state(seen)
     return Failed(QueueTimeoutError(f"{handle} has not begun to run within its queue_timeout: it {state}"))

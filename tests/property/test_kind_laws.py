@@ -19,6 +19,7 @@ from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.view import JobPhase
+from edl_workflows.stages.job_log import is_unobserved
 from tests.unit.jobs.examples import EXAMPLES
 
 Manifest = dict[str, Any]
@@ -200,6 +201,7 @@ def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> No
         assert (view.kind, view.name, view.uid) == (kind.name, world.name, world.job["metadata"]["uid"])
         assert (view.reason, view.message) == (status.get("reason", ""), status.get("message", ""))
         assert view.current
+        assert not is_unobserved(view)
         if view.phase is JobPhase.SUSPENDED:
             pods = (world.namespace.objects["Pod", name] for name in world.own_pods())
             assert all(manifests.has_ended(pod) for pod in pods)
@@ -207,12 +209,14 @@ def test_the_view_says_what_the_status_says(kind: Kind, steps: list[Step]) -> No
 
 @each_kind
 def test_every_phase_has_its_view(kind: Kind) -> None:
-    """The view has every phase of the kind, and exactly the final ones are final. A new job is Pending."""
+    """The view has every phase of the kind, and exactly the final ones are final. A new job is Pending, and
+    waits know that no controller has observed it."""
     assert kind.view is not None
     job = kind.model.parse(EXAMPLES[kind.name])
     phases = {str(condition) for condition in JobPhase}
 
     assert kind.view(job).phase is JobPhase.PENDING
+    assert is_unobserved(kind.view(job))
     for phase in kind.phases:
         found = kind.view(kind.model.parse(EXAMPLES[kind.name] | {"status": {"phase": str(phase)}})).phase
         assert found in phases

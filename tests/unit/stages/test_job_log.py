@@ -208,6 +208,36 @@ def test_progress_is_written_once_a_minute() -> None:
     assert len(reporter.remind(1000.0 + 2 * PROGRESS_SECONDS)) == 1
 
 
+_UNSEEN = _job(
+    phase=JobPhase.PENDING, observed_generation=0, replicas={}, progress=Progress(), checkpoint=None
+)
+
+
+@pytest.mark.parametrize("unseen", [_UNSEEN, _plan("")], ids=["job", "plan"])
+def test_an_object_that_no_controller_observes_is_named(unseen: JobView | ScalePlan) -> None:
+    """The first line is that of any new object. A minute later, and each minute, the line says for how long
+    no controller has observed it, and what to do."""
+    reporter = StateReporter()
+
+    assert reporter.take(unseen, 1000.0) == ["is Pending"]
+    assert reporter.remind(1000.0 + PROGRESS_SECONDS - 1) == []
+    (first,) = reporter.remind(1000.0 + PROGRESS_SECONDS)
+    (second,) = reporter.take(unseen, 1000.0 + 2 * PROGRESS_SECONDS)
+    assert first.startswith("has no status: no controller has observed it in 60 s; is the controller running")
+    assert "in 120 s;" in second
+    assert "edl controller run" in second
+
+
+def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -> None:
+    """Its state is written at once, and the reminders are of its state."""
+    reporter = StateReporter()
+    reporter.take(_UNSEEN, 1000.0)
+    reporter.remind(1000.0 + PROGRESS_SECONDS)
+
+    assert reporter.take(_PENDING, 1061.0) == [_PENDING_LINE]
+    assert reporter.remind(1061.0 + PROGRESS_SECONDS) == [_PENDING_LINE]
+
+
 def test_an_object_that_was_not_seen_is_not_described() -> None:
     """Before the first state there is nothing to tell."""
     assert StateReporter().remind(10**6) == []

@@ -167,6 +167,23 @@ def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster,
         assert "is Running" in str(result.error)
 
 
+def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: StandIn) -> None:
+    """A job that no controller has looked at when the time is over: the error names the controller, not the
+    phase, whichever of the two deadlines has passed."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    source, now = ClusterSource.of(cluster), time.time()
+
+    results: list[Any] = [
+        driver.wait_for_goal(source, handle, now + 1),
+        driver.wait_for_goal(source, handle, queue_deadline=now + 1),
+        driver.check_now(cluster, handle, now - 1),
+    ]
+
+    assert [type(one.error) for one in results] == [StageTimeoutError, QueueTimeoutError, QueueTimeoutError]
+    assert all("it has no status: no controller has observed it" in str(one.error) for one in results)
+
+
 def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
     cluster: Cluster, stand_in: StandIn
 ) -> None:
