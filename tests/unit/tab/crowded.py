@@ -25,34 +25,9 @@ SPENT = {
 
 def crowded_status(now: datetime) -> dict[str, Any]:
     """The status of an ElasticJob that has trained for six hours, as its master writes it."""
-
-    def at(share: float) -> str:
-        return (now - timedelta(hours=HOURS * (1 - share))).astimezone(UTC).isoformat()
-
-    assert sum(CAUSES.values()) == RESTARTS
-    history = [
-        {
-            "time": at(index / 120),
-            "step": round(6_800 * index / 119),
-            "records": round(6_800 * 64 * index / 119),
-            "nodes": {"worker": 4 + round(2 * math.sin(index / 9)), "ps": 2},
-            "metrics": {"loss": 0.3 + 2.0 * math.exp(-index / 30) + 0.03 * math.sin(index)},
-        }
-        for index in range(120)
-    ]
-    names = [cause for cause, count in CAUSES.items() for _ in range(count // 10)]
-    recent = [
-        {
-            "time": at(0.9 + index / 200),
-            "subject": f"worker-{200 - len(names) + index}",
-            "cause": cause,
-            "message": "exit code 137 on gpu-node-17" if cause == "OOMKilled" else "",
-        }
-        for index, cause in enumerate(names)
-    ]
     return {
         "phase": "Running",
-        "startTime": at(0.0),
+        "startTime": _at(now, 0.0),
         "observedGeneration": 1,
         "replicaStatuses": {"worker": {"desired": 6, "ready": 5}, "ps": {"desired": 2, "ready": 2}},
         "progress": {
@@ -62,10 +37,10 @@ def crowded_status(now: datetime) -> dict[str, Any]:
             "speed": 0.31,
             "recordsPerSecond": 19.9,
             "metrics": {"loss": 0.31, "accuracy": 0.953},
-            "time": at(0.9999),
+            "time": _at(now, 0.9999),
         },
-        "checkpoint": {"uri": "s3://models/recommender/6750", "step": 6_750, "time": at(0.993)},
-        "history": history,
+        "checkpoint": {"uri": "s3://models/recommender/6750", "step": 6_750, "time": _at(now, 0.993)},
+        "history": _history(now),
         "goodput": {
             "ratio": 0.83,
             "usefulSeconds": 17_900,
@@ -73,9 +48,9 @@ def crowded_status(now: datetime) -> dict[str, Any]:
             "elapsedSeconds": 21_600,
             "seconds": SPENT,
             "cause": "training",
-            "time": at(0.9999),
+            "time": _at(now, 0.9999),
         },
-        "restarts": {"counts": dict(CAUSES), "recent": recent},
+        "restarts": {"counts": dict(CAUSES), "recent": _recent_restarts(now)},
         "autoscaling": {
             "optimizer": "local",
             "stage": "job_stage_running",
@@ -84,12 +59,46 @@ def crowded_status(now: datetime) -> dict[str, Any]:
                 "worker": "parameter servers use 43 % of their CPU at most: 2 more workers still pay"
             },
             "notes": ["ps: their CPU is used evenly, none is replaced"],
-            "time": at(0.99),
+            "time": _at(now, 0.99),
         },
         "warnings": [
             "2 workers are stragglers: worker-181 and worker-187 take 1.9 times as long as the others"
         ],
     }
+
+
+def _at(now: datetime, share: float) -> str:
+    """The time when this share of the training was over."""
+    return (now - timedelta(hours=HOURS * (1 - share))).astimezone(UTC).isoformat()
+
+
+def _history(now: datetime) -> list[dict[str, Any]]:
+    """Samples in equal distances."""
+    return [
+        {
+            "time": _at(now, index / 120),
+            "step": round(6_800 * index / 119),
+            "records": round(6_800 * 64 * index / 119),
+            "nodes": {"worker": 4 + round(2 * math.sin(index / 9)), "ps": 2},
+            "metrics": {"loss": 0.3 + 2.0 * math.exp(-index / 30) + 0.03 * math.sin(index)},
+        }
+        for index in range(120)
+    ]
+
+
+def _recent_restarts(now: datetime) -> list[dict[str, Any]]:
+    """A tenth of the restarts of each cause."""
+    assert sum(CAUSES.values()) == RESTARTS
+    names = [cause for cause, count in CAUSES.items() for _ in range(count // 10)]
+    return [
+        {
+            "time": _at(now, 0.9 + index / 200),
+            "subject": f"worker-{200 - len(names) + index}",
+            "cause": cause,
+            "message": "exit code 137 on gpu-node-17" if cause == "OOMKilled" else "",
+        }
+        for index, cause in enumerate(names)
+    ]
 
 
 def crowded_plans(job: str, now: datetime) -> list[dict[str, Any]]:

@@ -1,0 +1,157 @@
+"""An ElasticJob and its ScalePlans: edits of the spec become plans, and counters follow the pods."""
+
+import pytest
+
+from edl_workflows.jobs.actions import Refusal
+from edl_workflows.jobs.testing import JobsNamespace
+from tests.unit.jobs.elastic_jobs import MASTER, Make, condition, create_nodes, status
+
+
+def test_edit_of_replicas_becomes_a_plan(running: JobsNamespace) -> None:
+    """Scaling by spec is a manual plan named after the generation, with just what changed."""
+    running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
+    running.settle()
+
+    made = running.objects["ScalePlan", "digits-spec-2"]
+    assert made["spec"] == {"ownerJob": "digits", "replicaResourceSpecs": {"worker": {"replicas": 3}}}
+    assert made["metadata"]["labels"]["scale-type"] == "manual"
+    assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
+
+
+def test_edit_whose_plan_is_refused_is_not_lost(running: JobsNamespace) -> None:
+    """A quota on plans delays an edit; it does not swallow it."""
+    running.refuse["digits-spec-2"] = Refusal("ScalePlan", "digits-spec-2", False, "exceeded quota")
+    running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
+    actions = running.decide("ElasticJob", "digits")
+    running.apply("ElasticJob", "digits", actions)
+    assert (status(running)["phase"], status(running)["reason"]) == ("Running", "CreateRefused")
+    assert actions.requeue_after
+
+    running.refuse.clear()
+    running.settle()
+    assert ("ScalePlan", "digits-spec-2") in running.objects
+    assert status(running)["reason"] == "JobRunning"
+
+
+def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: JobsNamespace, plan: Make) -> None:
+    """A plan that the garbage collector is about to delete delays an edit; it does not stand for it."""
+    old = plan("digits-spec-2", replicaResourceSpecs={"worker": {"replicas": 9}})
+    earlier = {
+        "apiVersion": "elastic.iml.github.io/v1alpha1",
+        "kind": "ElasticJob",
+        "name": "digits",
+        "uid": "x",
+    }
+    old["metadata"]["ownerReferences"] = [earlier]
+    running.add(old)
+    running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
+    actions = running.decide("ElasticJob", "digits")
+    running.apply("ElasticJob", "digits", actions)
+    assert actions.requeue_after
+    assert status(running)["specReplicas"] == {"ps": 2, "worker": 1}
+
+    del running.objects["ScalePlan", "digits-spec-2"]
+    running.settle()
+    assert running.objects["ScalePlan", "digits-spec-2"]["spec"]["replicaResourceSpecs"]["worker"] == {
+        "replicas": 3
+    }
+    assert status(running)["specReplicas"] == {"ps": 2, "worker": 3}
+
+
+def test_manual_plan_in_progress_is_scaling(running: JobsNamespace, plan: Make) -> None:
+    """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are
+    desired.
+    """
+    running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
+    running.settle()
+    assert status(running)["phase"] == "Running"
+
+    running.edit("ScalePlan", "grow", {"status": {"phase": "Scaling"}})
+    running.settle()
+    assert (status(running)["phase"], status(running)["scalePlan"]) == ("Scaling", "grow")
+    assert condition(running, "Running") == "True"
+
+    running.edit("ScalePlan", "grow", {"status": {"phase": "Succeeded"}})
+    running.settle()
+    assert (status(running)["phase"], status(running)["scalePlan"]) == ("Running", "")
+    assert condition(running, "Scaling") == "False"
+    assert status(running)["replicaStatuses"]["worker"]["desired"] == 4
+
+
+def test_failed_plan_changes_no_desired_count(running: JobsNamespace, plan: Make) -> None:
+    """A plan that was rolled back leaves the counts as they were."""
+    running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
+    running.edit("ScalePlan", "grow", {"status": {"phase": "Failed"}})
+    running.settle()
+
+    assert status(running)["replicaStatuses"]["worker"]["desired"] == 1
+
+
+def test_newest_finished_plans_are_kept(running: JobsNamespace, plan: Make) -> None:
+    """Ten finished plans of each type stay for users to read; a master's many push out none of theirs."""
+    running.add(plan("by-hand") | {"status": {"phase": "Succeeded"}})
+    for number in range(14):
+        running.add(plan(f"digits-scaleplan-{number}", auto=True))
+        running.settle()
+
+    left = [name for kind, name in running.objects if kind == "ScalePlan"]
+    assert left == ["by-hand"] + [f"digits-scaleplan-{number}" for number in range(4, 14)]
+
+
+def test_counters_are_those_of_the_pods(running: JobsNamespace, plan: Make) -> None:
+    """Each role's counters follow its pods; pods on their way out are counted nowhere."""
+    create_nodes(running, plan, "ps-0", "worker-0", "worker-1")
+    running.set_pod("digits-edljob-worker-1", "Failed", 2)
+    running.delete("Pod", "digits-edljob-ps-0")
+    running.settle()
+
+    counters = status(running)["replicaStatuses"]
+    assert counters["ps"] | {"labelSelector": ""} == {
+        "desired": 2, "initial": 2, "pending": 0, "active": 0, "ready": 0, "succeeded": 0, "failed": 0,
+        "labelSelector": "",
+    }  # fmt: skip
+    assert (counters["worker"]["active"], counters["worker"]["ready"], counters["worker"]["failed"]) == (
+        1,
+        1,
+        1,
+    )
+    assert counters["worker"]["labelSelector"] == (
+        "elasticjob.dlrover/name=digits,elasticjob.dlrover/replica-type=worker"
+    )
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 5), (2, 2), (0, 0)], ids=["by default", "two", "none"])
+def test_of_replaced_pods_the_newest_stay(
+    world: JobsNamespace, job: Make, plan: Make, limit: int | None, kept: int
+) -> None:
+    """While the job runs, per role; a pod that nobody has replaced stays, since its master may not know yet
+    how it ended.
+    """
+    manifest = job()
+    if limit is not None:
+        manifest["spec"]["faultTolerance"] = {"replacedPodsHistoryLimit": limit}
+    world.add(manifest)
+    world.settle()
+    world.set_pod(MASTER, "Running")
+    metas = [
+        {
+            "name": f"digits-edljob-{kind}-{number}",
+            "type": kind,
+            "id": number,
+            "rankIndex": 0 if number else 1,
+        }
+        for kind, count in (("worker", 9), ("ps", 2))
+        for number in range(count)
+    ]
+    world.add(plan("all", auto=True, createPods=metas))
+    world.settle()
+    for meta in metas:
+        world.set_pod(str(meta["name"]), "Running" if meta["id"] == 8 else "Failed", 137)
+    world.settle()
+
+    newest = [f"digits-edljob-worker-{number}" for number in range(8 - kept, 8)]
+    assert world.pods("worker") == ["digits-edljob-worker-0", *newest, "digits-edljob-worker-8"]
+    assert world.pods("ps") == ["digits-edljob-ps-0", "digits-edljob-ps-1"]
+    world.set_pod(MASTER, "Succeeded", 0)
+    world.settle()
+    assert "digits-edljob-worker-0" in world.pods("worker")
