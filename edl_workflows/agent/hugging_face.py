@@ -261,7 +261,7 @@ class _SavedState:
         return {"json": json.dumps([fields, callbacks], default=float)}
 
     def load_state_dict(self, saved: Mapping[str, str]) -> None:
-        """Take it over."""
+        """Continue from this state."""
         fields, callbacks = json.loads(saved["json"])
         for name, value in fields.items():
             setattr(self._trainer.state, name, value)

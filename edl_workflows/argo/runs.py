@@ -53,7 +53,7 @@ def submit_workflow(cluster: Cluster, submission: WorkflowSubmission) -> Object:
         f"create Workflow {cluster.namespace}/{submission.name or submission.template + '-*'}",
         (("fieldValidation", "Strict"),),
         body,
-        # Under a name of the server's own a repetition would make a second workflow.
+        # If the server generates the name, a repeated request would create a second workflow.
         idempotent=False,
     )
     created: Object = transport.send(cluster, request)

@@ -90,7 +90,8 @@ def test_without_a_limit_there_is_none(connection: None, cluster: Cluster) -> No
 
 
 def test_airflows_timeout_cancels(connection: None, cluster: Cluster) -> None:
-    """No triggerer ran, so the worker that is told so cancels."""
+    """If the task's time-out passed while no triggerer ran, the worker that resumes the task cancels
+    the job."""
     store = Store()
     deferred(store)
 
@@ -100,7 +101,7 @@ def test_airflows_timeout_cancels(connection: None, cluster: Cluster) -> None:
 
 
 def test_a_job_that_succeeded_while_no_triggerer_ran(connection: None, cluster: Cluster) -> None:
-    """Its result is the task's, although nobody waited for it."""
+    """The task succeeds with the job's result, although nothing watched the job."""
     store = Store()
     deferred(store)
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Succeeded"})
@@ -130,7 +131,8 @@ def test_a_kill_before_the_job_was_made(
 def test_an_accident_after_the_job_was_made(
     connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, attempt: int, lives: bool
 ) -> None:
-    """As any failure: the next attempt goes on with the job; if there is none, nothing is left behind."""
+    """After a failure the next attempt continues with the job; without a next attempt the job is
+    cancelled."""
     store = Store()
     monkeypatch.setattr(store, "set", lambda _key, _value: 1 / 0)
 
@@ -143,7 +145,7 @@ def test_an_accident_after_the_job_was_made(
     ("attempt", "lives"), [(1, True), (2, False)], ids=["retries are left", "last attempt"]
 )
 def test_a_trigger_that_crashed(connection: None, cluster: Cluster, attempt: int, lives: bool) -> None:
-    """The next attempt goes on with the job; if there is none, nothing is left behind."""
+    """The next attempt continues with the job; without a next attempt the job is cancelled."""
     store = Store()
     for number in range(1, attempt + 1):
         with pytest.raises(TaskDeferred):

@@ -126,7 +126,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("row", BAD)
 def test_bad_options_are_named(row: str) -> None:
-    """Before anything is created."""
+    """Wrong options are refused before anything is created; the error names the option."""
     options, message = BAD[row]
 
     @task.elastic(task_id="train", **options)

@@ -41,8 +41,8 @@ def test_the_first_changes_its_job_and_ends_with_the_gate(loaded: dict[str, Any]
 
 
 def test_no_example_leaves_a_job_behind(loaded: dict[str, Any]) -> None:
-    """Who submits without waiting has a teardown that every later task on the job comes before, and that no
-    other task waits for."""
+    """A task that submits without waiting has a teardown, which runs after all tasks on the job and delays no
+    other task."""
     begun = [
         task
         for dag in loaded.values()
@@ -164,7 +164,7 @@ def test_a_night_is_judged_before_and_after_its_model_is_published(loaded: dict[
 
 
 def test_fine_tuning_runs_for_the_model_that_another_example_publishes(loaded: dict[str, Any]) -> None:
-    """By itself, when there is a new one."""
+    """The DAG is scheduled by the asset of the published model."""
     outlets = loaded["example_torch_training"].get_task("publish").outlets
 
     assert loaded["example_fine_tuning"].timetable.asset_condition == outlets[0]

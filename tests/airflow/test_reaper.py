@@ -99,8 +99,8 @@ def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]
 def test_orphans_are_noted_and_then_ended_by_their_own_policy(
     named: None, cluster: Cluster, begun: set[str]
 ) -> None:
-    """What a live task waits for, what is to be kept, and what others made lives on; a third look finds
-    nothing to do."""
+    """Jobs that a live task waits for, that are to be kept, or that others made are left alone; a third run
+    finds nothing to do."""
     first = reap("first", report_only="False")
     assert (noted(cluster), set(jobs(cluster))) == ({"failed", "deleted-run", "paused"}, begun)
     second = reap("second", report_only=False)
@@ -151,7 +151,8 @@ def test_an_airflow_without_a_name_cancels_nothing(connection: None, cluster: Cl
 
 
 def test_too_many_orphans_are_left_alone(named: None, cluster: Cluster, begun: set[str]) -> None:
-    """An Airflow that lost its database knows no task of them; somebody must look."""
+    """An Airflow that lost its database takes all jobs for orphans, so above a limit the reaper ends none and
+    fails."""
     reap("before", report_only=False)
 
     assert reap("too-many", report_only=False, max_cancellations=2) == "failed"
@@ -160,6 +161,6 @@ def test_too_many_orphans_are_left_alone(named: None, cluster: Cluster, begun: s
 
 @pytest.mark.parametrize("wrong", [{"report_only": "maybe"}, {"max_cancellations": "-1"}])
 def test_wrong_arguments_are_refused(named: None, wrong: dict[str, Any]) -> None:
-    """By name, before anything is asked."""
+    """The error names the argument, before any request."""
     with pytest.raises(InvalidError, match=next(iter(wrong))):
         ReapOrphanedJobsOperator(task_id="reap", **wrong).execute({})

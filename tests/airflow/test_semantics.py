@@ -159,7 +159,7 @@ def test_a_time_out_amid_a_cancel_does_not_stop_it(
 def test_a_sensor_that_is_out_of_time_fails_and_cancels_nothing(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """What it waits for is somebody else's."""
+    """A sensor does not own the job that it waits for."""
     client.create(cluster, elastic_job("mnist"))
     with DAG(f"sensor-{deferrable}", schedule=None) as dag:
         ElasticJobSensor(task_id="task", name="mnist", deferrable=deferrable, timeout=1, poke_interval=0.2)
@@ -227,7 +227,8 @@ def test_outlets_get_the_outputs_as_metrics(connection: None, cluster: Cluster, 
 def test_the_teardown_ends_the_runs_own_job(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """Of a run that fails while the job trains; a job that somebody else made, or that has ended, stays."""
+    """If a run fails while its job trains, the teardown deletes the job; jobs of others and jobs that have
+    ended stay."""
     client.create(cluster, elastic_job("by-hand"))
     with DAG(f"teardown-{deferrable}", schedule=None) as dag:
         for name, ends in {"trains": "", "ended": "Succeeded"}.items():

@@ -132,7 +132,7 @@ def test_nobody_sees_a_job_without_the_right(job: str, cluster: Cluster, ask: As
 
 
 def test_decisions_need_the_right_to_edit(job: str, cluster: Cluster, ask: Ask) -> None:
-    """Who may only read the DAG is refused, and is not offered the decision."""
+    """A user who may only read the DAG is refused, and the tab offers no decision."""
     seen = ask("ann").json()["jobs"][0]
     body = decision(cluster, job, action="approve", proposal=seen["proposal"]["id"])
 

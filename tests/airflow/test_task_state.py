@@ -64,14 +64,14 @@ def delete(run: Any) -> None:
 
 
 def test_a_finished_task_has_its_state(airflow_db: None) -> None:
-    """Of a mapped task each instance its own; an index that the mapping does not have is nobody's."""
+    """Each instance of a mapped task has its own state; an index that the mapping lacks has none."""
     run = empty_run("finished")
 
     assert ask("finished", run.run_id) == {"plain": "success", "mapped": "success", "beyond": DELETED}
 
 
 def test_a_cleared_task_has_no_state_yet(airflow_db: None) -> None:
-    """Its next attempt goes on with the object: nothing is cancelled for it."""
+    """The next attempt continues with the object, so nothing is cancelled."""
     run = empty_run("cleared")
     clear(run)
 
@@ -82,7 +82,7 @@ def test_a_cleared_task_has_no_state_yet(airflow_db: None) -> None:
 
 
 def test_a_task_of_a_deleted_run_has_ended(airflow_db: None) -> None:
-    """Nobody goes on with its object."""
+    """No attempt will continue with its object."""
     run = empty_run("deleted")
     delete(run)
 

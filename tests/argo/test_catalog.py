@@ -31,7 +31,7 @@ def test_a_sensor_writes_each_value_to_its_parameter() -> None:
 
 
 def test_a_schedule_has_all_values() -> None:
-    """Nobody is there at night to give them."""
+    """A CronWorkflow gives all parameters, since nobody enters them when it starts."""
     template = workflows.elastic_retrain(TemplateOptions())
     given = schedules.cron(template, "0 3 * * *", VALUES)["spec"]["workflowSpec"]["arguments"]["parameters"]
 
@@ -41,7 +41,8 @@ def test_a_schedule_has_all_values() -> None:
 
 
 def test_values_become_defaults() -> None:
-    """Of each template that has such a parameter; one that none has is named."""
+    """A given value becomes the default of that parameter in each template that has it; a parameter that no
+    template has is an error."""
     (made,) = catalog.build_manifests(
         ["elastic-train"], TemplateOptions(parameters={"timeout": "2h"}), "train"
     )

@@ -51,7 +51,7 @@ def test_manifests_pass_our_own_linter(file: Path) -> None:
 
 
 def test_every_file_has_its_test() -> None:
-    """No file is left over from a product that is no more."""
+    """Each golden file belongs to a template that exists."""
     cases = {str(case.id) for case in products()} | {f"{name}-{way}" for name in EXAMPLES for way in WAYS}
 
     assert {file.stem for file in FILES.glob("*.yaml")} == cases

@@ -172,7 +172,8 @@ def test_the_switch_stands_where_the_kind_has_it() -> None:
 
 
 def test_waiting_reads_phases_in_any_spelling() -> None:
-    """Who waits for a TrainingJob writes the phases of all kinds; they are compared in lower case."""
+    """TrainingJobs write their phases in lower case; a step that waits for one takes the phases of all kinds
+    and compares them in lower case."""
     condition = _resource(steps.wait_for_job(kind="TrainingJob"))["successCondition"]
 
     assert "sprig.lower(inputs.parameters['phases'])" in condition

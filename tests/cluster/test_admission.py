@@ -250,7 +250,7 @@ def test_refused(guarded: Guarded, row: str) -> None:
 
 @pytest.mark.parametrize("row", DONE)
 def test_not_refused(guarded: Guarded, row: str) -> None:
-    """What each is there for goes on."""
+    """The admission policies allow each account the requests that its component needs."""
     assert guarded.refusal(*DONE[row]) == ""
 
 

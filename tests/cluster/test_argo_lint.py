@@ -154,7 +154,7 @@ def test_the_linter_agrees_with_argos_own_validation(validate: Validate) -> None
 
 @pytest.mark.timeout(600)
 def test_argos_own_validation_takes_the_good_twins(validate: Validate) -> None:
-    """What the linter calls good is good."""
+    """Argo accepts the workflows that the linter accepts."""
     good = [one for case in CASES for one in documents(case.id, case.good)]
     messages = dict(zip((one.source for one in good), validate([one.text for one in good]), strict=True))
     refused = {

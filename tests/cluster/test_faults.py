@@ -78,7 +78,7 @@ class TestWorkersAndControlPlane:
     name = "steady"
 
     def test_deleted_worker_pod_is_replaced(self, disturbed: Disturbed) -> None:
-        """Its rank goes to a new pod, which trains; the other worker goes on meanwhile."""
+        """A new pod gets the rank of the deleted one and trains; the other worker trains meanwhile."""
         job = disturbed.job
         victim = job.pod(names.WORKER_TYPE, 1)
         name = victim["metadata"]["name"]
@@ -93,8 +93,8 @@ class TestWorkersAndControlPlane:
         print(f"worker deleted to replacement's first step: {time.monotonic() - begun:.1f} s")
 
     def test_network_cut_between_worker_and_master(self, disturbed: Disturbed, bed: Bed) -> None:
-        """For 30 s: the worker that is cut off stops when it has trained what it holds, the other one gets
-        data on; afterwards it goes on in its pod."""
+        """A worker that can't reach the master for 30 s stops when it has trained its shards, while the other
+        one gets more; afterwards the first one continues in its pod."""
         job = disturbed.job
         worker, master = job.pod(names.WORKER_TYPE, 1), job.pod(names.MASTER_TYPE)
         name, other = worker["metadata"]["name"], job.pod(names.WORKER_TYPE)["metadata"]["name"]

@@ -104,7 +104,8 @@ def test_dynamic_client(kube: Any, namespace: str) -> None:
 
 
 def test_leases_elect_one(kube: Any, namespace: str) -> None:
-    """Of candidates that take an expired lease at the same time one wins; the others meet a Conflict."""
+    """If several candidates take an expired lease at the same time, one wins and the others get a
+    Conflict."""
     leases = client.CoordinationV1Api(kube)
     spec = client.V1LeaseSpec(holder_identity="dead", lease_duration_seconds=1)
     leases.create_namespaced_lease(

@@ -77,7 +77,8 @@ def test_grace_marks_a_pod(api: Api, core: str) -> None:
 
 
 def test_unscheduled_and_finished_pods_go_at_once(api: Api, core: str) -> None:
-    """Nobody has to stop a pod without a node or one that has ended."""
+    """A pod that has no node or has ended is deleted without a grace period, since no process must be
+    stopped."""
     api.post(f"{core}/pods", pod("waiting", schedulerName="nobody"))
     path = _bound(api, core, "ended")
     api.merge(f"{path}/status", {"status": {"phase": "Succeeded"}})

@@ -81,7 +81,7 @@ BODIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("row", BODIES)
 def test_a_body_that_is_no_object_is_refused(row: str, api: Api) -> None:
-    """With 400, whatever breaks in it."""
+    """The answer is 400, whatever is wrong in the body."""
     assert api.raw("POST", MAPS, BODIES[row]).status_code == 400
 
 
@@ -94,7 +94,7 @@ UNREPRESENTABLE: dict[str, tuple[str, bytes]] = {
 
 @pytest.mark.parametrize("row", UNREPRESENTABLE)
 def test_values_that_json_does_not_have_are_refused(row: str, api: Api) -> None:
-    """They could not be given back to clients."""
+    """NaN and infinity are refused, since answers could not contain them."""
     kind, body = UNREPRESENTABLE[row]
 
     assert api.raw("POST", MAPS, body, kind).status_code == 400
@@ -158,7 +158,7 @@ def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
     ids=json.dumps,
 )
 def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None:
-    """With 400, and the pod stays as it was."""
+    """The answer is 400, and the pod does not change."""
     # A name for each case: the end of one pod must not be taken for that of the next.
     name = f"patched-{uuid.uuid4().hex[:8]}"
     api.post(PODS, pod(name))

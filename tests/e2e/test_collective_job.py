@@ -74,8 +74,8 @@ def test_killed_member_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
-    """Suspend tells all members to end: they save the step that all have made, and resume goes on with the
-    next, so that each record of each epoch is trained exactly once."""
+    """Suspend lets all members save the step that they have made together; resume continues with the next
+    step, so that each record of each epoch is trained exactly once."""
     training = CollectiveTraining(RING, tmp_path, epochs=30, workers=2)
     job = CollectiveJob.submit(cluster, training.manifest("sleepers"))
     job.wait_step(30)

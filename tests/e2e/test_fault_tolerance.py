@@ -37,7 +37,8 @@ def _program(folder: Path, hangs_at: int) -> list[str]:
 
 
 def test_a_hung_process_shows_its_stacks_and_is_restarted(tmp_path: Path) -> None:
-    """Its log says where it stands; the next process goes on in the same pod, and no record is lost."""
+    """The stacks of a process that hangs are in its log; a new process continues in the same pod, and no
+    record is lost."""
     tolerance = {"hangTimeoutSeconds": 10, "hangAction": "restart"}
     with _Tolerant(tmp_path, "worker=1", _program(tmp_path, hangs_at=100), **tolerance) as job:
         job.wait(lambda: job.step() >= 90, 60, "steps")

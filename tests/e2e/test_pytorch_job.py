@@ -40,8 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.smoke
 def test_a_master_and_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """They find each other by their environment; a killed worker is replaced; after a change of replicas all
-    are told the new WORLD_SIZE and go on; the master's success is the job's."""
+    """Pods find each other by their environment; a killed worker is replaced; after a change of replicas all
+    pods restart with the new WORLD_SIZE; the job succeeds with its master."""
     job = TorchTraining(cluster, "sum", tmp_path)
     program = (str(SUM), "--folder", str(tmp_path), "--steps", "150", "--step-delay", "0.1")
     job.submit(LOCAL, *program, spec={}, Master=1, Worker=2)

@@ -52,7 +52,7 @@ def finished(job: CollectiveJob, seconds: float = 180.0) -> JobPhase:
 
 
 def test_members_that_exit_0_together_have_done_their_work(cluster: Cluster, tmp_path: Path) -> None:
-    """Both form a group of two, exit 0, and the job has succeeded; nobody was replaced, nothing trained
+    """Both members form a group and exit with 0; the job succeeds, no pod is replaced, and nothing is trained
     twice."""
     for rank in (0, 1):
         (tmp_path / f"end-{rank}").touch()
@@ -82,8 +82,8 @@ def test_members_that_exit_0_at_different_times(cluster: Cluster, tmp_path: Path
 
 
 def test_a_killed_member_is_replaced_and_all_begin_again(cluster: Cluster, tmp_path: Path) -> None:
-    """A group can't go on without one of its members: when the replacement is there, each member's program is
-    started anew with the addresses of the new group."""
+    """A group can't continue without one of its members: when the replacement has joined, all members restart
+    their programs with the addresses of the new group."""
     job = submit(cluster, "killed", tmp_path)
     job.until(lambda: starts(tmp_path, 0) and starts(tmp_path, 1), 120, "the group has formed")
     job.kill(sorted(job.running("worker"))[1])

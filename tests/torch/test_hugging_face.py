@@ -235,7 +235,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """With a message that says what to do instead."""
+    """The error says what to do instead."""
     options = TrainingOptions(tmp_path / "checkpoints")
 
     def refused(trainer: Trainer) -> str:

@@ -195,7 +195,7 @@ def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest
 
 
 def test_early_stopping_counts_on(tmp_path: Path) -> None:
-    """With what it counted before a restart."""
+    """After a restart, EarlyStopping continues with its counters."""
 
     def run(job: JobAlone) -> None:
         patience = EarlyStopping("val_loss", patience=3)
@@ -228,7 +228,7 @@ def test_shuffled_epochs_have_each_record_once(tmp_path: Path) -> None:
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """With a message that says what to do instead."""
+    """The error says what to do instead."""
 
     class Manual(Network):
         automatic_optimization = False

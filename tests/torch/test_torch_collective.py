@@ -117,7 +117,7 @@ def test_the_warm_up_leaves_no_trace() -> None:
 
 
 def test_a_checkpoint_is_restored_by_another_number_of_members(tmp_path: Path) -> None:
-    """What two members saved, three go on from."""
+    """Three members continue from a checkpoint that two saved."""
     members = joined(2)
     broadcast(members)
     train(members, range(4))
@@ -310,7 +310,8 @@ def test_a_killed_member_breaks_the_group(killed: int) -> None:
 
 
 def test_rank_0_that_can_not_listen() -> None:
-    """Its port is taken, by the former version perhaps: UnavailableError, and the agent starts it anew."""
+    """If the port of rank 0 is in use, by the process of the former version perhaps, it raises
+    UnavailableError, and the agent restarts the process."""
     (place,) = places(1)
     holder = GlooGroup(place)
     holder.form()
@@ -321,7 +322,7 @@ def test_rank_0_that_can_not_listen() -> None:
 
 
 def test_a_model_without_anything_to_train() -> None:
-    """It is refused before the group forms."""
+    """A model without parameters is refused before the group forms."""
     made = network(0)
     made.model.requires_grad_(False)
 

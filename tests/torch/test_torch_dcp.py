@@ -69,7 +69,8 @@ def test_dcp_reads_a_saved_state(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_dcp_reshards_a_saved_state(tmp_path: Path, size: int) -> None:
-    """Each of so many ranks gets its rows of each tensor."""
+    """`torch.distributed.checkpoint` loads a saved state with any number of ranks: each gets its rows of each
+    tensor."""
     save(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -104,7 +104,7 @@ def test_a_loaded_state_is_a_copy(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_saved_is_refused(value: Any, reason: str) -> None:
-    """With its path in the state."""
+    """The error has the value's path in the state."""
     with pytest.raises(InvalidError, match=reason):
         split(value)
 

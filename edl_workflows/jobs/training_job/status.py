@@ -68,9 +68,8 @@ def status_delay(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> flo
 
 
 def make_events(facts: TrainingJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
-    tell it.
-    """
+    """One Event for each change of phase or reason, except for the steps of an ordinary start, which the
+    conditions show."""
     ordinary = outcome.reason not in _WARNINGS and outcome.phase in (
         TrainingJobPhase.CREATING,
         TrainingJobPhase.RUNNING,

@@ -181,7 +181,7 @@ def test_big_manifests_take_bounded_time(case: str) -> None:
 
 
 def test_findings_are_cut_off_and_it_is_said() -> None:
-    """Nobody reads thousands."""
+    """A list of thousands of findings is cut off, and its last line says so."""
     found = check(BIG["calls"])
 
     assert len(found) == 501

@@ -135,7 +135,7 @@ def test_other_kinds_are_left_alone(kind: str) -> None:
 
 
 def test_a_manifest_text_that_is_a_parameter_is_not_judged() -> None:
-    """It is known when the workflow runs."""
+    """A manifest that is a parameter as a whole is known only when the workflow runs."""
     body = (
         "inputs: {parameters: [{name: m, value: a}]}\nresource: {action: create, manifest: "
         "'{{inputs.parameters.m}}'}"
@@ -182,7 +182,7 @@ def test_an_integer_beyond_64_bits_is_a_floating_point_number_to_rules(number: i
 
 
 def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
-    """Nobody is shown a bare expression."""
+    """Findings show the name of a rule instead of its expression."""
     _, *nodes = map(json.loads, DEFINITIONS.read_text(encoding="utf-8").splitlines())
     expressions = {rule for node in nodes for rule in node.get("rules", ())}
 
@@ -191,7 +191,7 @@ def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
 
 
 def test_the_shipped_definitions_are_small() -> None:
-    """They travel in every wheel."""
+    """The definitions are part of every wheel."""
     assert schema.load().version == "v4.1.4"
     assert len(DEFINITIONS.read_bytes()) < 100_000
 

@@ -23,7 +23,7 @@ def test_its_good_twin_has_no_finding(case: Case) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    """No rule is there that nothing can break."""
+    """For each rule there is a workflow that breaks it."""
     untested = {rule.name for rule in RULES} - {case.rule for case in CASES}
 
     # Stands for rules of future definitions; see test_schema.

@@ -43,7 +43,7 @@ def test_same_step_twice_is_two_checkpoints(tmp_path: Path) -> None:
 
 
 def test_retention_keeps_the_newest(tmp_path: Path) -> None:
-    """Only so many stay, and nothing else."""
+    """Only the newest checkpoints stay, as many as configured."""
     store = CheckpointStore(tmp_path, keep=2)
     paths = [publish(store, step) for step in (1, 2, 3, 4)]
     assert {path.name for path in paths[2:]} == {path.name for path in tmp_path.iterdir()}
@@ -130,8 +130,8 @@ def test_broken_checkpoint_is_skipped_with_its_reason(
 
 
 def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
-    """To begin anew where a model was is for people to decide: the error names the folder and the newest's
-    damage."""
+    """If all checkpoints of a folder are damaged, training does not start anew by itself: the error names the
+    folder and what is wrong with the newest one."""
     store = CheckpointStore(tmp_path)
     _truncate(publish(store, 1))
     newest = publish(store, 2)

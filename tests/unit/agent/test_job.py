@@ -276,7 +276,7 @@ def test_failed_data_set_ends_the_loop(master: FakeMaster, connected: Connect) -
 
 
 def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Connect) -> None:
-    """Both return only when the master says so."""
+    """Both return only when the master answers that all have arrived."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)

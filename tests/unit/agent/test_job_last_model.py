@@ -32,7 +32,7 @@ class Saves:
 
 
 def test_the_last_model_is_saved_at_the_end_of_the_data(master: FakeMaster, connected: Connect) -> None:
-    """Who has said how to save need not save at the end, and nothing is saved twice."""
+    """A program that registered how to save gets its last model saved, once, without a call at the end."""
     master.say(active=cluster(1))
     with connected() as job:
         saves = Saves(job)
@@ -96,8 +96,7 @@ def test_the_last_model_is_tried_until_the_disk_has_room(
 def test_a_data_set_s_end_does_not_insist_on_saving(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Training may go on with another data set: a disk that is full at the end of one does not end the
-    program."""
+    """If the disk is full at the end of a data set, the program continues, perhaps with another data set."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_SECONDS", 0.0)
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1))
@@ -139,7 +138,7 @@ def test_a_chief_that_came_too_late_to_train_saves_what_the_servers_hold(
 
 
 def test_a_closed_job_is_not_saved(master: FakeMaster, connected: Connect) -> None:
-    """Its connection is gone: nobody waits for a master that can't be asked any more."""
+    """A closed job has no connection to its master, so the end of the block saves nothing."""
     master.say(active=cluster(1))
     job = connected()
     saves = Saves(job)

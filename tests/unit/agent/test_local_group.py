@@ -95,7 +95,8 @@ def test_one_per_gpu_needs_a_gpu(tmp_path: Path) -> None:
 
 
 def test_a_script_is_run_by_python_and_a_program_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by torchrun, which also reads PYTHON_EXEC."""
+    """A ``.py`` file is run by Python, anything else as a program; as with torchrun, PYTHON_EXEC sets the
+    interpreter."""
     launcher = [sys.executable, "-m", "edl_workflows.agent.local_group", "2"]
 
     assert group_command("2", ["train.py", "--lr=1"]) == [
@@ -112,6 +113,6 @@ def test_a_script_is_run_by_python_and_a_program_as_it_is(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("wanted", ["0", "-1", "two", "1.5", "tpu", "99999"])
 def test_another_number_is_refused(wanted: str) -> None:
-    """Before anything starts, with the value."""
+    """A wrong --nproc-per-node is refused before anything starts; the error has the value."""
     with pytest.raises(InvalidError, match=f"--nproc-per-node {wanted}:"):
         group_command(wanted, ["train.py"])

@@ -96,7 +96,7 @@ def test_what_the_process_with_pytorch_says(
 
 @pytest.mark.usefixtures("port")
 def test_who_is_in_no_group_says_nothing(environment: NodeEnvironment) -> None:
-    """The round is another's."""
+    """A node that is in no group of the round reports nothing."""
     assert run_node_check(_round(1), replace(environment, node=NodeRef(type="worker", id=9))) is None
 
 
@@ -109,7 +109,7 @@ def test_a_missing_partner_is_an_error_in_time(environment: NodeEnvironment, nod
 
 
 def test_a_stranger_disturbs_nobody(environment: NodeEnvironment, port: int) -> None:
-    """Who can't prove to have the job's token is sent away, and the partners measure none the less."""
+    """A connection that can't prove that it has the job's token is closed, and the partners still measure."""
     first, second = _nodes(environment, 2)
     stranger = replace(second, token="another")
 

@@ -124,7 +124,7 @@ def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
 
 
 def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: SnapshotFolder) -> None:
-    """What a node holds of another one it gives away as its own, if it is newer."""
+    """A node gives away the copy that it holds for another node, if that one is newer than its own."""
     copied(source, b"its own, from when it was chief", step=3)
     source.of_peer.folder.mkdir()
     copied(source.of_peer, b"of the lost chief", step=9)
@@ -136,7 +136,7 @@ def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: Snapshot
 
 
 def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
-    """Who waits for a newer copy hears of it when it is there."""
+    """A request that waits for a newer copy is answered when there is one."""
     first = copied(source, b"1")
     assert first is not None
     timer = threading.Timer(0.2, lambda: copied(source, b"2", step=2))
@@ -195,8 +195,8 @@ SILENT: dict[str, bytes] = {
 
 @pytest.mark.parametrize("said", SILENT)
 def test_silent_crowd_keeps_nobody_out(said: str, source: SnapshotFolder, port: int) -> None:
-    """Connections that do not show the token hold no place of the partner's, however many they are: the
-    oldest are closed in favour of new ones."""
+    """Connections that do not show the token never block the partner: the server closes the oldest of them
+    for new ones."""
     copied(source, b"x")
     with contextlib.ExitStack() as crowd:
         for _ in range(peer_server.MAX_SILENT + 8):
@@ -259,7 +259,7 @@ def served() -> bool:
 
 
 def test_own_part_is_given_away_before_one_that_is_held(source: SnapshotFolder) -> None:
-    """A node that holds another's part of the same checkpoint gives its own to the next one."""
+    """Of one checkpoint, a node gives its own part rather than the part that it holds for another node."""
     name = "checkpoint-000000000003-00000000"
     source.of_peer.folder.mkdir()
     copied(source.of_peer, b"of the node before", step=3, name=name, part=0, parts=3)
@@ -298,7 +298,8 @@ def held(peers: PeerCopies, step: int) -> bool:
 
 
 def test_backup_follows_the_chief(source: SnapshotFolder, backup: PeerCopies, master: FakeMaster) -> None:
-    """It has each newest copy soon after the chief; it persists none of them while the chief lives."""
+    """The backup gets each new copy soon after the chief made it, and writes none to storage while the chief
+    lives."""
     copied(source, b"one", step=1)
     eventually(lambda: held(backup, 1))
     copied(source, b"two", step=2)

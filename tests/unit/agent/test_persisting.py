@@ -137,8 +137,8 @@ def test_newest_is_looked_for_after_it_was_asked_for(
 def test_what_an_agent_before_left_is_persisted(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """An agent that is started again in its pod goes on with what is in memory, also where the one before had
-    published the checkpoint and died before it said so."""
+    """An agent that is restarted in its pod writes the copy in memory to storage, even if the one before had
+    published it but died before its report."""
     published = copy(folder, store, 10)
     with folder.reading(published.number) as block:
         assert block is not None
@@ -175,8 +175,8 @@ def test_storage_that_refuses_is_told_with_its_reason(
 def test_checkpoint_that_the_master_does_not_want_is_removed(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """Another version became active: the model is one that nobody continues, and must not be taken for the
-    newest."""
+    """If another version has become active, the checkpoint is removed from storage, so that it is not taken
+    for the newest."""
     master.refuses_ends = True
     persister.start()
     copy(folder, store, 10)
@@ -231,7 +231,7 @@ def test_trouble_with_one_copy_does_not_end_the_agents_part(
 def test_refused_checkpoint_takes_no_others_place(
     master: FakeMaster, folder: SnapshotFolder, tmp_path: Path, persister: Persister
 ) -> None:
-    """Where one checkpoint stays, it is one that the master knows."""
+    """If only one checkpoint is kept, it is one that the master has accepted."""
     only = CheckpointStore(tmp_path / "checkpoints", keep=1)
     before = only.publish(9, lambda path: (path / "model").write_bytes(b"whole"))
     master.refuses_ends = True

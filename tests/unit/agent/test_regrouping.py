@@ -108,7 +108,7 @@ def test_it_goes_on_with_those_who_made_as_many_steps(job: Job, master: FakeMast
 def test_the_newest_step_wins(
     job: Job, master: FakeMaster, others: tuple[int, ...], expected: Progress, loaded: list[int]
 ) -> None:
-    """Who is behind takes the state of a member that is not; the others keep theirs."""
+    """Members that are behind take the state of a member that is not; the others keep theirs."""
     group = Group(*others)
     master.say(active=in_place(2, (0, 1, 2)))
 
@@ -149,7 +149,8 @@ def test_waits_are_ended_when_the_group_is_over(job: Job, master: FakeMaster) ->
 def test_a_version_that_names_another_process(
     job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody holds the model any more: this process ends, and does not join the new ones."""
+    """If the new version has other processes, no member holds the model: this process ends and does not join
+    the new group."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", 0.1)
     group = Group(7)
@@ -173,7 +174,7 @@ def test_a_newcomer_gets_the_state(master: FakeMaster, environment: NodeEnvironm
 def test_a_damaged_state_ends_the_process_at_once(
     job: Job, master: FakeMaster, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It does not wait for another version, which nobody would make: the others take it for one of them. Its
+    """A process that received a damaged state ends at once, since the others count on it in this version. Its
     last line says why."""
     group = Group(8)
     group.damaged = True

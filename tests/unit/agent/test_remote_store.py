@@ -97,7 +97,7 @@ def test_broken_checkpoint_is_passed_over_with_its_reason(
     damage: Callable[[Drive, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The one before is taken, and why is told."""
+    """The checkpoint before a damaged one is used, and what is wrong with the damaged one is reported."""
     whole, broken = publish(store, 1), publish(store, 2)
     damage(drive, broken.uri.removeprefix("memory:/"))
     told: list[str] = []
@@ -117,7 +117,7 @@ def test_checkpoint_without_manifest_is_none(store: CheckpointStore, drive: Driv
 def test_abandoned_writes_are_removed(
     store: CheckpointStore, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a killed writer left goes with the next checkpoint, once nobody has written to it for long."""
+    """Files of a killed writer are removed at the next checkpoint, if they have not changed for long."""
     drive.pipe_file("/bucket/run/checkpoint-000000000009-0badcafe/model.data", b"x")
     monkeypatch.setattr(remote_store, "ABANDONED_SECONDS", -1.0)
     publish(store, 1)
@@ -150,7 +150,7 @@ def test_ref_of_another_place_is_refused(store: CheckpointStore) -> None:
 
 
 def test_discarded_checkpoint_is_gone(store: CheckpointStore) -> None:
-    """Nobody finds it any more."""
+    """A discarded checkpoint is no longer found."""
     store.discard(publish(store, 1))
     assert store.newest() is None
 
@@ -177,7 +177,7 @@ def test_copies_go_with_the_store(drive: Drive) -> None:
 
 
 def test_path_and_file_uri_are_folders(tmp_path: Path) -> None:
-    """Only other schemes are reached by fsspec."""
+    """Paths and ``file://`` URIs are local folders; only other schemes use fsspec."""
     for where in (tmp_path, str(tmp_path), f"file://{tmp_path}"):
         store = open_store(where)
         assert not isinstance(store, RemoteStore)
@@ -185,7 +185,7 @@ def test_path_and_file_uri_are_folders(tmp_path: Path) -> None:
 
 
 def test_unknown_scheme_says_what_to_install() -> None:
-    """Not a trace of the library's."""
+    """The error says what to install, without a traceback of the library."""
     with pytest.raises(InvalidError, match=r"install edl-workflows\[fsspec\] and the driver"):
         open_store("nonsense://bucket/run")
 

@@ -60,8 +60,8 @@ def test_masters_checkpoint_wins_over_a_newer_one(
 def test_newest_checkpoint_of_the_folder_without_the_masters_word(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """A job that is submitted again with the same folder goes on from there; with an empty one it begins
-    anew."""
+    """A job that is submitted again with the same folder continues from its newest checkpoint; with an empty
+    folder it starts anew."""
     master.say(active=cluster(1))
     assert job.start_from(store) is None
     newest = saved(store, 20)
@@ -85,7 +85,8 @@ def test_the_master_hears_what_the_chief_found(master: FakeMaster, job: Job, sto
 
 
 def test_another_worker_tells_nothing(master: FakeMaster, job: Job, store: CheckpointStore) -> None:
-    """It may look, for a program of its own; what the job starts from is the chief's word."""
+    """Workers other than the chief may read the checkpoint, but only the chief reports which one the job
+    starts from."""
     found = saved(store, 20)
     master.say(active=cluster(1, chief=3))
     assert job.start_from(store) == found
@@ -123,8 +124,8 @@ def test_a_process_whose_version_was_left_starts_from_nothing(
 def test_damaged_ones_are_passed_over_and_the_master_hears_of_them(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """What the folder still has is taken; which file of which checkpoint is wrong is told, with what was
-    taken."""
+    """The newest complete checkpoint is used. The master is told which file of which checkpoint is damaged,
+    and what was used instead."""
     whole, torn = saved(store, 10), saved(store, 20, torn=True)
     master.say(active=cluster(1))
 

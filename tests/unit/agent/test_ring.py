@@ -51,7 +51,7 @@ def _joined(places: Sequence[Place]) -> list[float]:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_member_that_is_started_again_is_found(size: int) -> None:
-    """The others don't wait for its first process."""
+    """The others connect to the second process of a member without waiting for the first one."""
     addresses = tuple(f"127.0.0.1:{free_port()}" for _ in range(size))
     expected = size * (size + 1) / 2
     assert _joined([Place(1, rank, addresses) for rank in range(size)]) == [expected] * size

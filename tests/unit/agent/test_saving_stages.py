@@ -149,7 +149,7 @@ def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
 def test_final_checkpoint_that_can_not_be_stored_is_none(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """Who waits until it stands on storage learns that it does not."""
+    """A caller that waits until the checkpoint is on storage is told that it could not be written."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store))
 
@@ -197,7 +197,7 @@ def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
 def test_model_that_can_not_be_saved_is_said_at_once(
     connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """Not after the first hours of training."""
+    """A model that can't be saved is an error at the start, not after hours of training."""
     with pytest.raises(InvalidError, match="tensor 'words'"):
         connect().save_in_two_stages(TwoStages(lambda: State.of(0, {"words": np.array(["a"])}), store))
 

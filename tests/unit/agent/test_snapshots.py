@@ -173,8 +173,8 @@ def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
 
 
 def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
-    """Others could read the model, or say what is persisted: a link or a folder that is open to all is
-    refused."""
+    """A link, or a folder that other users may write to, is refused: they could read the model or forge the
+    header."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path / "open")
@@ -184,8 +184,8 @@ def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
 
 
 def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
-    """What a killed agent left is removed after a while; what is young, or in use, or of somebody else,
-    stays."""
+    """Folders of killed agents are removed after a while; young folders, folders in use, and those of other
+    users stay."""
     old = time.time() - ABANDONED_SECONDS - 1
     for name in ("edl-old", "edl-young", "edl-volume"):
         (tmp_path / name).mkdir()
@@ -202,7 +202,7 @@ def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -
 
 
 def test_copy_that_is_to_be_persisted_is_not_written_over(folder: SnapshotFolder) -> None:
-    """However slow the agent is to begin: its ticket is one that somebody may wait for."""
+    """A copy with a ticket stays until the agent has written it to storage, however late the agent begins."""
     copied(folder, b"asked for")
     copied(folder, b"newest", persist=False)
     assert is_busy(folder)

@@ -194,7 +194,8 @@ def test_a_worker_without_a_place_waits_and_ends_with_the_job(
 
 
 def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """A master that does not know the node changes nothing about how its process ended."""
+    """The agent exits with the exit code of its process even if the master rejects the report of that
+    exit."""
     master.say(active=cluster(1))
     agent = start(
         "import pathlib, sys, time\n"

@@ -108,7 +108,7 @@ def test_batch_may_be_cut_anywhere(join: Any) -> None:
 
 
 def test_wishes_come_back(join: Any) -> None:
-    """They are summed with the gradients, and forgotten with the step."""
+    """The wishes of the members are summed together with the gradients, and apply to that step only."""
     member = join()
     assert member.step([records(4)], Wishes(drain=1.0, leave=0.0)).wishes == Wishes(1.0, 0.0)
     assert member.step([records(4)], Wishes(drain=0.0, leave=1.0)).wishes == Wishes(0.0, 1.0)

@@ -128,7 +128,7 @@ def test_tensor_of_text_can_not_be_saved() -> None:
 
 
 def test_saved_file_is_loaded_without_being_writable(tmp_path: Path) -> None:
-    """What is restored from is a view of the file: nobody changes it by mistake."""
+    """Loaded tensors are read-only views of the file."""
     save(tmp_path, State.of(3, {"w": np.arange(4)}))
     loaded = load(tmp_path / STATE_FILE)
 
@@ -138,7 +138,7 @@ def test_saved_file_is_loaded_without_being_writable(tmp_path: Path) -> None:
 
 
 def test_missing_or_empty_file_is_an_error(tmp_path: Path) -> None:
-    """Both are named."""
+    """The error says whether the file is missing or empty."""
     with pytest.raises(CheckpointError, match="can't be read"):
         load(tmp_path / "none")
     (tmp_path / "empty").write_bytes(b"")

@@ -82,7 +82,7 @@ def test_nothing_is_compared_that_can_not_be(tf: Any, build: Any, values: Any, m
 
 @pytest.mark.parametrize("name", ["file", "allow_pickle", "args", "a/b:0"])
 def test_inputs_may_have_any_name(name: str) -> None:
-    """Names of placeholders are the model's; none of them means anything to who keeps the batch."""
+    """The inputs of a kept batch may have any name."""
     from edl_workflows.agent import tf_check
 
     kept = tf_check.decode_batch(tf_check.encode_batch({name: [1.0, 2.0], "other": b"text"}))

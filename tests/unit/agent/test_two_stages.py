@@ -236,8 +236,8 @@ def test_broken_world_is_followed_when_its_copy_is_safe(
 
 
 def test_switch_restores_from_memory(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """A switch: drained, saved on request, and the successor on the same node restores the very state from
-    memory."""
+    """At a change of versions the old process drains and saves on the master's request; the new one on the
+    same node restores exactly that state from shared memory."""
     master.say(active=cluster(1))
     start()
     eventually(lambda: master.got(StepReport), what="version 1 trains")

@@ -76,7 +76,7 @@ WRONG_FILES = {
 
 @pytest.mark.parametrize("text", WRONG_FILES.values(), ids=WRONG_FILES)
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
-    """At the start, with the error."""
+    """A malformed file of tokens ends the server at its start, with the error."""
     file = tmp_path / "tokens.json"
     file.write_text(text)
     with pytest.raises(InvalidError, match=r"tokens\.json"):

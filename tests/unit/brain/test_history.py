@@ -150,7 +150,7 @@ CAPACITIES = {
 
 @pytest.mark.parametrize(("jobs", "sample_", "expected"), CAPACITIES.values(), ids=CAPACITIES)
 def test_capacity(jobs: list[StoredJob], sample_: ClusterObservation, expected: dict[str, float]) -> None:
-    """In cores, MiB and items."""
+    """The capacity of a cluster is in cores, MiB and devices."""
     assert shared_capacity(jobs, sample_) == expected
 
 

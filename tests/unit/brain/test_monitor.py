@@ -363,7 +363,7 @@ DIFFERENCES = [
 def test_differences(
     told: dict[str, JobObservation | None], seen: list[JobObservation], changed: list[str], gone: list[str]
 ) -> None:
-    """Only what the store does not have is written."""
+    """Only values that differ from the store's are written."""
     found = diff_rows(told, seen)
 
     assert ([row.uid for row in found[0]], found[1]) == (changed, gone)

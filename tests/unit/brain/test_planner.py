@@ -49,8 +49,8 @@ def planner(sqlite_store: BrainStore, tmp_path: Path) -> Iterator[PlannerProcess
 def test_it_plans_and_is_replaced(
     planner: PlannerProcess, sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its plan is that of the algorithms. When it was killed or takes too long, one caller is told to retry,
-    and then a new process makes plans."""
+    """The process gives the plans of the algorithms. If it is killed or takes too long, one caller is told to
+    retry, and a new process makes the next plans."""
     histories = PlanInputs(sqlite_store)
     expected = algorithms.optimize_job(question_of(asked()), histories.request(asked(), NOW))
     assert planner.plan(asked(), NOW) == expected

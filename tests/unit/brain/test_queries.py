@@ -47,7 +47,7 @@ def test_a_job_of_which_only_its_master_tells(store: BrainStore) -> None:
 
 
 def test_a_job_that_the_monitor_sees(store: BrainStore) -> None:
-    """Is told with the monitor's counts, and with its master's progress where there is one."""
+    """The job has the counts that the monitor saw, and the progress that its master reported."""
     seen = JobObservation(
         "uid-1", "ElasticJob", "team", "mnist", "Pending", replicas={"ps": RoleObservation(2, 1)}, step=3
     )
@@ -127,7 +127,7 @@ def test_an_answer_goes_into_its_scale_plan(store: BrainStore) -> None:
 
 
 def test_no_such_job(store: BrainStore) -> None:
-    """Or not in these namespaces."""
+    """A job that does not exist, or is in a namespace of others, is not found."""
     store.record(JobReport(facts()), NOW)
     for namespaces, uid in ((ALL, "gone"), ({"other"}, "uid-1")):
         with pytest.raises(NotFoundError):

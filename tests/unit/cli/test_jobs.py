@@ -195,7 +195,8 @@ def tf_job(name: str, gang: int = 1) -> dict[str, Any]:
 
 
 def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
-    """Without --kind. An invalid job is shown as invalid and does not hide others."""
+    """Without --kind, jobs of all kinds are listed. An invalid job is shown as invalid and does not hide
+    others."""
     client.create(cluster, elastic_job("mnist"))
     client.create(cluster, tf_job("old"))
     client.create(cluster, tf_job("wrong", gang=2))

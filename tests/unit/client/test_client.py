@@ -101,7 +101,7 @@ def test_a_training_is_watched(
 
 
 def test_a_notebook_shows_a_table(cluster: Cluster, stand_in: StandIn) -> None:
-    """With the job's name and its phase."""
+    """In a notebook a training is shown as a table with the job's name and phase."""
     training = train(fit, {"rate": 1}, on=cluster, image="train:1")
     training.wait_for_step(1, timeout=60)
     shown = training._repr_html_()
@@ -144,7 +144,8 @@ def test_a_function_that_cannot_be_called_so_is_refused() -> None:
 
 
 def test_modules_beside_the_script_travel_with_it(tmp_path: Path) -> None:
-    """Those that it imports, and those that they import; no others."""
+    """The modules beside the script that it imports, directly or indirectly, are part of the program; other
+    files are not."""
     files = {
         "train.py": "import helper\nimport numpy\nfrom package import thing\n",
         "helper.py": "from deeper import x\nimport train\n",

@@ -106,7 +106,7 @@ def test_a_terminal_rewrites_its_table() -> None:
 
 
 def test_output_that_is_no_terminal_has_a_line_for_each_change() -> None:
-    """And none for progress alone."""
+    """Each change is a line; progress alone is none."""
     lines: list[str] = []
     with LiveView(Lines(lines.append), noon) as view:
         view.show(replace(RUNNING, warnings=()))

@@ -146,7 +146,7 @@ def test_the_cycle_sees_what_no_event_tells(cluster: Cluster, farm: Farm, option
 def test_profilings_reach_the_policy(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a job reported is what its policy is told, in the cycle."""
+    """The policy gets what the jobs reported, in the same cycle."""
     told: list[Any] = []
 
     class Curious(FirstFitPolicy):

@@ -115,9 +115,8 @@ def service(cluster: Cluster, node: str, cpu: int) -> None:
 def test_a_job_grows_as_far_as_there_is_room(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """To what its bounds and the nodes leave beside others' pods; with an Event that says why; more as soon
-    as a node comes.
-    """
+    """A job grows to the room that its bounds and the nodes leave, with an Event that says why, and further
+    when a node is added."""
     service(cluster, farm.add("a", 4), 1)
     start(options)
     training_job(cluster, farm, "ctr", 1, 5)
@@ -193,7 +192,7 @@ def test_what_is_switched_off_stays(
 def test_a_dry_run_changes_nothing(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """It tells what it would do."""
+    """A dry run tells the planned change in an Event, and leaves the job as it is."""
     farm.add("a", 9)
     start(replace(options, dry_run=True))
     training_job(cluster, farm, "ctr", 1, 3)

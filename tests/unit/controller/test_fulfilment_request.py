@@ -114,9 +114,8 @@ def test_pods_of_another_operator_are_no_instances() -> None:
 
 
 def test_where_pods_can_not_run() -> None:
-    """Nodes that a selector or a taint keeps out are excluded; a cordoned one takes nothing; one long lost is
-    none.
-    """
+    """Nodes that a node selector or a taint rules out are excluded for the job; a cordoned node is not
+    schedulable; a node that has long been NotReady is left out."""
     tainted = node("b", taints=[{"key": "gpu", "effect": "NoSchedule"}])
     lost = node("d")
     lost["notReadySince"] = "2025-12-31T23:00:00Z"
@@ -130,7 +129,7 @@ def test_where_pods_can_not_run() -> None:
 
 
 def test_a_job_that_rests_may_shrink_only() -> None:
-    """What it has is the most that it may have."""
+    """A job in its waiting time after a change may get at most the replicas that it has."""
     asked = build_request([candidate(growing=False)], [node("a")], [], NOW).jobs["TrainingJob default/ctr"]
 
     assert (asked.min_instances, asked.max_instances, asked.parallelism) == (1, 3, 3)

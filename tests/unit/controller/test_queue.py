@@ -70,7 +70,7 @@ def test_delay() -> None:
 
 
 def test_a_delay_longer_than_a_thread_can_wait() -> None:
-    """It stops no worker: whoever waits for it is handed another key meanwhile."""
+    """A very long delay blocks no worker: other keys are handed out meanwhile."""
     waits = threading.Event()
 
     def clock() -> float:

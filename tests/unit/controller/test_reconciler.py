@@ -321,9 +321,7 @@ def test_nothing_is_written_without_leave(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
-    """What is written of a job that goes away meanwhile is dropped, without an Event that tells of
-    a failure.
-    """
+    """A write to a job that has just been deleted is dropped without a warning Event."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         client.delete(cluster, ELASTIC_JOBS, job.metadata.name)

@@ -106,7 +106,7 @@ def test_other_namespaces_are_left_alone(cluster: Cluster, controller: RunningCo
 
 @pytest.mark.slow
 def test_a_second_controller_takes_over(cluster: Cluster, options: RunOptions) -> None:
-    """Of two controllers one works; when it ends the other goes on at once."""
+    """Of two controllers only the leader works; when it ends, the other one takes over at once."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     first = run_in_thread(cluster, replace(options, election=election))
     assert first.wait_ready(10)

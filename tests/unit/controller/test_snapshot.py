@@ -98,7 +98,7 @@ def test_pods_of_jobs_that_are_not_asked_about_count() -> None:
 
 
 def test_given_takes_room() -> None:
-    """What one new job got is not there for the next."""
+    """The room that one new job got is not offered to the next."""
     found = taken([job(task("none", 2, name="w"))], [node()])
     assert cpu(found.given("default/walk", ["n1", "n1"]).left) == {"n1": 6.0}
 
@@ -262,7 +262,7 @@ def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str])
 
 
 def test_preferred_node_affinity_excludes_nothing() -> None:
-    """It is a wish."""
+    """A preference excludes no node."""
     wish = {
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": says("x", "Exists")}]
     }

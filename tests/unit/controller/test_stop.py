@@ -63,9 +63,7 @@ def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytes
 def test_the_lease_is_kept_while_work_in_hand_is_finished(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody else begins beside decisions that are still being carried out; afterwards the lease is given
-    back.
-    """
+    """A controller that stops finishes the decisions in progress before it releases the lease."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     options = RunOptions(manager=ManagerOptions(cluster.namespace), election=election)
     running = run_in_thread(cluster, options)

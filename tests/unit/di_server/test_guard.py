@@ -66,7 +66,7 @@ class TestSmall:
         )
 
     def test_a_job_that_asks_too_often_waits(self, api: Api, cluster: Cluster) -> None:
-        """429 with Retry-After; other jobs go on."""
+        """The job gets 429 with Retry-After; requests of other jobs are served."""
         create(cluster)
         create(cluster, name="other")
         answers = [api.ask("GET", api.path()) for _ in range(4)]
@@ -76,7 +76,7 @@ class TestSmall:
         api.seen("other")
 
     def test_wrong_tokens_don_t_use_up_a_job_s_rate(self, api: Api, cluster: Cluster) -> None:
-        """Nobody can lock a job's own programs out."""
+        """Requests with a wrong token can't lock out the job's own programs."""
         for _ in range(9):
             refusal(api.as_("wrong").ask("GET", api.path()), 401)
         refusal(api.ask("GET", api.path()), 404)
@@ -99,7 +99,7 @@ class TestOneClient:
         return Admission(admin_token=ADMIN, per_client=RateLimit(0.001, 3))
 
     def test_an_address_that_asks_too_often_waits(self, api: Api) -> None:
-        """Whatever it asks for, with or without a token."""
+        """The limit by address applies to all paths, with and without a token."""
         for path in ("nowhere", api.path(), "a/b/c"):
             assert api.as_("").ask("GET", path).status_code in (401, 404)
         answer = api.ask("GET", api.path())
@@ -130,7 +130,7 @@ class TestOneClient:
     ],
 )
 def test_wrong_paths_and_methods_are_told(api: Api, method: str, path: str, status: int) -> None:
-    """In the envelope, as all else."""
+    """Unknown paths and methods are answered in the same envelope as other errors."""
     assert refusal(api.ask(method, path), status)
 
 
@@ -164,7 +164,7 @@ def test_buckets() -> None:
 
 
 def test_a_slow_body_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
-    """Who doesn't send what it announced gets 408."""
+    """A client that does not send the body it announced gets 408."""
     monkeypatch.setattr("edl_workflows.di_server.guard.BODY_SECONDS", 0.2)
 
     async def send_half() -> bytes:

@@ -66,7 +66,7 @@ def test_the_same_report_writes_nothing(api: Api, cluster: Cluster) -> None:
     ids=range(13),
 )
 def test_what_can_t_be_kept_is_refused(api: Api, cluster: Cluster, body: bytes, said: str) -> None:
-    """With 422 and the reason."""
+    """The answer is 422 with the reason."""
     create(cluster)
     api.seen()
     assert said in refusal(post(api, body), 422)

@@ -110,7 +110,7 @@ def test_discovery_gives_up(api: Api, cluster: Cluster, controller: RunningContr
 
 
 def test_a_task_may_be_named(api: Api, cluster: Cluster) -> None:
-    """Without a name it is the collector."""
+    """Without a name, the collector is scaled."""
     create(cluster)
     api.seen()
     data(api.ask("POST", api.path(), json={"replicas": 1, "task": "learner"}))
@@ -144,7 +144,8 @@ def test_bounds_are_named(api: Api, cluster: Cluster, method: str, body: object,
 
 
 def test_several_tasks_need_a_name(api: Api, cluster: Cluster) -> None:
-    """Where no task is the obvious one the tasks are named."""
+    """If a job has several tasks and none is a collector, a request without a task is refused, and the error
+    lists the tasks."""
     create(cluster, task("none", name="a"), task("none", name="b"))
     api.seen()
     assert "say which of a, b" in refusal(api.ask("POST", api.path(), json={"replicas": 1}), 422)
@@ -193,7 +194,7 @@ def test_a_job_that_always_changes_is_a_conflict(
 
 
 def test_a_job_that_is_over_does_not_change(api: Api, cluster: Cluster) -> None:
-    """It is refused with 409 and the phase."""
+    """A job that has ended is refused with 409 and its phase."""
     create(cluster)
     api.seen()
     client.patch_status(cluster, DI_JOBS, "walk", {"phase": "Succeeded"})

@@ -77,7 +77,7 @@ def test_the_page_says_since_when_airflow_has_it(name: str) -> None:
 
 
 def test_a_store_of_airflows_own_is_used(ti: TaskInstance) -> None:
-    """XComs only where there is none."""
+    """The task state store is used where Airflow has one, XComs elsewhere."""
     own = XComStore(ti)
 
     assert task_store({"ti": ti, "task_state_store": own}) is own
@@ -115,7 +115,7 @@ def test_an_attempt_after_a_success_knows_of_the_delivery(ti: TaskInstance) -> N
 
 @pytest.mark.skipif(INSTALLED >= (3, 3), reason="this Airflow calls on_kill itself")
 def test_an_older_airflow_ends_a_trigger_by_on_kill() -> None:
-    """It knows no other call than ``cleanup``."""
+    """Older Airflows call only ``cleanup`` of a trigger, which then calls ``on_kill``."""
     killed: list[str] = []
 
     class Waits(KillableTrigger):

@@ -55,7 +55,7 @@ def test_the_annotation_names_the_data(manifest: dict[str, Any], data: tuple[str
 
 
 def test_without_the_provider_nothing_is_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is optional."""
+    """Airflow's OpenLineage provider is optional."""
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.api.core", None)
     event = lineage.JobEvent("START", "ElasticJob", "uid", "airflow/dag/run/task/-1")
 

@@ -36,7 +36,7 @@ def verdict(state: str | None, run: str = "", engine: str = NAMED, **changes: An
 @pytest.mark.parametrize("state", LIVE)
 @pytest.mark.parametrize("lifetime", ["task", "run", ""])
 def test_what_a_live_task_may_go_on_with_is_awaited(state: str | None, lifetime: str) -> None:
-    """Whatever its run is."""
+    """An object that a live task may continue with is no orphan, in whatever state its run is."""
     assert {verdict(state, run, lifetime=lifetime) for run in ("running", "failed", DELETED)} == {
         OwnerVerdict.AWAITED
     }

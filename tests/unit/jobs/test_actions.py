@@ -86,7 +86,7 @@ def test_plan_belongs_to_its_job(spec: dict[str, Any], labels: dict[str, str] | 
     ],
 )
 def test_names_of_nodes_are_read_back(name: str, found: tuple[str, int] | None) -> None:
-    """Only what `node_name` makes is a node's name."""
+    """`node_name` can be reversed, and any other text is not the name of a node."""
     assert names.parse_node_name("digits", name) == found
 
 
@@ -104,14 +104,14 @@ def test_names_of_nodes_are_read_back(name: str, found: tuple[str, int] | None) 
     ],
 )  # fmt: skip
 def test_disruptions_are_told_from_failures(status: dict[str, Any], expected: bool) -> None:
-    """Only an exit code of its own makes an end the pod's fault."""
+    """A pod has failed by its own fault only if its container ended with an exit code of its own."""
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}, "status": status}
 
     assert was_disrupted(pod) is expected
 
 
 def test_waiting_container_tells_why() -> None:
-    """A missing image is told as the node tells it; an ordinary start is nothing to tell."""
+    """A missing image is reported in the kubelet's words; an ordinary start is not reported."""
     waiting = {
         "name": "main",
         "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}},

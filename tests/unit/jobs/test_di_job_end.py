@@ -74,9 +74,8 @@ def test_what_has_succeeded_is_not_run_again() -> None:
 
 
 def test_suspend_and_resume() -> None:
-    """Suspended: no pods; resumed: all anew, of another generation, so that nobody of before is taken for one
-    of now.
-    """
+    """A suspended job has no pods; a resumed one creates all of them anew as the next generation, so that no
+    old pod is taken for a new one."""
     job = Job()
     job.run()
     job.edit(suspend=True)
@@ -91,7 +90,8 @@ def test_suspend_and_resume() -> None:
 
 
 def test_a_failure_while_the_job_is_suspended_is_none() -> None:
-    """The controller died between two deletions: who was left alone may fail for want of the others."""
+    """If the controller dies between two deletions, the remaining pods may fail for lack of the others; this
+    counts as no failure."""
     job = Job(backoffLimit=0)
     job.run()
     job.world.edit("DIJob", NAME, {"spec": {"suspend": True}})

@@ -64,7 +64,7 @@ def test_a_deleted_pod_comes_back() -> None:
 
 
 def test_a_pod_that_is_deleted_has_neither_failed_nor_succeeded() -> None:
-    """However its program ends when it is told to."""
+    """The exit code of a pod that is being deleted does not count."""
     for code in (0, 1, 137, 143):
         job = Job()
         job.run()
@@ -143,7 +143,7 @@ def test_failures_at_once_are_one_restart() -> None:
 
 
 def test_a_pod_made_for_a_restart_that_fails_is_another_failure() -> None:
-    """So two replicas that fail in turn can't go on for ever as one restart."""
+    """Two replicas that fail in turn count as two failures, so that the job does not restart for ever."""
     job = Job(backoffLimit=2)
     job.run()
     job.set(learner_0=("Failed", 1))

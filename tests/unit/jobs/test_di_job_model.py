@@ -124,7 +124,7 @@ def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) 
 
 
 def test_a_volume_of_the_job_and_of_a_template() -> None:
-    """One name for two volumes of a pod is an error of ours, not of every pod."""
+    """If the job and a template name two volumes alike, the job is refused, rather than each of its pods."""
     manifest = make(volumes=[{"name": "cache", "emptyDir": {}}])
     manifest["spec"]["tasks"][1]["template"]["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}]
     with pytest.raises(
@@ -203,7 +203,7 @@ SCALE_ERRORS: list[Any] = [
 
 @pytest.mark.parametrize(("spec", "wanted", "message"), SCALE_ERRORS)
 def test_scalings_that_are_refused(spec: Manifest, wanted: dict[str, RoleChange], message: str) -> None:
-    """Before anything is sent."""
+    """A wrong change is refused before anything is sent."""
     with pytest.raises(ManifestError, match=message):
         elastic.scale(DIJob.parse(make(**spec)), wanted)
 
@@ -283,7 +283,8 @@ def test_two_tasks_of_type_none_have_lists_of_their_own() -> None:
 
 
 def test_a_list_too_long_for_a_program_is_left_out() -> None:
-    """Linux starts none with a longer variable; the DI server tells of the others."""
+    """Linux starts no program with a longer environment variable; the program can ask the DI server for the
+    list."""
     job = DIJob.parse(make(task("learner"), task("collector", 3000)))
     maker = pods.DIPodMaker(job, InstallationSettings())
     told = {v["name"] for v in maker.pod(next(pods.list_replicas(job)))["spec"]["containers"][0]["env"]}

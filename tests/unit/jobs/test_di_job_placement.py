@@ -38,9 +38,8 @@ def test_a_templates_own_affinity_holds_beside_the_allocation() -> None:
 
 
 def test_an_allocation_says_how_many_and_where() -> None:
-    """In the order of ranks; the collectors get what the others leave. The scheduler places them, by the
-    node's name.
-    """
+    """Replicas get the nodes of the allocation in the order of their ranks, collectors last. The scheduler
+    still binds the pods."""
     job = Job(preemptible=True)
     job.allocate("a", "b", "b", "c", "c")
     assert job.pods == ["collector-0", "collector-1", "collector-2", "evaluator-0", "learner-0"]
@@ -174,7 +173,7 @@ def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
 
 
 def test_a_job_whose_last_replica_succeeds_while_it_is_moved_has_succeeded() -> None:
-    """Another node for nobody who still works changes nothing about that."""
+    """If the last running replica succeeds while an allocation would move it, the job has succeeded."""
     job = Job(task("collector", 2), preemptible=True)
     job.allocate("a", "b")
     job.run()

@@ -99,9 +99,8 @@ SCALES: list[Any] = [
 
 @pytest.mark.parametrize(("replicas", "new"), SCALES)
 def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
-    """Ranks are 0 … N-1 after each change, a pod's place among DI_NODES is its rank, and only who must is
-    made anew.
-    """
+    """After each change the ranks are 0 … N-1, a pod's place in DI_NODES is its rank, and only pods whose
+    rank changed are created anew."""
     job = Job()
     job.run()
     before = {short: job.uid(short) for short in ALL}
@@ -118,7 +117,7 @@ def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
 
 
 def test_a_task_that_shrinks_again_moves_nobody() -> None:
-    """Its last replica was given the last rank, so that nobody's is beyond the end when it goes."""
+    """The last replica has the last rank, so its removal changes no other rank."""
     job = Job()
     job.run()
     job.resize(learner=2)
@@ -133,9 +132,8 @@ def test_a_task_that_shrinks_again_moves_nobody() -> None:
 
 
 def test_only_a_rank_beyond_the_end_moves() -> None:
-    """Where a replica with a rank in the middle goes, the replica with the last rank takes it, and the others
-    go on.
-    """
+    """If a replica in the middle is removed, the replica with the last rank takes its rank, and the others
+    stay."""
     job = Job(task("learner", 2), task("collector", 2), task("evaluator"))
     job.run()
     before = {short: job.uid(short) for short in job.pods}
@@ -150,7 +148,7 @@ def test_only_a_rank_beyond_the_end_moves() -> None:
 
 
 def test_ranks_of_the_collector_come_last() -> None:
-    """Whatever the order of the tasks, so that other collectors move nobody."""
+    """In any order of the tasks, so that adding or removing collectors changes no other rank."""
     job = Job()
     assert {short: job.rank(short) for short in ALL} == {
         "learner-0": 0, "evaluator-0": 1, "collector-0": 2, "collector-1": 3,
@@ -221,7 +219,7 @@ def test_why_a_pod_waits_is_told() -> None:
 
 
 def test_a_lost_service_comes_back() -> None:
-    """Without leaving the phase."""
+    """The service is created again, and the phase does not change."""
     job = Job()
     job.run()
     del job.world.objects["Service", "di-atari"]

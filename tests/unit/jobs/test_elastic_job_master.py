@@ -136,7 +136,8 @@ def test_refused_master_is_reported_and_tried_again(world: JobsNamespace, job: M
 
 
 def test_master_is_not_made_without_what_it_needs(world: JobsNamespace, job: Make) -> None:
-    """A refused Secret keeps the master away until it is there; the job says so."""
+    """If the master's Secret is refused, the master's pod is not created until the Secret exists, and the job
+    says so."""
     world.refuse["digits-edljob-token"] = Refusal("Secret", "digits-edljob-token", False, "quota")
     world.add(job())
     world.reconcile()

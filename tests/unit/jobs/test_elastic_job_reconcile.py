@@ -220,9 +220,8 @@ def test_events_tell_each_change_once(running: JobsNamespace) -> None:
 
 
 def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make) -> None:
-    """Who names the master's ServiceAccount has given it its rights: no account, role or binding is made a
-    job.
-    """
+    """A user who names the master's ServiceAccount has granted its rights: no account, role or binding is
+    created."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["dlrover-master"] = {
         "template": {"spec": {"serviceAccountName": "masters"}}

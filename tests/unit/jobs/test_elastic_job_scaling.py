@@ -69,7 +69,7 @@ def test_what_the_cluster_may_change(spec: dict[str, Any], whose: tuple[int, int
     [("", None), ("false", None), ("2-8", (2, 8)), ("2-900", (2, 98))],
 )
 def test_the_annotation_must_say_how_far(annotation: str, bounds: tuple[int, int] | None) -> None:
-    """Without bounds nobody changes the job."""
+    """Without bounds in the annotation, the autoscaler does not change the job."""
     made_of = job(annotation)
     elastic = scaling.elastic_role(made_of)
     assert elastic is not None

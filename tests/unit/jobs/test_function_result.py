@@ -97,7 +97,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_result_that_was_reported_can_be_reported_again(value: object) -> None:
-    """Its text stays the same from the pod to the status."""
+    """A rendered result stays the same text when its report is sent and read."""
     text = render_result(value)
     report = ResultReport(node=NodeRef(type="worker", id=0), result=text)
 

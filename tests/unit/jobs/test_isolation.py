@@ -106,7 +106,8 @@ def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
-    """Whether the API server refuses it or somebody else has its name; once that is over the job starts."""
+    """A job gets no pods while its NetworkPolicy can't be created, because the API server refuses it or
+    another object has its name; then the job starts."""
     world = guarded_world()
     job = world.add(make_example(kind))
     name = names.network_policy_name(kind, job["metadata"]["name"])

@@ -43,7 +43,7 @@ class Scalar:
 
 
 def test_numbers_of_any_type_are_taken() -> None:
-    """Those that are not finite are left out: a diverged training goes on."""
+    """Numbers that are not finite are left out, so that a diverged training continues."""
     given_metrics = {"a": 1, "b/c.d-e_f": Scalar(), "n": math.nan, "i": math.inf, "j": -math.inf}
     assert check_metrics(given_metrics) == {"a": 1.0, "b/c.d-e_f": 0.5}
 
@@ -66,7 +66,7 @@ def test_what_is_no_number_is_refused(value: object) -> None:
 
 
 def test_too_many_are_refused() -> None:
-    """In one report."""
+    """A report with too many metrics is refused."""
     many = {f"m{index}": 1.0 for index in range(10_000)}
     with pytest.raises(InvalidError, match=f"at most {MAX_METRICS}"):
         check_metrics(many)

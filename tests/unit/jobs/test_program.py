@@ -137,7 +137,8 @@ def train(x: np.ndarray = 1) -> Anything:
     ids=["syntax", "nul", "surrogate", "nested", "large", "shell", "parent", "folder", "nameless"],
 )
 def test_what_is_no_small_python_script_is_refused(name: str, text: str, message: str) -> None:
-    """Before anything is created, with what to do."""
+    """A file that is too large or no Python is refused before anything is created, and the error says what to
+    do."""
     with pytest.raises(InvalidError, match=message):
         TrainingProgram.of_script(name, text)
 
@@ -297,7 +298,7 @@ def test_options_that_contradict_each_other_are_refused(options: ProgramOptions,
 
 
 def test_the_config_map_belongs_to_the_job() -> None:
-    """It is deleted with it, can't be edited, and has a name of its own for each program."""
+    """The ConfigMap is deleted with the job, is immutable, and has another name for each program."""
     manifest = attached(script(), ProgramOptions())
     manifest["metadata"] |= {"uid": "u-1", "namespace": "vision"}
     job = ElasticJob.parse(manifest)

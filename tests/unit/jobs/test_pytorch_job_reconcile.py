@@ -209,9 +209,8 @@ def test_how_a_job_ends(types: dict[str, Any], phases: dict[str, Any], phase: st
 
 
 def test_other_numbers_of_workers_restart_a_job_without_a_policy() -> None:
-    """WORLD_SIZE is told once, at the start: all pods are made anew. The annotation brings back upstream's
-    way, in which old pods keep the old WORLD_SIZE.
-    """
+    """Pods get WORLD_SIZE at their start only, so all pods are created anew. With the annotation, old pods
+    keep the old WORLD_SIZE, as upstream."""
     world, static = (TorchWorld(Master=1, Worker=2, compat=compat) for compat in ("", "static-cluster"))
     before, kept = world.uids, static.uids
     world.scale(3)
@@ -223,7 +222,8 @@ def test_other_numbers_of_workers_restart_a_job_without_a_policy() -> None:
 
 
 def test_workers_of_an_elastic_job_come_and_go() -> None:
-    """Nobody else is restarted: torchrun forms the new group. Workers beyond the number go, highest first."""
+    """The other workers are not restarted: torchrun forms the new group. Surplus workers are deleted, highest
+    index first."""
     world = TorchWorld(Worker=2, elastic={"minReplicas": 1, "maxReplicas": 4})
     world.set(worker_0="Running", worker_1="Running")
     before = world.uids

@@ -53,7 +53,7 @@ def test_a_size_with_any_resource_reaches_the_pod(running: JobsNamespace, plan: 
 
 
 def test_auto_plan_removes_pods(running: JobsNamespace, plan: Make) -> None:
-    """What removePods lists is gone; a name that is gone already is no failure."""
+    """The pods in removePods are deleted; one that is gone already is no failure."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
     running.add(plan("p-2", auto=True, removePods=[meta("worker-1"), meta("worker-7")]))
@@ -256,9 +256,7 @@ def test_refused_pod(running: JobsNamespace, plan: Make, invalid: bool, phase: s
 def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(
     running: JobsNamespace, plan: Make
 ) -> None:
-    """A quota refuses a pod; plans that remove other pods, which may make the room, or make others go on
-    meanwhile.
-    """
+    """If a quota refuses a pod, plans about other pods continue; one that removes pods may make room."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
     running.refuse["digits-edljob-worker-2"] = Refusal(

@@ -89,7 +89,7 @@ def test_every_field_of_the_model_is_in_the_schema(kind: Kind) -> None:
 
 @each_kind
 def test_fields_are_described(kind: Kind) -> None:
-    """`kubectl explain` tells what a docstring tells."""
+    """`kubectl explain` shows the text of the docstring."""
     spec = schema_of(kind)["properties"]["spec"]["properties"]
     silent = [name for name, node in spec.items() if not node.get("description")]
 

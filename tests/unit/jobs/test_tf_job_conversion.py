@@ -65,7 +65,8 @@ def test_what_is_newer_than_v1alpha2_is_said() -> None:
 
 
 def test_to_an_elastic_job() -> None:
-    """Roles with their counts, commands under the agent, and every setting without a place is named."""
+    """The roles keep their counts, their commands run under the agent, and each setting that an ElasticJob
+    lacks is named."""
     found = conversion.to_elastic_job(job(successPolicy="AllWorkers"))
     elastic = ElasticJob.parse(found.manifest)
     assert {role: spec.replicas for role, spec in elastic.spec.replica_specs.items()} == {

@@ -113,7 +113,7 @@ def test_a_single_replica_trains_alone() -> None:
 
 @pytest.mark.parametrize(("compat", "key"), [("", "cluster"), ("sparse-cluster-key", "sparseCluster")])
 def test_a_dynamic_worker_knows_itself_and_the_servers(compat: str, key: str) -> None:
-    """With enableDynamicWorker nobody is told of other workers, so that they may come and go."""
+    """With enableDynamicWorker, TF_CONFIG has no other workers, so that workers may come and go."""
     job = Job({"enableDynamicWorker": True}, PS=1, Worker=2, Chief=1, compat=compat)
     servers = ["mnist-ps-0.default.svc:2222"]
     assert job.config("worker-1")[key] == {"worker": {"1": "mnist-worker-1.default.svc:2222"}, "ps": servers}
@@ -417,9 +417,8 @@ def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> Non
 
 @pytest.mark.parametrize(("end", "phase"), [("Succeeded", 0), ("Failed", 1)])
 def test_the_end_is_written_before_pods_go(end: str, phase: int) -> None:
-    """Whoever goes on with a job whose controller died finds its end in its status or its pods, and starts
-    nothing.
-    """
+    """A controller that continues after another one's death finds the job's end in its status or its pods,
+    and starts nothing."""
     job = Job(policies={"cleanPodPolicy": "All"}, Chief=1, Worker=2)
     job.set(chief_0="Running", worker_0="Running", worker_1="Running")
     job.world.set_pod("mnist-chief-0", end, phase)
@@ -483,9 +482,8 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
 def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
     policy: str, edit: dict[str, Any]
 ) -> None:
-    """Pods are deleted one after the other: one of the others may fail before its own turn comes, or be
-    restarted.
-    """
+    """Pods are deleted one after the other; a pod that fails meanwhile because its peers are gone does not
+    count as a failure."""
     job = Job(policies={"backoffLimit": 0}, Worker=(3, policy))
     job.set(worker_0="Running", worker_1="Running", worker_2="Running")
     job.world.edit("TFJob", NAME, {"spec": edit})
@@ -600,7 +598,7 @@ def test_a_job_that_another_cluster_runs_is_left_alone() -> None:
 
 
 def test_lost_pods_and_services_come_back() -> None:
-    """Whatever disappears while the job goes on is made again under the same name."""
+    """Pods and services that disappear while the job runs are created again under the same names."""
     job = Job(PS=1, Worker=2)
     job.set(ps_0="Running", worker_0="Running", worker_1="Running")
     del job.world.objects["Service", "mnist-ps-0"]

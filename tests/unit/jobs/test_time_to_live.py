@@ -66,7 +66,7 @@ def test_a_job_that_has_not_ended_stays(kind: str) -> None:
 
 
 def test_the_other_spelling_of_a_tf_job() -> None:
-    """As `runPolicy.ttlSecondsAfterFinished`, too."""
+    """A TFJob may give it as `runPolicy.ttlSecondsAfterFinished`, too."""
     manifest = make_example("TFJob")
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60}
     world = JobsNamespace()

@@ -150,7 +150,7 @@ def test_the_end_is_told_before_anything_goes(end: Any) -> None:
 
 @pytest.mark.parametrize("code", [1, 137, 139, None])
 def test_a_failed_trainer_is_replaced(code: int | None) -> None:
-    """In a fault-tolerant job, under its own name, whatever its exit code; the job runs on."""
+    """A fault-tolerant job replaces it under the same name, whatever its exit code, and continues."""
     job = Job.running()
     before = job.uid("trainer-1")
     job.set(trainer_1=("Failed", code))
@@ -260,7 +260,8 @@ TOLD_TO_END: list[Any] = [
 def test_a_program_that_ends_with_0_when_its_node_ends_it_has_not_done_its_part(
     short: str, marks: dict[str, Any], disrupted: bool
 ) -> None:
-    """It is replaced under its name, and counted only if it was not disrupted; the job goes on."""
+    """A pod that failed with exit code 0 is replaced under its name and not counted as completed; its failure
+    is a disruption only if the pod's status says so."""
     job = Job.running(trainers=(1, 1))
     before = job.uid(short)
     job.report(**{short.replace("-", "_"): ("Failed", 0)})
@@ -293,9 +294,8 @@ def test_what_ends_beside_a_program_that_is_done_changes_nothing() -> None:
 
 
 def test_servers_have_a_budget_of_their_own() -> None:
-    """Masters and pservers are replaced, backoffLimit times in the window (upstream: for ever, and nobody is
-    told).
-    """
+    """Masters and pservers are replaced at most backoffLimit times within the window (upstream replaces them
+    without a limit and without a message)."""
     job = Job.running(backoffLimit=1)
     job.set(pserver_0=("Failed", 137))
     job.settle()
@@ -318,7 +318,8 @@ def test_a_lost_pserver_is_ready_before_further_trainers_begin() -> None:
 
 
 def test_deleted_pods_and_services_come_back_uncounted() -> None:
-    """Whatever disappears while the job goes on is made again under the same name, in both modes."""
+    """Pods and services that disappear while the job runs are created again under the same names, in both
+    modes."""
     for ft in (True, False):
         job = Job.running(ft=ft, trainers=(2, 2))
         before = job.uid("trainer-1")
@@ -331,7 +332,7 @@ def test_deleted_pods_and_services_come_back_uncounted() -> None:
 
 
 def test_a_trainer_that_ends_with_0_because_it_was_told_to_has_not_succeeded() -> None:
-    """Its pod is being deleted: it is made anew, and the job goes on."""
+    """A trainer whose pod is being deleted is created again, and the job continues."""
     job = Job.running(trainers=(1, 1))
     job.world.delete("Pod", f"{NAME}-trainer-0")
     pod = job.pod("trainer-0")

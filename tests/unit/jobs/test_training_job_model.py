@@ -235,7 +235,7 @@ def test_what_only_the_model_sees_fails_the_job_with_the_field(change: Change) -
 
 
 def test_another_version_is_refused() -> None:
-    """There is one."""
+    """There is only one version of the API."""
     with pytest.raises(ManifestError, match=r"apiVersion"):
         TrainingJob.parse(make() | {"apiVersion": "paddlepaddle.org/v2"})
 
@@ -286,7 +286,7 @@ def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
 
 
 def test_phases_are_final_for_the_server() -> None:
-    """No client can wake up a job that has ended."""
+    """The API server refuses to change a final phase."""
     old, new = make(), make()
     old["status"], new["status"] = {"phase": "succeeded"}, {"phase": "running"}
     assert "phases succeeded and failed are final" in refused_by_server(new, old)

@@ -129,9 +129,8 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
 
 @pytest.mark.parametrize("trainers", [2, 4])
 def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> None:
-    """A new cluster would wait for it: a job that is not fault-tolerant goes on with its trainers, and says
-    so.
-    """
+    """A job that is not fault-tolerant keeps its trainers once one has succeeded, and says so, since a new
+    cluster would wait for that one."""
     job = Job.running(ft=False, trainers=(2, 4))
     job.scale(3)
     job.settle()
@@ -174,9 +173,8 @@ def test_other_pservers_are_a_new_cluster(change: dict[str, Any], servers: int) 
 
 
 def test_suspend_and_resume() -> None:
-    """Suspended: trainers end first, then the servers; resumed: creating, in the same order, with a start of
-    its own.
-    """
+    """At a suspension trainers end before the servers. A resumed job is in phase creating, starts its pods in
+    the same order, and has a new start time."""
     job = Job.running()
     job.scale(3)
     job.run_all()

@@ -77,7 +77,7 @@ def test_names_labels_and_owners() -> None:
 
 
 def test_trainers_that_know_each_other_have_addresses() -> None:
-    """A job that is not fault-tolerant tells its trainers of each other."""
+    """In a job that is not fault-tolerant, each trainer gets the addresses of all."""
     job = Job.running(ft=False, master=False, pservers=1, trainers=(2, 2))
     assert job.services == ["pserver-0", "trainer-0", "trainer-1"]
 

@@ -222,7 +222,8 @@ def test_who_leaves_a_selector_may_come_back() -> None:
 
 
 def test_who_was_missing_in_a_list_may_come_back() -> None:
-    """As in a watch: the list's version is up to which the object is known to be gone."""
+    """An object that a list lacks is gone up to the version of the list: only a newer version of the object
+    is taken."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.replace([], "7")

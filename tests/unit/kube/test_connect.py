@@ -70,7 +70,7 @@ def test_threads_connect_at_once(server: ApiServerProcess, monkeypatch: pytest.M
     ],
 )
 def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
-    """A broken file is one clear error that names it."""
+    """The error names the file."""
     file = tmp_path / "config"
     file.write_text(text)
 

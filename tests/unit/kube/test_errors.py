@@ -103,7 +103,7 @@ def test_defects_pass() -> None:
 
 
 def test_connection_errors_name_the_server() -> None:
-    """Who can't reach a server is told which, and without the addresses of Python objects."""
+    """An error of the connection names the server, and contains no addresses of Python objects."""
     refused = urllib3.exceptions.NewConnectionError(object(), "[Errno 111] Connection refused")  # type: ignore[arg-type]
     ours = errors.map_error(refused, "list pods", "https://10.0.0.1:6443")
 

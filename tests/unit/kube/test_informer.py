@@ -56,7 +56,7 @@ def test_follows_the_server(cluster: Cluster, start: Start) -> None:
 
 
 def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
-    """What is written through is in the cache whether or not the watch has brought it, and is told once at
+    """An object that was written through the informer is in its cache at once, and listeners are told once at
     most."""
     told: list[ObjectChange] = []
     informer = start(cluster, told.append)
@@ -99,7 +99,8 @@ def test_survives_a_restart_of_the_server(tmp_path: Path, start: Start) -> None:
 
 @pytest.mark.slow
 def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
-    """A watch whose version the server has forgotten goes on with a list, and tells the differences."""
+    """If the server has forgotten the version of a watch, the informer lists again and reports the
+    differences."""
     server = ApiServerProcess(tmp_path, history=3)
     server.start()
     try:
@@ -137,7 +138,7 @@ def test_a_version_that_expires_at_once_is_no_reason_to_hammer(scripted: Scripte
 
 
 def test_missing_kind_is_reported(cluster: Cluster) -> None:
-    """Who watches a kind that the server does not have is told each time, and goes on trying."""
+    """If the server lacks the kind, each attempt is reported, and the informer tries again."""
     errors: list[tuple[EdlError, int]] = []
     informer = Informer(ClusterSource.of(cluster), Scope(ELASTIC_JOBS, cluster.namespace))
     informer.on_error(lambda error, failures: errors.append((error, failures)))
@@ -153,7 +154,7 @@ def test_missing_kind_is_reported(cluster: Cluster) -> None:
 
 
 def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None:
-    """A listener that raises does not end the watch for all others: the scope is listed anew."""
+    """If a listener raises, the informer lists again and goes on calling it."""
     calls = 0
 
     def listener(change: ObjectChange) -> None:
@@ -176,7 +177,7 @@ def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None
     [b"<html>", b"{}", b'{"type": "NEWS", "object": {"metadata": {"resourceVersion": "1"}}}', b"[1]"],
 )
 def test_garbage_is_an_error(scripted: ScriptedApi, line: bytes) -> None:
-    """What is no watch event is an UnavailableError that shows it: the informer watches anew."""
+    """A line that is no watch event is an UnavailableError that shows it; the informer watches again."""
     scripted.answers = [Answer(body=line + b"\n")]
 
     with pytest.raises(UnavailableError, match="no event"):

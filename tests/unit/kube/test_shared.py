@@ -44,7 +44,7 @@ def test_state_at_once_then_changes(cluster: Cluster) -> None:
 
 
 def test_absent_object_is_none_first(cluster: Cluster) -> None:
-    """Who waits for an object that is not there yet is told so, and then of its creation."""
+    """A waiter for an object that does not exist yet gets None first, and the object when it is created."""
     watches = SharedWatches()
 
     with watches.blocking_states(
@@ -118,7 +118,7 @@ def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
 
 
 def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
-    """A role that is replaced while many wait fails none of them, once their watch has stood."""
+    """If a role is replaced while many wait, none of them fails, provided that their watch had begun."""
     refused = Answer(
         code=403, body={"kind": "Status", "code": 403, "message": "no role", "reason": "Forbidden"}
     )
@@ -137,7 +137,7 @@ def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
 
 
 def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
-    """Whatever a source's connect raises ends the wait with an error that tells it."""
+    """Any exception of the source's `connect` ends the wait with an error that contains it."""
 
     def connect() -> Cluster:
         raise LookupError("the connection id 'k8s' isn't defined")

@@ -29,8 +29,8 @@ def test_pods_are_bounded_by_the_cores_that_there_are(asked: dict[str, int | str
 
 
 def test_more_pods_than_the_machine_carries_wait_and_say_why(tmp_path: Path) -> None:
-    """As of a job scaled to 99 workers of a hundredth CPU each: so many as the bound allows run, the others
-    are Pending with the reason, and each comes when one has ended."""
+    """Of 99 workers of a hundredth of a CPU, as many run as the bound allows; the others are Pending with the
+    reason, and each starts when another one has ended."""
     with cluster(tmp_path / "cluster", Settings(pods_per_core=1)) as running:
         pods = Pods(running.client())
         little = {"requests": {"cpu": "10m"}}

@@ -173,7 +173,7 @@ def test_a_job_that_is_submitted_again_leases_the_rest() -> None:
 
 
 def test_a_directive_is_told_when_it_is_stored() -> None:
-    """Nobody hears of a version that a restarted master would not know."""
+    """Agents learn of a version only after it is stored, so that a restarted master knows it too."""
 
     async def test(it: Served) -> None:
         await it.post("/v1/nodes", node=WORKER, rank=0, incarnation="a")
@@ -349,7 +349,7 @@ def test_errors_name_what_is_wrong(path: str, body: dict[str, Any], status: int,
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:
-    """By its announced length, before it is read."""
+    """It is refused by its Content-Length, before it is read."""
 
     async def test(it: Served) -> None:
         answer = await it.client.post("/v1/nodes", content=b"x" * (MAX_BODY + 1))
@@ -465,9 +465,8 @@ def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
 
 
 def test_impossible_uses_and_steps_are_refused() -> None:
-    """What is no finite, plausible number never comes near the statistics that plans rest on; the job goes
-    on.
-    """
+    """Numbers that are not finite or not plausible are refused before they reach the statistics; the job
+    continues."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -501,7 +500,7 @@ def test_impossible_uses_and_steps_are_refused() -> None:
     ],
 )
 def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
-    """It is refused with 422 and the field's name; the job goes on, and takes an ordinary one."""
+    """It is refused with 422 and the name of the field; afterwards an ordinary one is accepted."""
 
     async def test(it: Served) -> None:
         await it.train()

@@ -87,9 +87,7 @@ def planning(api: Api) -> Api:
 
 
 def test_report_and_plan(planning: Api) -> None:
-    """What is reported is stored, and the plan follows from it; a master that starts anew goes on from
-    there.
-    """
+    """Reports are stored, and plans follow from them; a restarted master continues from there."""
     brain = client(planning.url)
     samples = tuple(sample(1_000.0 + 15 * i, step=i) for i in range(5))
     brain.report(JOB, samples[:3])
@@ -109,7 +107,7 @@ def test_report_and_plan(planning: Api) -> None:
 
 
 def test_nodes_that_ran_out_of_memory_are_reported(api: Api) -> None:
-    """With the samples of that time; once each."""
+    """Each is reported once, with the samples of that time."""
     oom = OptimizerNode("mnist-edljob-worker-7", WORKER, 7, SIZE, oom=True)
     brain = client(api.url)
     for time in (1_000.0, 1_015.0):
@@ -119,7 +117,7 @@ def test_nodes_that_ran_out_of_memory_are_reported(api: Api) -> None:
 
 
 def test_samples_that_can_t_be_believed_are_not_sent(api: Api) -> None:
-    """The others are."""
+    """Samples with implausible numbers are left out; the others are sent."""
     brain = client(api.url)
     brain.report(
         JOB, (sample(1_000.0), sample(math.nan), sample(1_015.0, speed=-1.0), sample(1_030.0, step=2**70))
@@ -143,7 +141,7 @@ def test_a_job_s_end_may_be_told_twice(api: Api) -> None:
 
 
 def test_many_samples_are_sent_in_parts(api: Api) -> None:
-    """As after a long absence of Brain."""
+    """After a long absence of Brain, the samples go in several requests."""
     brain = client(api.url)
     brain.report(JOB, tuple(sample(1_000.0 + i, workers=0) for i in range(1_200)))
     brain.close()
@@ -184,7 +182,7 @@ def test_a_job_that_can_t_be_told(job: OptimizerJob) -> None:
 
 
 def test_bounds_without_an_end_are_told(planning: Api) -> None:
-    """A user who says "at least 3" is understood."""
+    """A minimum without a maximum is passed on as such."""
     role = OptimizerRole(3, SIZE, bounds=UserBounds(count=Range(3, math.inf)))
     brain = client(planning.url)
     assert brain.optimize(
@@ -220,7 +218,7 @@ def test_nonsense_is_no_answer(body: bytes) -> None:
 
 
 def test_an_answer_becomes_a_plan() -> None:
-    """With everything that it says."""
+    """The plan has all values of Brain's answer."""
     body = _plan(nodes={"n": {"cpu": 8}}, reasons={"worker": "w"}, notes=["x"], waiting=True, newer_field=1)
     plan = answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
     assert plan == ResourcePlan(
@@ -261,7 +259,7 @@ def test_a_brain_that_is_away(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://brain", "http://a b:1", "", "brain:port"])
 def test_an_address_that_is_none(url: str) -> None:
-    """Is one of our errors, whenever it is noticed."""
+    """A malformed address of Brain is an error of this package, whenever it is noticed."""
     with pytest.raises(EdlError):
         client(url).optimize(QUESTION, JOB)
 

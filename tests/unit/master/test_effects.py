@@ -290,7 +290,7 @@ def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
-    """And not again and again."""
+    """A value is reported once after each change."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
@@ -371,7 +371,7 @@ def test_a_member_that_was_taken_out_is_an_event(tmp_path: Path) -> None:
 
 
 def test_a_hang_is_an_event_with_the_stacks(tmp_path: Path) -> None:
-    """Not before the stacks can be there; then once."""
+    """The Event is written once, when the stacks have arrived."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()

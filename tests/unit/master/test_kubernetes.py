@@ -241,5 +241,6 @@ def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
     ],
 )
 def test_reading_a_pod(labels: dict[str, str], status: dict[str, Any], expected: ObservedPod | None) -> None:
-    """Training pods are told by their labels; the main container's end says why."""
+    """A pod is read as a node of the job by its labels, and why it ended by the state of its main
+    container."""
     assert observe_pod({"metadata": {"name": "x", "labels": labels}, "status": status}) == expected

@@ -138,7 +138,7 @@ def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: int | None) -> None:
-    """Whatever Brain says, the job's own limits hold."""
+    """A plan of Brain's never exceeds the job's own bounds."""
     plan = asyncio.run(Optimizers(FakeBrain(wild)).ask(_asked(), 100.0)).plan
     wanted = plan.node_group_resources.get("worker", NodeGroupResource())
     assert wanted.count in (count, None)
@@ -166,7 +166,7 @@ def test_what_was_measured_is_reported_until_brain_has_it() -> None:
 
 
 def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
-    """Once, also when they are gone by then, and again if Brain was away."""
+    """Each such node is reported once, even if it is gone by then, and again if Brain did not answer."""
     size = model.NodeResource(memory="1Gi")
     roles = {"ps": MasterRole(1, resource=size), "worker": MasterRole(2, resource=size)}
     optimizing = AutoscalingSettings(OptimizeMode.CLUSTER)
@@ -206,7 +206,7 @@ ENDS = {
 def test_brain_is_told_how_a_job_ended(
     mode: OptimizeMode, outcome: TrainingResult | None, error: EdlError | None, told: list[tuple[bool, str]]
 ) -> None:
-    """With the samples that it has not yet; a Brain that is away keeps no master from ending."""
+    """The report has the samples that Brain lacks; if Brain is unavailable, the master ends all the same."""
     roles = {"ps": MasterRole(1), "worker": MasterRole(2)}
     job = SimulatedJob(JobSettings("job", "default", roles, optimizing=AutoscalingSettings(mode)), 10_000)
     job.calm(5)

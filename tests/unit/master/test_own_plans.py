@@ -128,7 +128,7 @@ def test_a_plan_is_made_once(world: World) -> None:
 
 
 def test_somebody_elses_plan_of_the_name_is_refused(cluster: Cluster) -> None:
-    """It is not taken for the job's own."""
+    """A plan of the same name that the master did not make is not taken for its own."""
     name = names.own_plan_name(JOB, 99)
     foreign = {"apiVersion": names.API_VERSION, "kind": "ScalePlan", "metadata": {"name": name}}
     client.create(cluster, {**foreign, "spec": {"ownerJob": JOB}})

@@ -99,7 +99,8 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
 def test_a_state_that_was_edited_is_refused_with_place_field_and_remedy(
     text: bytes, says: str, tmp_path: Path
 ) -> None:
-    """Nobody trains on half a state; the message says where it is, what is wrong in it, and what to do."""
+    """The message says where the state is stored, which field is wrong, and what to do; the master does not
+    start with it."""
     file = tmp_path / "state.json"
     file.write_bytes(text)
 

@@ -99,5 +99,5 @@ def test_what_the_server_sets_is_not_the_client_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "a%00b", "%ff", "..%2f..", "a" * 5_000])
 @pytest.mark.parametrize(("method", "statuses"), [("GET", (404,)), ("DELETE", (200, 404))])
 def test_a_plan_that_is_not_there(method: str, statuses: tuple[int, ...], name: str, tmp_path: Path) -> None:
-    """Whatever it is called."""
+    """A plan that does not exist is not found, whatever its name."""
     assert asked(tmp_path, method, f"/v1/scaleplans/{name}")[0] in statuses

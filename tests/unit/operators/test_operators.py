@@ -202,7 +202,7 @@ def test_a_migration_is_a_map_or_its_text(form: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "None", " null\n"])
 def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
-    """As an argument that was not given."""
+    """An argument whose template renders to nothing has its default value."""
     with DAG("parse", schedule=None):
         migrate = scale_plan.MigrateParameterServersOperator(
             task_id="migrate", job="j", replicas=text, migrate=text, resource=text
@@ -215,7 +215,7 @@ def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
 
 @pytest.mark.parametrize("given", ["{0: {'cpu': 2}", "0", "[1, 2]", "[" * 5000])
 def test_a_migration_that_is_no_map(given: str) -> None:
-    """It says which argument is meant."""
+    """The error names the argument."""
     with DAG("parse", schedule=None):
         operator = scale_plan.MigrateParameterServersOperator(task_id="task", job="j", migrate=given)
 
@@ -265,7 +265,7 @@ def test_a_text_may_be_as_deep_as_any_manifest() -> None:
 
 @pytest.mark.parametrize("given", ["", "3", "worker"])
 def test_a_plan_that_is_no_map(given: str) -> None:
-    """It says which argument is meant."""
+    """The error names the argument."""
     with DAG("parse", schedule=None):
         operator = scale_plan.ApplyPlanOperator(task_id="task", job="j", plan=given)
 

@@ -269,8 +269,8 @@ def accepts(listener: socket.socket) -> bool:
 
 
 def test_an_address_that_the_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container without IPv6, `localhost` has an address that is not available; the other one is
-    served."""
+    """In a container without IPv6, `localhost` resolves to an address that can't be used; the server listens
+    on the other one."""
     kind = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
     found = [
         (socket.AF_INET6, *kind, ("2001:db8::1", 0, 0, 0)),

@@ -22,9 +22,8 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("address", ["ps-0:2222", "ps-0.default.svc:2222", "http://x/", "", "ps-0"])
 def test_a_real_cluster_changes_nothing(address: str) -> None:
-    """Without the map, every address stays as it is, and a server listens on its own port on all
-    interfaces.
-    """
+    """Without the map of services, addresses stay as they are, and a server listens on its own port on all
+    interfaces."""
     assert addresses.resolve(address) == address
     assert addresses.listen(2222) == ("0.0.0.0", 2222)
 

@@ -162,7 +162,7 @@ def test_ordinary_text_is_as_it_was() -> None:
 
 
 def test_no_row_of_braces_is_left() -> None:
-    """However many there are."""
+    """A text with any number of braces contains no two of them in a row afterwards."""
     assert inert_text("{{{{=1}}}}") == "{ { { {=1}}}}"
 
 
@@ -172,5 +172,5 @@ def test_values_are_made_inert_with_their_keys() -> None:
 
 
 def test_line_feeds_may_be_escaped_too() -> None:
-    """Where text has one line."""
+    """Line feeds are escaped where a text must have one line."""
     assert escape_controls("a\r\n\tb", keep="") == "a\\x0d\\x0a\\x09b"

@@ -62,7 +62,7 @@ def test_decisions(job: AllreduceJob, workers: int, why: str) -> None:
 
 
 def test_an_impossible_gain_changes_nothing() -> None:
-    """With a least gain that is no number nothing changes, and the decision says why."""
+    """If the least gain is no number, nothing changes, and the decision says why."""
     assert decide_workers(measured(2, {2: 10}), float("nan")) == WorkerDecision(
         2, "the least gain is nan: 0 to 1 is possible"
     )

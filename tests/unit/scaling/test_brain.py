@@ -165,7 +165,8 @@ def test_major_cluster_leaves_outliers_out() -> None:
     ids=["operations", "many operations", "nothing said", "a short job"],
 )
 def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) -> None:
-    """Servers for 20 workers, or 10 in a short job, that each use one core of a server of 4."""
+    """The plan has enough parameter servers for 20 workers, or for 10 in a short job, if each worker uses one
+    core of a server of 4."""
     found = plan("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
     assert found.node_group_resources == {PS: wanted}
 
@@ -187,7 +188,8 @@ def test_unbalanced_servers_get_memory_and_balanced_ones_company() -> None:
 
 
 def test_idle_servers_give_cores_back() -> None:
-    """Where another is at its end and the job goes on for long; not otherwise."""
+    """Idle servers get fewer cores if another one is at its limit and the job has long to go, and not
+    otherwise."""
     busy = Training(skew=30, ps_cpu=0.9).measured(
         job(2, 32, ps_size=NodeSize(32, 8 * GIB), worker_size=SMALL)
     )
@@ -246,7 +248,7 @@ def test_slower_jobs_get_no_workers() -> None:
 
 
 def test_fair_shares_of_a_full_cluster() -> None:
-    """Equal jobs share equally, weights count, and who wants less leaves the rest to others."""
+    """Equal jobs get equal shares, weights count, and what a job does not want goes to the others."""
     size = NodeSize(4)
     a, b, c = WorkerClaim("a", size, 1, 60), WorkerClaim("b", size, 1, 60), WorkerClaim("c", size, 1, 2)
     assert fair_shares([a, b, c], {"cpu": 40}).workers == {"a": 4, "b": 4, "c": 2}
@@ -281,7 +283,7 @@ def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
 
 
 def test_an_impossible_claim_is_left_out() -> None:
-    """The others share all the same."""
+    """A claim with impossible numbers is left out, and the others share the cluster."""
     wrong = [
         WorkerClaim("nan", SMALL, weight=math.nan),
         WorkerClaim("less", SMALL, 5, 3),
@@ -344,7 +346,7 @@ BAD: dict[str, Callable[[OptimizerJob], OptimizerJob]] = {
 @pytest.mark.parametrize("name", STEADY)
 @pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
 def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[OptimizerJob], OptimizerJob]) -> None:
-    """Of no algorithm that looks at a job that runs."""
+    """Each algorithm for running jobs answers bad input with a reason instead of a plan."""
     found = algorithms.ALGORITHMS[name](
         BrainRequest(wrong(TRAINING.measured(job(2, 14, worker_size=SMALL))), training=LONG)
     )
@@ -353,7 +355,7 @@ def test_bad_input_has_no_plan_but_a_reason(name: str, wrong: Callable[[Optimize
 
 
 def test_corrupt_history_is_left_out() -> None:
-    """A former job with impossible numbers tells nothing; the others do."""
+    """Former jobs with impossible numbers are ignored; the others are used."""
     corrupt = former([[math.nan]], [math.inf], -1.0)
     good = former([[10, 10]], [20])
     for name in ("ps_create_resource", "worker_create_resource"):

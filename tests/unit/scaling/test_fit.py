@@ -49,7 +49,7 @@ def test_replicas_of_other_roles_come_first() -> None:
 
 
 def test_what_a_job_holds_stays_where_it_is() -> None:
-    """Nobody moves to an earlier node that has become free."""
+    """A job is not moved to an earlier node that has become free."""
     held = {"a": ["n2", "n2"]}
     assert optimized(job("a", 1, 2), on=nodes(n1=8, n2=2), held=held) == held
 
@@ -89,7 +89,7 @@ def test_a_freed_rest_serves_the_next() -> None:
 
 
 def test_replicas_leave_a_node_that_is_gone() -> None:
-    """Only they find another place; those that stay keep the lower ranks."""
+    """Only the replicas of the lost node are placed anew; those that stay get the lower ranks."""
     assert optimized(job("a", 3, 3), on=nodes(n1=1, n3=2), held={"a": ["n2", "n1", "n2"]}) == {
         "a": ["n1", "n3", "n3"]
     }
@@ -103,13 +103,13 @@ def test_a_lower_maximum_lets_the_last_go() -> None:
 
 
 def test_a_closed_node_keeps_what_it_has() -> None:
-    """A cordoned node loses nobody and gets nobody."""
+    """A cordoned node keeps its replicas and gets no new ones."""
     closed = {"n1": NodeInfo("n1", {"cpu": 9.0}, schedulable=False)}
     assert optimized(job("a", 1, 9), job("b"), on=closed, held={"a": ["n1"]}) == {"a": ["n1"], "b": []}
 
 
 def test_a_job_that_is_not_preemptible_is_left_alone() -> None:
-    """It keeps what it holds, whoever waits and whatever its node has."""
+    """The job keeps what it holds, whichever jobs wait and whatever is free on its node."""
     fixed = JobInfo("a", CPU, min_replicas=1, max_replicas=9, preemptible=False)
     found = optimized(fixed, job("b", priority=1), on=nodes(n1=2), held={"a": ["n1", "n1"]})
     assert found == {"a": ["n1", "n1"], "b": []}

@@ -61,7 +61,7 @@ def test_a_step_by_hand() -> None:
 
 
 def test_one_replica_exchanges_nothing() -> None:
-    """Its step is the pass."""
+    """With one replica, the time of a step is that of its passes."""
     assert float(sync_seconds(PERF, 1, 1)) == 0
     assert float(step_seconds(PERF, 1, 1, 64)) == float(grad_seconds(PERF, 64))
 
@@ -87,7 +87,7 @@ def test_efficiency_is_the_noise_scales() -> None:
 
 
 def test_laws_of_efficiency() -> None:
-    """It is between 0 and 1 and falls with the batch."""
+    """Efficiency is between 0 and 1 and falls as the batch grows."""
     values = MODEL.efficiency(np.arange(1, 5000))
     assert ((values > 0) & (values <= 1)).all()
     assert (np.diff(values) <= 0).all()
@@ -120,7 +120,7 @@ def test_no_batch_tried_by_hand_is_better() -> None:
 
 
 def test_accumulation_makes_larger_batches() -> None:
-    """What memory does not hold at once is done in several passes, if that is allowed."""
+    """A batch that memory does not hold is computed in several passes, unless accumulation is disabled."""
     noisy = replace(MODEL, grad=GradParams(1e-9, 1.0), limits=BatchLimits(128, 4096, (16, 64)))
     assert noisy.best(1, 4).accumulation > 0
     single = replace(noisy, limits=replace(noisy.limits, accumulation=False))
@@ -153,7 +153,7 @@ def test_an_impossible_placement_is_refused() -> None:
     [("alpha_c", nan), ("beta_n", -1.0), ("alpha_r", inf), ("gamma", 0.5), ("gamma", 11.0)],
 )
 def test_absurd_parameters_are_refused(name: str, value: float) -> None:
-    """By the name of the parameter."""
+    """The error names the parameter."""
     with pytest.raises(InvalidError, match=name):
         replace(PERF, **{name: value})
 

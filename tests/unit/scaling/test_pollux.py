@@ -92,7 +92,8 @@ def test_a_minimum_is_all_or_nothing() -> None:
 
 
 def test_one_spanning_job_on_a_node() -> None:
-    """Of two jobs of six on three nodes of four, only one may span nodes; unless that is allowed."""
+    """Of two jobs of six replicas on three nodes of four, only one may span nodes, unless the option allows
+    more."""
     jobs = [job("a", low=6, high=6), job("b", low=6, high=6)]
     assert sorted(counts(optimize_allocations(jobs, nodes(4, 4, 4), {})).values()) == [0, 6]
     free = PolluxOptions(avoid_interference=False)
@@ -182,18 +183,18 @@ def test_the_longest_does_not_starve() -> None:
 
 
 def test_what_stays_is_as_it_was() -> None:
-    """The order of a list that is kept is kept."""
+    """An allocation that does not change keeps the order of its nodes."""
     held = {"a": ["n1", "n0", "n1"]}
     assert optimize_allocations([job("a", low=3, high=3)], nodes(1, 2), held) == held
 
 
 def test_a_lost_node_is_left() -> None:
-    """A job of a node that is gone is placed anew."""
+    """A job on a node that is gone gets another allocation."""
     assert optimize_allocations([job("a", high=2)], nodes(4), {"a": ["gone", "n0"]}) == {"a": ["n0", "n0"]}
 
 
 def test_a_closed_node_takes_nobody() -> None:
-    """A cordoned node keeps who is there."""
+    """A cordoned node keeps its replicas and gets no new ones."""
     closed = [replace(nodes(4)[0], schedulable=False)]
     assert optimize_allocations([job("a")], closed, {}) == {"a": []}
     assert optimize_allocations([job("a", high=1)], closed, {"a": ["n0"]}) == {"a": ["n0"]}
@@ -231,7 +232,7 @@ def test_absurd_nodes_are_of_no_use() -> None:
 
 
 def test_an_absurd_age_is_none() -> None:
-    """An age that is negative or no number counts as none: such jobs get replicas like others."""
+    """A job whose age is negative or no number gets replicas like others."""
     assert counts(optimize_allocations([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {
         "a": 1,
         "b": 1,
@@ -253,14 +254,14 @@ def test_a_table_of_nothing_still_starts() -> None:
 
 @pytest.mark.parametrize("change", [{"weight": 0.0}, {"weight": nan}, {"restarts": -1}])
 def test_absurd_weights_are_refused(change: dict[str, Any]) -> None:
-    """By the job's name."""
+    """The error names the job."""
     with pytest.raises(InvalidError, match=r"^a: "):
         replace(job("a"), **change)
 
 
 @pytest.mark.parametrize("change", [{"fairness": 2.0}, {"fairness": nan}, {"restart_seconds": -1.0}])
 def test_absurd_options_are_refused(change: dict[str, Any]) -> None:
-    """By the option's name."""
+    """The error names the option."""
     with pytest.raises(InvalidError, match=next(iter(change))):
         PolluxOptions(**change)
 
@@ -304,7 +305,7 @@ def asked(*jobs: JobInfo, held: Mapping[str, list[str]] | None = None) -> dict[s
     ],
 )
 def test_growth_follows_reports(case: str, hints: Mapping[str, Any], low: int, expected: int) -> None:
-    """Nobody gets more than twice the replicas with which he was measured."""
+    """A job gets at most twice the replicas with which it was measured."""
     assert asked(reporting("a", hints, low)) == {"a": expected}, case
 
 

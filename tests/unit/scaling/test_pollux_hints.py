@@ -88,7 +88,7 @@ def test_a_new_job_counts_on_no_larger_batch() -> None:
     ],
 )
 def test_what_a_former_job_cannot_tell(former: dict[str, Any]) -> None:
-    """The job's own hints stay as they are."""
+    """A former job without usable hints leaves the job's own hints as they are."""
     own = read_hints(HINTS)
     assert after(own, former) == own
 

@@ -257,7 +257,7 @@ def test_bounds_hold_without_a_proposal() -> None:
 
 
 def test_defaults_do_not_shrink_what_the_user_made() -> None:
-    """A job that was given 80 workers and half a core for each may keep them."""
+    """A job that was created with more or smaller workers than the default bounds allow may keep them."""
     big = job(1, 80, worker_size=NodeSize(0.5, 100))
     assert count_range(big, WORKER) == Range(1, 80)
     assert bound_plan(big, group_plan(WORKER, "", 80, NodeSize(0.5, 100))).empty

@@ -81,7 +81,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
-    """A file that is not a table of jobs is rejected."""
+    """A file that is no table of jobs is rejected by its name."""
     path = tmp_path / "workload-1.csv"
     path.write_bytes(content)
     with pytest.raises(InvalidError, match=re.escape(message)):

@@ -170,7 +170,7 @@ def test_a_retry_tells_the_lines_before_it_deletes_the_job(cluster: Cluster) -> 
 
 
 def test_an_unavailable_cluster_changes_no_error() -> None:
-    """What was known of the failure is told all the same."""
+    """If the log of the failed pod can't be read, the error has what was known without it."""
 
     def connect() -> Cluster:
         raise EdlError("no route")

@@ -90,7 +90,7 @@ def test_an_invalid_job_says_what_is_wrong() -> None:
 
 
 def test_a_plan_with_a_bad_spec_still_names_its_job() -> None:
-    """So that it is listed with it."""
+    """A plan with an invalid spec is listed with its job."""
     manifest = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "ScalePlan",
@@ -151,7 +151,7 @@ def test_an_invalid_job_is_deleted(cluster: Cluster) -> None:
 
 
 def test_a_stage_s_own_job_that_became_invalid_is_cancelled(cluster: Cluster) -> None:
-    """By the end of its pipeline, as any other."""
+    """The end of the pipeline cancels an invalid job like any other."""
     submit = stage_of("submit")
     handle = submit.begin(cluster, submit.request.of({"manifest": tf_job(workers=2, gang=2)}), ME)
     client.patch(cluster, TF_JOBS, "mnist", {"spec": {"tfReplicaSpecs": {"Worker": {"replicas": 1}}}})

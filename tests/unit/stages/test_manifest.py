@@ -27,6 +27,6 @@ def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> Non
 
 
 def test_a_text_nested_without_end_is_refused() -> None:
-    """Before a parser overruns its stack."""
+    """A deeply nested text is refused before a parser overflows its stack."""
     with pytest.raises(InvalidError, match=r"job\.yaml: line 1 is nested deeper than 100 levels"):
         manifest.parse_object("[" * 200_000, "job.yaml")

@@ -98,7 +98,7 @@ def test_a_plan_is_told_and_nothing_is_changed(cluster: Cluster, stand_in: Stand
 
 
 def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: StandIn) -> None:
-    """Until there is one; if asked for, until it changes something."""
+    """The stage waits until there is a plan and, if asked for, until a plan changes something."""
     job(cluster)
     patient = begin(cluster, "plan-scale", name="mnist", wait_for_change="true")
     quick = begin(cluster, "plan-scale", name="mnist")
@@ -120,7 +120,7 @@ def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: Stand
 
 
 def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> None:
-    """What it says is from before the change."""
+    """A plan from before the change is not reported."""
     job(cluster)
     planned(cluster, PLANNED)
     handle = begin(cluster, "plan-scale", name="mnist")
@@ -149,7 +149,7 @@ def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None
 
 
 def test_its_numbers_are_what_scale_takes(cluster: Cluster, stand_in: StandIn) -> None:
-    """For a pipeline that leaves the migration out."""
+    """The replicas of a plan can be passed to `scale`, for a pipeline that does not migrate."""
     job(cluster)
     planned(cluster, PLANNED)
     plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
@@ -193,7 +193,7 @@ def test_who_asks_for_a_number_gets_it(
 def test_a_plan_that_is_refused_leaves_autoscaling_as_it_is(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a quota, say: nothing was asked for, so nobody's autoscaling is switched off."""
+    """If a quota refuses the plan, the job's autoscaling stays enabled."""
     job(cluster, "2-8")
 
     def refuse(*_: Any) -> Any:
@@ -272,7 +272,7 @@ def test_who_asks_for_no_number_changes_no_annotation(
 
 
 def test_a_job_without_the_annotation_gets_none(cluster: Cluster) -> None:
-    """No autoscaler changes it anyway."""
+    """`scale` does not annotate a job that no autoscaler changes."""
     job(cluster)
 
     begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})

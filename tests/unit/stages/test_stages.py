@@ -111,13 +111,13 @@ def test_what_a_later_attempt_does_with_a_finished_job(
 
 
 def test_a_failed_job_fails_the_stage(cluster: Cluster, stand_in: StandIn) -> None:
-    """With the controller's reason."""
+    """The error has the controller's reason."""
     with pytest.raises(JobFailedError, match="TestSaysSo"):
         run(cluster, "submit", manifest=elastic_job("mnist", ends="Failed"))
 
 
 def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> None:
-    """Whether a new one of the same name came or not."""
+    """The stage fails whether or not there is a new job of the same name."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     client.delete(cluster, ELASTIC_JOBS, "mnist")
 
@@ -233,7 +233,7 @@ def test_a_job_that_has_run_has_left_the_queue(cluster: Cluster, stand_in: Stand
 def test_an_outage_does_not_end_the_time_in_the_queue(
     cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows then whether the job runs: the answer after the outage decides."""
+    """During an outage it is unknown whether the job runs; the answer after the outage decides."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     wait = driver.GoalWait(handle, queue_deadline=time.time())
@@ -248,7 +248,7 @@ def test_an_outage_does_not_end_the_time_in_the_queue(
 
 
 def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, stand_in: StandIn) -> None:
-    """Both follow the same pure decision."""
+    """The driver in a thread and the one in an event loop end with the same result."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
     source = ClusterSource.of(cluster)
 
@@ -354,7 +354,7 @@ def test_migration_names_the_pods_that_hold_the_ranks(cluster: Cluster, stand_in
 
 
 def test_migration_can_be_followed_in_two_steps(cluster: Cluster, stand_in: StandIn) -> None:
-    """Until the new servers are ready, then until training goes on there."""
+    """One wait ends when the new servers are ready, the next when training continues on them."""
     client.create(cluster, elastic_job("mnist"))
     stand_in.hold = ScalePlanPhase.RESTARTING
 
@@ -415,7 +415,7 @@ def test_a_plan_that_fails_fails_the_stage_and_a_retry_makes_another(
 def test_wrong_requests_get_one_clear_error(
     cluster: Cluster, stage: str, request_: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    """It names the argument, and nothing was made."""
+    """The error names the argument, and nothing is created."""
     client.create(cluster, elastic_job("mnist"))
 
     with pytest.raises(error, match=says):
@@ -425,7 +425,7 @@ def test_wrong_requests_get_one_clear_error(
 
 
 def test_delete_waits_until_the_job_is_gone(cluster: Cluster) -> None:
-    """And is content if it never was."""
+    """A job that does not exist counts as deleted."""
     client.create(cluster, elastic_job("mnist"))
 
     run(cluster, "delete", name="mnist")
@@ -435,7 +435,7 @@ def test_delete_waits_until_the_job_is_gone(cluster: Cluster) -> None:
 
 
 def test_collect_tells_what_is(cluster: Cluster, stand_in: StandIn) -> None:
-    """Without waiting for anything."""
+    """`collect` returns the job's present state without waiting."""
     client.create(cluster, elastic_job("mnist"))
     eventually(lambda: jobs(cluster)["mnist"].get("status"), "a status")
 
@@ -484,7 +484,7 @@ def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_i
 
 
 def test_a_plan_is_no_job_to_wait_for(cluster: Cluster) -> None:
-    """The message names the stage that is meant."""
+    """The error names the stage that waits for plans."""
     with pytest.raises(InvalidError, match="wait-plan"):
         begin(cluster, "wait", name="mnist", kind="ScalePlan")
 
@@ -533,7 +533,7 @@ def test_a_plan_can_only_be_withdrawn(cluster: Cluster) -> None:
 
 
 def test_every_stage_is_found_by_its_name() -> None:
-    """And a wrong name is an error that lists them."""
+    """An unknown name is an error that lists the stages."""
     assert all(stage_of(stage.name) is stage for stage in STAGES)
     with pytest.raises(InvalidError, match="stages are submit, wait"):
         stage_of("submitt")

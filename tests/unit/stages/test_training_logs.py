@@ -84,7 +84,7 @@ def test_reading_continues_with_the_next_line(read: int) -> None:
 
 
 def test_a_position_is_asked_for_in_whole_seconds() -> None:
-    """In the time zone of the node that wrote it."""
+    """A position is requested in whole seconds, in the time zone in which the node wrote it."""
     since = LogPosition("2026-01-01T08:00:01.999999999+08:00", 1).since
 
     assert since is not None
@@ -213,7 +213,7 @@ async def _until(holds: Any) -> None:
 
 
 def test_each_line_once_across_broken_connections(cluster: Cluster, log: type[_FakeStream]) -> None:
-    """And no request while nothing changes."""
+    """Each line is written once although connections break, and no request is sent while nothing changes."""
     _start_worker(cluster)
     written: list[PodLine] = []
     records: list[RequestRecord] = []
@@ -294,7 +294,7 @@ def test_without_the_right_to_read_logs_the_wait_goes_on(cluster: Cluster, log: 
 
 
 def test_kinds_of_kubeflow_have_a_chief_too() -> None:
-    """By their own labels."""
+    """The chief of a Kubeflow job is found by that kind's own labels."""
     job, role, index = TF_JOB.labels
     pods = [_pod("worker", 0), _pod("worker", 1)]
     for number, (pod, name) in enumerate(zip(pods, ("worker", "chief"), strict=True)):

@@ -10,8 +10,8 @@ from edl_workflows.tab.app import make_app
 
 @pytest.mark.parametrize("declared", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
 def test_a_decision_must_be_declared_as_json(declared: str) -> None:
-    """A browser sends a body without a type, or as text or a form, for a page of any origin, with the user's
-    cookie; FastAPI before 0.132 reads one without a type as JSON."""
+    """A page of any origin can make the browser send a form, a text or a body without a type together with
+    the user's cookie, so these are refused; FastAPI before 0.132 reads a body without a type as JSON."""
 
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(make_app())

@@ -133,7 +133,7 @@ def test_bad_input_fails_the_step_at_once(cluster: Cluster, argo: Argo, step: An
 
 
 def test_two_workflows_naming_one_job(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The second is told whose job it is; the first goes on."""
+    """The second workflow's step fails and says whose job it is; the first one continues."""
     for name in ("first", "second"):
         argo.start(name)
     with running(cluster):

@@ -120,7 +120,7 @@ def raw(http: httpx.Client, head: str) -> bytes:
 
 
 def test_a_stranger_is_refused_before_its_body_is_read(http: httpx.Client) -> None:
-    """Nobody without the token makes the server keep a body."""
+    """Without the token, the body of a request is not read."""
     assert raw(http, "Content-Length: 1000000000").startswith(b"HTTP/1.1 401")
 
 

@@ -50,14 +50,14 @@ def test_attempts_of_a_step_have_one_owner_and_items_of_a_loop_their_own(name: s
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Error", "Skipped", "Omitted"])
 def test_a_step_that_has_ended_is_not_waited_for(phase: str) -> None:
-    """Nor one that is not there yet."""
+    """A step that has ended, or does not exist yet, is not waited for."""
     assert step_of(workflow(nodes=node("w.a", phase)), TASK) is None
     assert step_of(workflow(nodes={}), TASK) is None
     assert step_of(workflow(), TASK) is None
 
 
 def test_nodes_may_be_compressed() -> None:
-    """As the controller does with those of a large workflow, by gzip unless it is told otherwise."""
+    """Argo's controller compresses the nodes of large workflows, with gzip by default."""
     packed = base64.b64encode(gzip.compress(json.dumps(node("w.a(0)")).encode())).decode()
     step = step_of(workflow(compressedNodes=packed), TASK)
     assert step is not None

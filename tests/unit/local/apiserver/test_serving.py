@@ -20,7 +20,8 @@ def test_prepared_twice(tmp_path: Path) -> None:
 
 
 def test_interrupted_renewal(tmp_path: Path) -> None:
-    """Without the server's certificate, which is written last, all three are made anew and fit together."""
+    """If the server's certificate, which is written last, is missing, all three files are made anew and
+    belong together."""
     files = serving.ensure_certificates(tmp_path)
     authority = files.authority.read_bytes()
     files.certificate.unlink()

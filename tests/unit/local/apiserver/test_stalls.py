@@ -113,7 +113,7 @@ LARGE = {
 
 
 def test_an_object_of_thousands_of_wrong_values(client: Client, longest: list[float]) -> None:
-    """It is refused with each of them, and others are served meanwhile."""
+    """The object is refused with all its errors, and other requests are served meanwhile."""
     strict = list_of({"type": "string", "pattern": "^a+$", "maxLength": 5})
     client.send("POST", CRDS, json.dumps(definition(strict)).encode()).raise_for_status()
     answer = client.send("POST", THINGS, thing(["b"] * 9_900))
@@ -124,7 +124,7 @@ def test_an_object_of_thousands_of_wrong_values(client: Client, longest: list[fl
 
 
 def test_a_large_definition(client: Client, longest: list[float]) -> None:
-    """It is created, and so are its documents, while others are served."""
+    """A large definition and its OpenAPI documents are created while other requests are served."""
     created = client.send("POST", CRDS, json.dumps(definition(LARGE)).encode())
 
     assert created.status_code == 201, created.text[:300]
@@ -159,7 +159,7 @@ def test_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
     ],
 )  # fmt: skip
 def test_a_long_body(kind: str, body: bytes, client: Client, longest: list[float]) -> None:
-    """It is read, or refused for its number of values, while others are served."""
+    """A long body is read, or refused for its number of values, while other requests are served."""
     answer = client.send("POST", MAPS, body, kind)
 
     assert 400 <= answer.status_code < 500

@@ -82,7 +82,7 @@ def _container(**state: Any) -> dict[str, Any]:
     ],
 )
 def test_pod_rows(pod: dict[str, Any], cells: list[str]) -> None:
-    """A pod's row tells what is the matter with it."""
+    """The status column of a pod says what is wrong with it."""
     resource = next(one for one in builtin.resources() if one.plural == "pods")
     table = tables.table(resource, [pod], NOW, "None", {})
 

@@ -65,7 +65,8 @@ def test_pod_and_service_meet_in_any_order() -> None:
 
 
 def test_only_one_of_several_pods_has_the_services_port() -> None:
-    """Of two pods behind a Service the older has its port; the other has one of its own."""
+    """Of two pods behind a Service, the older one has the Service's host port; the other one has another
+    port."""
     service = make_service("web", 80, 8080, app="web")
     old, young = make_pod("a", 8080, age=9, app="web"), make_pod("b", 8080, app="web")
     ports, seen = PortAssignments({}, allocator()), world(service, old, young)
@@ -141,8 +142,8 @@ def test_mentions_hold_a_port_while_the_pod_lives() -> None:
     )
 )
 def test_no_two_living_pods_share_a_port(steps: list[str]) -> None:
-    """In any order of pods, Services, mentions and deletions no two living pods have one host port, and a pod
-    keeps its own."""
+    """In any order of pods, Services, mentions and deletions, two living pods never have the same host port,
+    and a pod keeps its port."""
     ports = PortAssignments({}, allocator())
     services: dict[str, Service] = {}
     pods: dict[str, Pod] = {}
@@ -200,7 +201,7 @@ def test_idle_services_give_their_ports_back() -> None:
 
 
 def test_a_pod_without_ports_needs_none() -> None:
-    """Where no host port is left, a pod that has none of its own still gets what it needs."""
+    """A pod without ports starts even if no host port is left."""
 
     def none_left(_taken: frozenset[int]) -> int:
         raise UnavailableError("no free port")

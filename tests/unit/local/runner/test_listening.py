@@ -121,12 +121,13 @@ def test_servers_of_a_container_stay_on_loopback(tmp_path: Path, loopback_only: 
 
 
 def test_an_address_of_another_interface_is_refused(tmp_path: Path) -> None:
-    """Rather than on loopback, where nobody would find it, or in the open, such a server does not start."""
+    """A server on such an address fails to start, instead of listening on loopback or on a network."""
     run(tmp_path, ELSEWHERE, loopback_only=True)
 
 
 def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
-    """A command that is run in a container later is kept there, too, and its exit code is its own."""
+    """A command that is run in a container later may listen on loopback only, too; its exit code is passed
+    on."""
     run(tmp_path, "", loopback_only=True)
 
     command = Attempt(tmp_path, 0, "uid/main").command(
@@ -152,7 +153,8 @@ def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
 
 
 def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> None:
-    """In a cluster that was started with its defaults; PyTorch's transports are told the interface."""
+    """In a cluster with default settings, servers of pods listen on loopback only, and PyTorch's transports
+    are given that interface."""
     script = f"echo $GLOO_SOCKET_IFNAME; {sys.executable} -m http.server 0 --bind 0.0.0.0"
     pods.create("server", container(script))
 

@@ -125,8 +125,8 @@ def test_lines_since_a_time_are_found_over_all_files(output: Output, number: int
 
 
 def test_a_reader_follows_into_the_next_file(output: Output) -> None:
-    """`--follow` gives every line once, in order, over the end of files; a reader who is too slow goes on
-    with the oldest."""
+    """`--follow` gives each line once and in order across rotated files; a reader that is too slow continues
+    with the oldest line that is left."""
 
     async def follow() -> list[int]:
         request = LogRequest("default", "p", "uid", "main", follow=True)
@@ -146,7 +146,8 @@ def test_a_reader_follows_into_the_next_file(output: Output) -> None:
 
 
 def test_a_line_without_end_is_bounded_too(output: Output) -> None:
-    """A file ends with a whole line unless that is very long; lines and times go on in the next file."""
+    """A log file rotates at the end of a line, or within a line that is very long; readers get that line
+    whole, with one time."""
     output.write(b"x" * 820)
     output.write(b"y" * 50)
     output.write(b"z\n")
@@ -172,7 +173,8 @@ def test_the_end_of_the_output_is_read_over_files(output: Output) -> None:
 
 
 def test_a_full_disk_stops_no_container(output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no further file can be made, output is lost, nobody waits, and it goes on when there is room."""
+    """If no further file can be created, output is lost but no container waits; logging continues when there
+    is room."""
     refused = threading.Event()
     output.lines(0, 100)
 

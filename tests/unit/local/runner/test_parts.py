@@ -109,7 +109,7 @@ def test_refusals_name_the_field(container: dict[str, Any], spec: dict[str, Any]
 
 
 def test_without_mount_namespaces_only_volumes_in_place_work() -> None:
-    """Where the machine grants no mounts, a hostPath at its own path is accepted and everything else
+    """On a machine that allows no mounts, a hostPath at its own path is accepted, and any other volume is
     refused."""
     spec: Any = {"volumes": [{"name": "h", "hostPath": {"path": "/data/"}}, {"name": "e", "emptyDir": {}}]}
     here = {"volumeMounts": [{"name": "h", "mountPath": "/data"}]}

@@ -74,8 +74,8 @@ def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
 
 
 def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
-    """As many jobs as pods run at once, submitted together: half begin, and the others' masters say what they
-    wait for."""
+    """If as many jobs as pods can run are submitted together, half of them start, and the masters of the
+    others say what they wait for."""
     masters = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcd"]
     decision = plan_scheduling(make_node(pods=4), masters)
 

@@ -111,7 +111,7 @@ class TestSplitters:
         assert listed[0] != sorted(listed[0])
 
     def test_plain_text_needs_no_list(self) -> None:
-        """Without shuffling the range says the records."""
+        """Without shuffling, a shard's range of indices says which records it has."""
         assert lease(manager_of(table(splitter="text"))).shards[0].indices is None
 
     def test_listed_records_of_one_answer_are_bounded(self) -> None:
@@ -320,7 +320,7 @@ class TestAnswers:
 
 class TestLostWorkers:
     def test_release_node(self) -> None:
-        """What a lost worker held goes to others; others keep theirs; it is no retry."""
+        """The shards of a lost worker go to others and count as no retry; other workers keep theirs."""
         manager = manager_of(table(9, 3, max_retries=0))
         lease(manager, A, count=2)
         kept = lease(manager, B).shards[0]
@@ -492,7 +492,7 @@ class TestProgress:
         assert progress.state is LeaseState.OK
 
     def test_no_steps_without_a_batch_size(self) -> None:
-        """Steps are not invented."""
+        """Without a batch size, the number of completed steps is unknown."""
         assert manager_of(table()).progress("train").completed_steps is None
 
 
@@ -521,7 +521,7 @@ class TestRegister:
             manager.register(stream(False, b=130))
 
     def test_unknown_data_set(self) -> None:
-        """Leasing what nobody registered says what to do."""
+        """The error of a lease for a data set that was not registered says what to do."""
         with pytest.raises(NotFoundError, match="'train' is not registered: register it"):
             lease(ShardManager())
 

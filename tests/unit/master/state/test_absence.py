@@ -75,8 +75,8 @@ class StandingJob:
 
 
 def test_a_silent_member_is_taken_out() -> None:
-    """After the time-out, not before; the others keep their processes, and a replacement is wanted. Restarts
-    say why."""
+    """The member is taken out after the time-out, not before; the others keep their processes, a replacement
+    is planned, and the list of restarts gives the reason."""
     standing = StandingJob()
     standing.stand(LIMIT - 1, waiting=(0, 1))
     assert world_of(standing.job) == (0, 1, 2)
@@ -108,7 +108,8 @@ def test_a_member_that_lives_is_only_reported() -> None:
 
 @pytest.mark.parametrize("said", [{"silent_member_seconds": 0}, {"silent_member_seconds": 600}])
 def test_the_time_out_is_the_jobs(said: dict[str, object]) -> None:
-    """0 takes nobody out."""
+    """The job sets how long a member may be silent; with 0 no member is taken out, and the status has a
+    warning."""
     standing = StandingJob(**said)
     standing.stand(120, waiting=(0, 1))
 
@@ -126,7 +127,7 @@ def test_nobody_waits() -> None:
 
 
 def test_a_step_is_a_sign() -> None:
-    """Who reports a step is neither silent, nor does it wait any longer."""
+    """A member that reports a step is neither silent nor waiting any longer."""
     standing = StandingJob()
     standing.stand(LIMIT - 1, waiting=(0, 1))
     for node in range(3):
@@ -141,7 +142,7 @@ def test_a_step_is_a_sign() -> None:
 
 
 def test_a_new_master_listens_first() -> None:
-    """It knows no signs yet: the member that waits for long already is no proof against the others."""
+    """A new master takes no silent member out before it has listened for the whole time itself."""
     standing = StandingJob(silent_member_seconds=30)
     standing.stand(25, waiting=(0, 1), busy=(2,))
     standing.job.crash()
@@ -186,7 +187,7 @@ def test_a_late_member_is_taken_out_when_training_hangs() -> None:
 
 
 def test_an_old_report_of_waiting_proves_nothing() -> None:
-    """Nor one of another version."""
+    """A report that is old, or of another version, takes no member out."""
     sign = MemberSign(at=100.0, version=3, step=4, waits_since=50.0)
     for version, now, found in ((3, 100.0 + FRESH_SECONDS, True), (3, 109.0, False), (4, 101.0, False)):
         absence = find_absence(["worker-0", "worker-1"], version, {"worker-0": sign}, 0.0, now)

@@ -56,7 +56,7 @@ def test_a_round_of_the_node_check_ends(gap: float) -> None:
 
 
 def test_newcomers_are_let_in(gap: float) -> None:
-    """They are tried again after the same time."""
+    """Newcomers are tried again after the same duration although the clock was set."""
     job = _job()
     rendezvous.give_up_newcomers(job.state, job.now + 60.0)
     _set_clock(job, gap)

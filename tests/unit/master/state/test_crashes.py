@@ -145,9 +145,8 @@ def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
 
 
 def test_a_server_that_hangs_while_it_prepares_is_replaced() -> None:
-    """Its agent lives and says nothing: after the time-out another node takes its rank, and training
-    goes on.
-    """
+    """If a server's agent lives but its process does not become ready, another node takes its rank after the
+    time-out, and training continues."""
     it = job()
     prepare_recovery(it)
     it.now += 899

@@ -94,7 +94,8 @@ def test_a_first_checkpoint_that_nobody_told_of_takes_the_data_along(crashes: bo
 
 
 def test_late_news_of_a_checkpoint_that_the_job_goes_on_from_is_welcome() -> None:
-    """Whoever saved it must not take it for one that nobody wants, and remove it."""
+    """A late report of the checkpoint that the job continues from is accepted, so that its writer does not
+    remove it."""
     job = training()
     ticket = messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     job.save_periodically(told=False)

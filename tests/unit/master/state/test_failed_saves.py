@@ -64,9 +64,8 @@ def test_a_failed_save_is_a_warning_at_once(job: SimulatedJob) -> None:
 
 
 def test_so_many_failed_saves_fail_the_job(job: SimulatedJob) -> None:
-    """Where the job wants that; a checkpoint between them begins the count anew. The end names the first
-    cause.
-    """
+    """If the job limits failed saves, that many in a row fail it; the message has the first cause. A saved
+    checkpoint resets the count."""
     wanted = FaultTolerance(max_failed_saves=3)
     job.state.settings = replace(job.state.settings, fault_tolerance=wanted)
     save(job, FULL, times=2)

@@ -130,7 +130,7 @@ def test_a_suspension_lasts_over_a_change_of_versions() -> None:
 
 
 def test_a_clock_that_is_set_counts_nothing() -> None:
-    """A year's jump is neither useful nor elapsed."""
+    """If the clock is set forward by a year, that year counts neither as useful nor as elapsed time."""
     meter = GoodputMeter()
     year = 31_536_000.0
     before = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
@@ -249,7 +249,7 @@ def test_a_save_is_cut_out_of_the_training() -> None:
 
 
 def test_an_account_of_an_earlier_version_is_continued() -> None:
-    """Its time without a known cause is `other`; its suspension goes on."""
+    """Time whose cause an earlier version did not record counts as `other`; a suspension continues."""
     old = Goodput(began=100.0, useful=60.0, redone=5.0, version=1, step=61, at=190.0, first=1)
     training = GoodputMeter().count(old, TrainingMoment(1, 61, stepped=True), 200)
     assert whole_seconds(training.parts(200)) == {"training": 60, "redone": 5, "other": 35}

@@ -90,9 +90,8 @@ def _job(hung: Ref, critical: str = "", size: int = 6, shards: int = 4) -> Evalu
 
 
 def test_who_hangs_over_an_evaluation_is_replaced() -> None:
-    """Its shard times out and goes to another worker; it is told to stop, its pod goes, and the job ends with
-    all data done.
-    """
+    """The shard of a worker that hangs in an evaluation times out and goes to another worker; the worker is
+    stopped, and the job ends with all data done."""
     job = _job(HANGING)
     job.calm(12)
     assert HANGING in job.pods
@@ -108,7 +107,7 @@ def test_who_hangs_over_an_evaluation_is_replaced() -> None:
     ("hung", "critical"), [(("worker", 0), ""), (HANGING, "all")], ids=["the chief", "a critical worker"]
 )
 def test_whom_the_job_can_not_do_without_is_not_stopped(hung: Ref, critical: str) -> None:
-    """Its shards go to others all the same."""
+    """A critical node that hangs is not stopped, but its shards go to others."""
     job = _job(hung, critical)
     job.calm(60)
     assert job.state.restarts.counts == {}
@@ -117,7 +116,8 @@ def test_whom_the_job_can_not_do_without_is_not_stopped(hung: Ref, critical: str
 
 
 def test_who_leases_ahead_and_is_slow_is_not_stopped() -> None:
-    """A shard that waits for its turn in a worker that goes on answering for others is no sign of a hang."""
+    """A worker that acknowledges other shards does not hang, even if a shard that it leased ahead waits for
+    long."""
     job = _job(("worker", 9), size=400)
     job.slow = HANGING
     job.calm(150)
@@ -137,7 +137,8 @@ def test_who_trains_while_it_holds_shards_for_evaluation_is_not_stopped() -> Non
 
 
 def test_nobody_is_stopped_for_the_time_in_which_the_master_was_away() -> None:
-    """A worker can't answer a master that is not there, or whose machine sleeps: its time counts anew."""
+    """Workers can't answer while the master is down or its machine sleeps, so their time begins anew
+    afterwards."""
     job = _job(HANGING)
     job.calm(10)
     job.now += 10 * TIMEOUT
@@ -207,9 +208,7 @@ def test_a_master_that_was_away_waits_for_them_anew() -> None:
 
 
 def test_who_is_lost_at_the_end_is_not_waited_for_either() -> None:
-    """The replacement of a worker that was lost after the data was done may find no place: there is nothing
-    left for it to do.
-    """
+    """The job ends without the replacement of a worker that was lost after all data was trained."""
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=30.0))
     job = EndlessWorker(settings, shards=10)
     job.calm(20)
@@ -229,7 +228,7 @@ class ShardlessJob(SimulatedJob):
 
 
 def test_a_job_without_data_sets_waits_for_all_its_workers() -> None:
-    """Where nobody asks the master for data, only the workers know when they are done."""
+    """If no worker leases data from the master, the job ends when all workers have ended."""
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=30.0))
     job = ShardlessJob(settings, shards=0)
     job.calm(100)

@@ -47,9 +47,8 @@ def test_workers_that_leave_data_behind_fail_the_job() -> None:
 
 
 def test_a_suspended_job_replaces_nobody_and_resumes_with_its_data() -> None:
-    """Nodes that are taken away while suspended are no failures; afterwards all ranks come back. People are
-    told of a resume, and of no killed nodes; a node that is killed later is told as ever.
-    """
+    """Nodes that are removed by a suspension are no failures, and all ranks return at the resume. The events
+    tell of the resume, not of killed nodes; a node that is killed later is reported as usual."""
     job = make_job(shards=300)
     job.save_periodically()
     running = job.settings

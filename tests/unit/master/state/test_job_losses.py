@@ -94,7 +94,7 @@ def test_the_step_goes_back_as_soon_as_the_model_is_lost() -> None:
 
 
 def test_the_job_goes_on_without_a_worker_that_is_given_up() -> None:
-    """A worker that nobody depends on may fail for good; its data is trained by the others."""
+    """A worker that is not critical may fail for good; the others train its data."""
     job = make_job(shards=100)
     job.kill(("worker", 1), code=1)
     job.calm(80)
@@ -153,9 +153,8 @@ def trained_job(shards: int = 40) -> SimulatedJob:
 
 
 def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None:
-    """Model and data go back to the checkpoint; without a chief nobody would restore it, and the others would
-    wait.
-    """
+    """Model and data go back to the checkpoint. The chief, which has ended, is started again to restore
+    it."""
     job = trained_job()
     job.act(("worker", 0))
     job.commit()

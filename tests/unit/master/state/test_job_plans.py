@@ -97,7 +97,7 @@ def test_a_plan_that_can_not_begin_says_what_it_waits_for(
 
 
 def test_a_plan_during_a_recovery_says_so() -> None:
-    """Who is being waited for is named."""
+    """The plan names the node that is being waited for."""
     job = SilentJob(
         JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
     )

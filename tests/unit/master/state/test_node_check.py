@@ -102,7 +102,7 @@ def test_every_node_has_a_partner_in_both_rounds(nodes: int, data: st.DataObject
 
 @given(st.integers(3, 30), st.data())
 def test_one_faulty_node_of_three_or_more_is_found_alone(nodes: int, data: st.DataObject) -> None:
-    """Whoever it is, and whatever group it was in: it is found, and nobody else is blamed."""
+    """Whichever node is faulty, and whatever its group was, exactly that node is found."""
     broken = f"worker-{data.draw(st.integers(0, nodes - 1))}"
     _, faulty, rounds = _check(nodes, frozenset({broken}), {})
     assert list(faulty) == [broken]
@@ -149,7 +149,7 @@ def test_a_newcomer_is_checked_with_one_that_passed() -> None:
 
 
 def test_a_node_that_leaves_begins_the_round_anew() -> None:
-    """Its partner is not blamed; a late report to the former round is nobody's."""
+    """Its partner is not faulty, and a late report to the former round is ignored."""
     there = ["worker-0", "worker-1", "worker-2", "worker-3"]
     check, _ = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     assert check.round is not None

@@ -51,7 +51,8 @@ def test_what_is_not_stored_is_one_value() -> None:
 
 
 def test_fields_that_were_left_out_keep_their_meaning() -> None:
-    """Defaults are not stored, so that they can't change."""
+    """Fields with their default value are not stored, so a changed default would change the meaning of stored
+    states."""
     recorded = read("defaults.json")
 
     document = StoredState.from_json(json.dumps(recorded["stored"]))

@@ -87,9 +87,8 @@ def test_exit_0_means_done(order: tuple[int, int], minutes: int) -> None:
 
 @pytest.mark.parametrize("heard", ["before", "after"], ids=["loss heard first", "loss heard last"])
 def test_a_lost_member_makes_all_begin_again(heard: str) -> None:
-    """The others' programs fail without it; that is not their fault. They wait for the replacement, and all
-    begin together.
-    """
+    """The programs of the others fail without it, which does not count against them. They wait for the
+    replacement, and all start again together."""
     job = job_of()
     if heard == "before":
         job.kill(("worker", 1))
@@ -118,9 +117,8 @@ def test_fewer_go_on_where_the_replacement_does_not_come() -> None:
 
 
 def test_who_has_ended_is_needed_again_after_a_loss() -> None:
-    """Rank 0, which has the model, was lost before it ended: it can't make a group without the one that is
-    done.
-    """
+    """If rank 0 is lost after another member has ended, that member is replaced as well: rank 0 can't form a
+    group alone."""
     job = job_of()
     job.ends(1)
     job.kill(("worker", 0))
@@ -131,7 +129,7 @@ def test_who_has_ended_is_needed_again_after_a_loss() -> None:
 
 
 def test_the_end_of_rank_0_is_enough_where_another_is_lost() -> None:
-    """It has saved what it wanted to."""
+    """If rank 0 has ended with 0, the job succeeds even if another member was lost."""
     job = job_of()
     job.ends(0)
     job.kill(("worker", 1))
@@ -141,7 +139,7 @@ def test_the_end_of_rank_0_is_enough_where_another_is_lost() -> None:
 
 
 def test_the_failure_of_rank_0_fails_the_job_although_others_ended_well() -> None:
-    """It may have failed while it wrote the model."""
+    """Rank 0 writes the model, and may have failed meanwhile."""
     job = job_of()
     job.ends(1)
     for _ in range(8):
@@ -155,7 +153,8 @@ def test_the_failure_of_rank_0_fails_the_job_although_others_ended_well() -> Non
 
 
 def test_a_late_worker_does_not_disturb_the_group() -> None:
-    """Nobody can ask a program to stop that does not listen: who comes later waits, and ends with the job."""
+    """Programs that don't use the agent library can't be asked to stop, so a late worker waits and ends with
+    the job."""
     job = job_of(1)
     job.state.counts["worker"] = 2
     job.calm(20)

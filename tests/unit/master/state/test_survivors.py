@@ -76,7 +76,8 @@ def test_survivors_go_on_at_once() -> None:
 
 
 def test_a_replacement_joins_while_the_others_keep_their_processes() -> None:
-    """Only the newcomer starts a process; the others stop between two steps, and nobody saves for it."""
+    """Only the newcomer starts a process; the others stop between two steps, and no checkpoint is saved for
+    it."""
     job = surviving_job()
     die(job, 1)
     job.kill(("worker", 1))
@@ -90,8 +91,8 @@ def test_a_replacement_joins_while_the_others_keep_their_processes() -> None:
 
 
 def test_losses_one_after_the_other() -> None:
-    """A member is lost before the version after the first loss has made a step: those who hold the model go
-    on."""
+    """If a second member is lost before the version after the first loss has made a step, the members that
+    hold the model continue."""
     job = surviving_job()
     die(job, 2)
     die(job, 0)
