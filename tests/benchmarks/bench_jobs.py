@@ -1,7 +1,7 @@
 """Thousands of small ElasticJobs on one embedded cluster: every job ends, or waits and says why.
 
-The cluster and its controller run as processes of their own. All jobs are submitted at once. After the given
-minutes the bench looks at what each unfinished job and pod says::
+The cluster and its controller run as processes of their own. All jobs are submitted at once. The given
+minutes after the last one was accepted, the bench looks at what each unfinished job and pod says::
 
     python tests/benchmarks/bench_jobs.py [--jobs 10000] [--minutes 10]
 """
@@ -122,15 +122,15 @@ def look_twice(target: Cluster, figures: Figures) -> None:
 
 
 def watch(found: LocalCluster, figures: Figures, seconds: float, submitted: Future[None]) -> None:
-    """Ask for one small object every second until the time is over.
+    """Ask for one small object every second until the time after the submission is over.
 
     Raises:
         EdlError: of the submission, as soon as it has failed.
     """
     target, process = found.client(), _process(found)
     answers: list[float] = []
-    began = time.monotonic()
-    while time.monotonic() - began < seconds:
+    ended = time.monotonic() + seconds
+    while time.monotonic() < ended:
         asked = time.monotonic()
         client.get(target, NAMESPACES, "default")
         answers.append((time.monotonic() - asked) * 1000)
@@ -138,6 +138,8 @@ def watch(found: LocalCluster, figures: Figures, seconds: float, submitted: Futu
         time.sleep(POLL_SECONDS)
         if submitted.done():
             submitted.result()
+        else:  # on a busy machine the last jobs would have no time left
+            ended = time.monotonic() + seconds
     figures.answer_milliseconds = (round(statistics.median(answers), 1), round(max(answers), 1))
     times = process.cpu_times()
     figures.cpu_seconds = round(times.user + times.system, 1)
