@@ -1,14 +1,18 @@
 """Results of training functions in Airflow's XComs."""
 
+from importlib import import_module, util
 from typing import Any
 
-from airflow.sdk import serde
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.function_result import read_result, render_result
 
+serde = import_module(
+    "airflow.sdk.serde" if util.find_spec("airflow.sdk.serde") else "airflow.serialization.serde"
+)
+"""Airflow's serialization of XComs: in the task SDK since 3.2."""
 SPECIAL = sorted(
     {value for name, value in vars(serde).items() if name.isupper() and str(value).startswith("__")}
 )
