@@ -16,12 +16,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import stamina
 
 from edl_workflows.demo.processes import Child, free_port
 from edl_workflows.exceptions import UnavailableError
 
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_SECONDS = 300.0
+API_LOCK_SECONDS = 20
+CALLS = 5
+"""How often a request is sent that the API server can't answer."""
 
 
 def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
@@ -52,12 +56,20 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         # On a busy machine a service may lock the database for longer than SQLite's default of 5 s, which
         # would end the others.
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=120",
+        **database(home, seconds=120),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        # The API server's first answer to a worker takes a minute on a busy machine; after five times the
+        # default of 5 s the task would fail.
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",
     }
+
+
+def database(home: Path, seconds: int) -> dict[str, str]:
+    """The variable that names the database, and how long a statement waits for another process' lock."""
+    return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={seconds}"}
 
 
 class Airflow:
@@ -84,9 +96,10 @@ class Airflow:
         try:
             self._run("db", "migrate")
             for service in SERVICES:
-                self._children.append(
-                    Child(service, self._command(service), self._env, self._home / f"{service}.log")
-                )
+                # The API server can wait for itself (see `call`), and its clients repeat their requests.
+                waits = database(self._home, API_LOCK_SECONDS) if service == "api-server" else {}
+                log = self._home / f"{service}.log"
+                self._children.append(Child(service, self._command(service), self._env | waits, log))
             self._await_api()
         except BaseException:
             self.stop()
@@ -152,12 +165,18 @@ class Airflow:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call Airflow's REST API (``/api/v2``).
 
+        A request that gets a server error is repeated: Airflow has rolled it back. Before a request changes
+        something, Airflow's event loop writes it into the audit log. If a request of a worker holds SQLite's
+        lock then, and waits for the event loop to end, the audit log can't be written.
+
         Raises:
             UnavailableError: it rejected the request or did not respond.
         """
         try:
-            answer = self._http.request(method, f"/api/v2{path}", json=body)
-            answer.raise_for_status()
+            for attempt in stamina.retry_context(_is_server_error, attempts=CALLS, timeout=None):
+                with attempt:
+                    answer = self._http.request(method, f"/api/v2{path}", json=body)
+                    answer.raise_for_status()
             result: dict[str, Any] = answer.json() if answer.content else {}
         except httpx.HTTPError as error:
             raise UnavailableError(f"Airflow API {method} {path}: {error}") from error
@@ -204,3 +223,7 @@ class Airflow:
         """The return value of a task (its XCom ``return_value``)."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
         return self.call("GET", path)["value"]
+
+
+def _is_server_error(error: Exception) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error

@@ -236,11 +236,11 @@ def _points(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> list[Poi
         PointDocument(
             time=sample.time,
             step=sample.step,
-            speed=sample.speed,
+            speed=sample.speed if index else None,
             nodes=sample.replicas,
             metrics=_finite(sample.metrics),
         )
-        for sample in samples
+        for index, sample in enumerate(samples)
     ]
     progress = job.status.progress
     if progress is None or progress.time is None or (points and progress.time.timestamp() <= points[-1].time):

@@ -57,13 +57,14 @@ class PointDocument(Message):
     """A job at one moment.
 
     Attributes:
+        speed: steps per second since the points before; None of the first.
         nodes: running nodes by role.
         metrics: the values that the program had reported, by name.
     """
 
     time: float
     step: int
-    speed: float
+    speed: float | None = None
     nodes: dict[str, int] = Field(default_factory=dict)
     metrics: dict[str, float] = Field(default_factory=dict)
 

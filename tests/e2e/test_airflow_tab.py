@@ -235,7 +235,7 @@ def test_a_long_life_renders_in_both_modes(
 
     tab = f"{page_of_run(airflow, run_id, 'crowded')}/tasks/train/plugin/elastic-job"
     for dark in (False, True):
-        look(browser, tab, dark=dark)
+        look(browser, tab, dark=dark, height=2600)
         browser.until("document.querySelectorAll('.edl-chart path.line').length >= 4")
         keep_picture(browser, f"crowded-{'dark' if dark else 'light'}")
         assert "Restarts (200, the newest 20)" in browser.text(".edl")

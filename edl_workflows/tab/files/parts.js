@@ -65,21 +65,23 @@ export function Charts({ job }) {
     }) : null);
 }
 
-export function Goodput({ goodput }) {
+/** The shares add up to the time without suspensions, as goodput is counted. */
+export function TimeByCause({ goodput }) {
   if (!goodput?.spent.length) return null;
-  const all = goodput.spent.reduce((sum, one) => sum + one.seconds, 0) || 1;
+  const counted = goodput.spent.filter(({ cause }) => cause !== "suspended");
+  const all = counted.reduce((sum, one) => sum + one.seconds, 0) || 1;
   const look = (cause, more) => {
     const [colour, opacity] = CAUSES[cause] || CAUSES.other;
     return { className: `bg${colour}`, style: { opacity, ...more } };
   };
   return h("section", { className: "panel" },
-    h("h3", null, `Goodput ${percent(goodput.ratio)}`),
-    h("div", { className: "bar", style: { height: 14 } }, goodput.spent.map(({ cause, meaning, seconds }) =>
+    h("h3", null, "Time by cause"),
+    h("div", { className: "bar", style: { height: 14 } }, counted.map(({ cause, meaning, seconds }) =>
       h("span", { key: cause, title: `${cause}: ${meaning}`, ...look(cause, { width: `${(seconds / all) * 100}%` }) }))),
-    h("table", { style: { marginTop: 8 } }, h("tbody", null, goodput.spent.map(({ cause, meaning, seconds }) => h("tr", { key: cause },
+    h("table", { className: "spent" }, h("tbody", null, goodput.spent.map(({ cause, meaning, seconds }) => h("tr", { key: cause },
       h("td", { className: "nowrap" }, h("span", look(cause, { display: "inline-block", width: 10, height: 10, borderRadius: 2, marginInlineEnd: 8 })), cause),
       h("td", { className: "quiet" }, meaning),
-      h("td", { className: "nowrap" }, duration(seconds)), h("td", { className: "nowrap quiet" }, percent(seconds / all)))))));
+      h("td", { className: "nowrap" }, duration(seconds)), h("td", { className: "nowrap quiet" }, cause === "suspended" ? "–" : percent(seconds / all)))))));
 }
 
 /** What the optimizer would change, with the buttons of those who may decide. */

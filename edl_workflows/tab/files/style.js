@@ -28,21 +28,24 @@ const STYLE = `
 .edl .progress .words { display:flex; flex-wrap:wrap; justify-content:space-between; gap:0 16px; margin-bottom:4px; }
 .edl .bar { height:8px; border-radius:4px; background:var(--grid); overflow:hidden; display:flex; gap:1px; }
 .edl .bar span { height:100%; min-width:0; }
-.edl .figures { display:flex; flex-wrap:wrap; gap:1px; border:1px solid var(--line); border-radius:8px; background:var(--line);
-  overflow:hidden; margin-bottom:14px; }
-.edl .figures div { background:var(--panel); padding:8px 12px; flex:1 0 118px; }
+.edl .figures { display:grid; grid-template-columns:repeat(auto-fit,minmax(132px,1fr)); border:1px solid var(--line); border-radius:8px;
+  background:var(--panel); overflow:hidden; margin-bottom:14px; }
+.edl .figures div { padding:8px 12px; margin:0 -1px -1px 0; border:solid var(--line); border-width:0 1px 1px 0; }
 .edl dt { color:var(--quiet); font-size:12px; } .edl .figures dd { font-size:18px; font-weight:600; font-variant-numeric:tabular-nums; line-height:1.35; overflow-wrap:anywhere; }
-.edl .figures small { font-size:12px; font-weight:400; color:var(--quiet); }
+.edl .figures small { display:inline-block; font-size:12px; font-weight:400; color:var(--quiet); }
 .edl .grid2 { display:flex; flex-wrap:wrap; gap:14px; margin-bottom:14px; }
 .edl .grid2 > * { flex:1 1 min(100%,380px); }
 .edl .panel { border:1px solid var(--line); border-radius:8px; background:var(--panel); padding:12px; min-width:0; }
 .edl .panel.wide { margin-bottom:14px; } .edl .panel.ask { border-color:var(--wait); background:var(--wait-soft); }
 .edl .scroll { overflow:auto; max-height:300px; margin:0 -12px -12px; padding:0 12px 12px; }
+.edl .scroll + .actions { margin-top:22px; }
 .edl .tail { display:flex; flex-direction:column-reverse; }
 .edl table { width:100%; border-collapse:collapse; font-size:13px; }
 .edl th { text-align:start; font-weight:500; color:var(--quiet); font-size:12px; position:sticky; top:0; background:var(--panel); padding:2px 12px 4px 0; }
 .edl td { border-top:1px solid var(--grid); padding:5px 12px 5px 0; vertical-align:top; overflow-wrap:anywhere; }
 .edl td.nowrap, .edl .nowrap { white-space:nowrap; font-variant-numeric:tabular-nums; }
+.edl .spent { margin-top:8px; } .edl .spent td { padding-inline-end:16px; }
+.edl .spent td:nth-child(n+3) { width:1%; text-align:end; } .edl .spent td:last-child { padding-inline-end:0; }
 .edl .counts { display:flex; flex-wrap:wrap; gap:6px; margin-bottom:8px; }
 .edl .counts span { background:var(--soft); border-radius:4px; padding:1px 8px; font-size:13px; }
 .edl .actions { display:flex; flex-wrap:wrap; align-items:center; gap:8px; margin-top:10px; }

@@ -3,7 +3,7 @@
 
 import { addStyle } from "./style.js";
 import { clock } from "./format.js";
-import { Charts, Checkpoints, Figures, Goodput, Log, Phase, Plans, Progress, Proposal, Restarts } from "./parts.js";
+import { Charts, Checkpoints, Figures, Log, Phase, Plans, Progress, Proposal, Restarts, TimeByCause } from "./parts.js";
 
 const { createElement: h, useCallback, useEffect, useState } = globalThis.React;
 
@@ -81,7 +81,7 @@ function Job({ job, now, decide, ofRun }) {
     job.notes.map((text) => h("p", { key: text, className: "note" }, text)),
     h(Progress, { job }), h(Figures, { job, now }), h(Proposal, { job, now, decide }), h(Charts, { job }),
     h(Plans, { job, now, decide }),
-    h("div", { className: "grid2" }, h(Goodput, job), h(Restarts, { ...job, now }), h(Checkpoints, { ...job, now })),
+    h("div", { className: "grid2" }, h(TimeByCause, job), h(Restarts, { ...job, now }), h(Checkpoints, { ...job, now })),
     h(Log, job));
 }
 

@@ -150,6 +150,7 @@ def test_a_long_life_is_bounded() -> None:
     assert first.goodput is not None
     assert {one.cause: one.seconds for one in first.goodput.spent} == SPENT
     assert first.points[-1].step == 6_804
+    assert [point.speed is None for point in first.points[:2]] == [True, False]
     assert len(bounded.points) <= MAX_POINTS
     assert (bounded.points[0].time, bounded.points[-1].step) == (first.points[0].time, 6_804)
     assert len(bounded.plans) == MAX_PLANS
