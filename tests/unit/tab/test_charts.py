@@ -1,4 +1,4 @@
-"""The tab's charts in a real browser, with what training programs may report."""
+"""The tab's charts and tables in a real browser."""
 
 import threading
 from collections.abc import Iterator
@@ -14,14 +14,17 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on PATH"),
 ]
 
-# The elements of a chart are counted, not rendered: Airflow brings React.
-COUNT = """
-(async () => {
+# Airflow brings React; here elements are values.
+REACT = """
   globalThis.React = {
     createElement: (type, props, ...children) =>
       typeof type === "function" ? type(props) : { type, props, children },
     useEffect() {}, useRef: () => ({}), useState: (value) => [value, () => {}],
   };
+"""
+COUNT = """
+(async () => {
+  REACT
   const { Chart } = await import(`${location.origin}/charts.js`);
   const series = [{ name: "loss", style: "s0", values: VALUES }];
   const chart = Chart({ title: "loss", unit: "", times: TIMES, marks: [], series });
@@ -29,7 +32,19 @@ COUNT = """
   const total = (all) => all.reduce((sum, one) => sum + count(one), 0);
   return count(chart);
 })()
-"""
+""".replace("REACT", REACT)
+SHARES = """
+(async () => {
+  REACT
+  const { TimeByCause } = await import(`${location.origin}/parts.js`);
+  const seconds = { training: 60, queued: 20, suspended: 120 };
+  const spent = Object.entries(seconds).map(([cause, seconds]) => ({ cause, meaning: "", seconds }));
+  const [, bar, table] = TimeByCause({ goodput: { ratio: 0.75, spent } }).children;
+  const rows = table.children[0].children.flat();
+  const widths = bar.children.flat().map((one) => one.props.style.width);
+  return [widths, rows.map((row) => row.children.at(-1).children[0])];
+})()
+""".replace("REACT", REACT)
 
 
 class _Files(BaseHTTPRequestHandler):
@@ -85,3 +100,11 @@ def test_every_chart_has_a_handful_of_elements(browser: Browser, values: str, ti
     count = browser.value(COUNT.replace("VALUES", values).replace("TIMES", times))
 
     assert 5 < count < 100
+
+
+def test_shares_of_time_are_those_of_goodput(browser: Browser) -> None:
+    """The time of a suspension is shown, but is no part of the whole."""
+    widths, shares = browser.value(SHARES)
+
+    assert widths == ["75%", "25%"]
+    assert shares == ["75 %", "25 %", "–"]
