@@ -43,6 +43,8 @@ class TrainingCluster(Message):
             collective.
         max_workers: the most workers of a training group of the job: the N by which the fixed global batch is
             split. 0 for a job that is not collective.
+        replica_size: number of workers of a replica group (``spec.rendezvous.nodeUnit``), for a program whose
+            workers hold the model together in such groups: those of ranks 0 to n-1, n to 2n-1, ….
         restore: the checkpoint to start from; None before the first checkpoint, and if processes go on in
             place.
         chief_type, chief_id: the node that initialises, saves and restores the model; rank 0 of a training
@@ -53,6 +55,7 @@ class TrainingCluster(Message):
     ps: list[Member] = Field(default_factory=list)
     workers: list[Member] = Field(default_factory=list)
     max_workers: int = Field(default=0, ge=0)
+    replica_size: int = Field(default=1, ge=1)
     restore: CheckpointRef | None = None
     chief_type: str = "worker"
     chief_id: int = 0

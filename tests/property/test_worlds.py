@@ -14,6 +14,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 from edl_workflows.master.state.stored_state import StoredState
+from edl_workflows.master.state.versions.cluster_versions import cut_into_groups
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, StepReport
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
@@ -39,15 +40,21 @@ class Worlds(RuleBasedStateMachine):
         unit=st.integers(1, 2),
         hangs=st.booleans(),
         in_place=st.booleans(),
+        replicas=st.booleans(),
     )
-    def begin(self, workers: int, least: int, unit: int, hangs: bool, in_place: bool) -> None:
+    def begin(self, workers: int, least: int, unit: int, hangs: bool, in_place: bool, replicas: bool) -> None:
+        self.replica_size = unit if replicas and in_place else 1
+        least = max(least, self.replica_size)
         self.least, self.unit = least, unit
-        workers = max(workers, least)
+        workers = -(-max(workers, least) // self.replica_size) * self.replica_size
         rendezvous = RendezvousLimits(least, MOST, unit, waiting_timeout=5.0, join_timeout=2_000.0)
         settings = JobSettings(
             JOB, "default", parse_nodes(f"worker={workers}"), collective=True, rendezvous=rendezvous
         )
-        self.job = SimulatedCollectiveJob(settings, steps=150, hangs=hangs, in_place=in_place)
+        self.job = SimulatedCollectiveJob(
+            settings, steps=150, hangs=hangs, in_place=in_place, replica_size=self.replica_size
+        )
+        self.groups_seen: dict[int, set[tuple[int, ...]]] = {}
         self.count = workers
         self.wanted: list[tuple[str, int | None]] = []
         self.kills = 0
@@ -187,6 +194,21 @@ class Worlds(RuleBasedStateMachine):
                 assert world.workers[0].process, "the first member holds the model"
         directive = self.job.published.directive
         assert not (directive.lost and directive.broken)
+
+    @invariant()
+    def replica_groups_go_on_as_a_whole(self) -> None:
+        """A world has whole replica groups. The processes of each were started for one version, in which they
+        were a group of the same members in the same order; a process that is lost takes its group out."""
+        size = self.replica_size
+        for world in self.job.published.directive.clusters:
+            groups = cut_into_groups([member.id for member in world.workers], size)
+            processes = cut_into_groups([member.process for member in world.workers], size)
+            for group, started in zip(groups, processes, strict=True):
+                assert len(group) == size
+                assert len(set(started)) == 1
+                if started[0]:
+                    assert group in self.groups_seen[started[0]]
+            self.groups_seen.setdefault(world.version, set()).update(groups)
 
     @invariant()
     def nobody_reports_into_a_world_that_does_not_name_it(self) -> None:

@@ -210,8 +210,13 @@ class JobState(StoredState):
 
     @property
     def rendezvous(self) -> RendezvousLimits:
-        """What a world may look like."""
-        return replace(self.settings.rendezvous, max_nodes=self.max_workers)
+        """What a world may look like: if several members hold the model together, it has whole replica
+        groups."""
+        limits = replace(self.settings.rendezvous, max_nodes=self.max_workers)
+        size = self.replica_size
+        if size == 1:
+            return limits
+        return replace(limits, min_nodes=-(-limits.min_nodes // size) * size, node_unit=size)
 
     @property
     def starts_from_damaged(self) -> bool:
@@ -233,11 +238,13 @@ class JobState(StoredState):
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Members of the active version whose processes run, by rank, if they can go on in place."""
+        """Members of the active version whose processes run, by rank, if they can go on in place. A replica
+        group that has lost a member can't."""
         active = self.versions.active
         if active is None or not self.in_place:
             return ()
-        return tuple(node for node in active.members if node in self.joined and node not in active.ended)
+        joined = self.joined
+        return active.without([node for node in active.members if node not in joined or node in active.ended])
 
     @property
     def holders(self) -> tuple[int, ...]:

@@ -142,6 +142,7 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
         _refuse_change(state, message)
     elif message.state is ProcessState.READY:
         state.in_place = state.in_place or message.in_place
+        state.replica_size = max(state.replica_size, message.replica_size)
         state.versions = cluster_versions.report_ready(state.versions, str(node), message.version)
         goodput_steps.note_prepared(state, node, message.version)
     elif message.state is ProcessState.DRAINED:
@@ -204,7 +205,10 @@ def take_death_report(state: JobState, message: ExitReport) -> None:
     node = find_node(state, message.node)
     if node is None or not node.live or node.incarnation not in ("", message.incarnation):
         return
-    if not _ends_in_place(state, node, message) or set(state.holders) <= {node.id}:
+    active = state.versions.active
+    if active is None or not _ends_in_place(state, node, message):
+        return
+    if not set(state.holders).intersection(active.without([node.id])):
         return
     if message.code == CLUSTER_LOST_EXIT_CODE:  # the node is sound
         state.versions = cluster_versions.note_ended(state.versions, node.id)

@@ -145,6 +145,8 @@ class JobRecord:
     """Which changes of its parameter servers the program allows; None if it did not say."""
     in_place: bool = False
     """Whether the program's processes can change their group while they run."""
+    replica_size: int = 1
+    """Number of the program's processes that hold the model together: a replica group."""
     connected: bool = False
     """Whether a training process has reported to the master, so that the program uses the library."""
     result: FunctionResult | None = None

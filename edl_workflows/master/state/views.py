@@ -102,6 +102,7 @@ def _training_cluster(state: JobState, version: ClusterVersion) -> TrainingClust
             version=number,
             workers=members,
             max_workers=state.max_workers,
+            replica_size=state.rendezvous.node_unit,
             restore=version.restore,
             chief_type=settings.member_type,
             chief_id=version.members[0],

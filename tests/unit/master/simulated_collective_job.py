@@ -29,6 +29,7 @@ class SimulatedCollectiveJob(SimulatedJob):
         steps: how many make the training.
         hangs: a process whose world lost a member waits for ever; else it fails.
         in_place: a process whose world lost a member keeps the model, and goes on in the next world.
+        replica_size: number of processes that hold the model together. One alone is of no use.
 
     Attributes:
         memory: by pod, the process that holds a model, and the version whose model it is.
@@ -36,9 +37,16 @@ class SimulatedCollectiveJob(SimulatedJob):
     """
 
     def __init__(
-        self, settings: JobSettings, steps: int = 40, *, hangs: bool = False, in_place: bool = False
+        self,
+        settings: JobSettings,
+        steps: int = 40,
+        *,
+        hangs: bool = False,
+        in_place: bool = False,
+        replica_size: int = 1,
     ) -> None:
         self.total = steps
+        self.replica_size = replica_size
         self.hangs = hangs or in_place
         self.in_place = in_place
         self.memory: dict[int, tuple[int, int]] = {}
@@ -70,7 +78,8 @@ class SimulatedCollectiveJob(SimulatedJob):
             return super()._loaded(pod, active)
         if active.version not in self.models:
             held = [self._held(member) for member in active.workers]
-            newest = max(version for version in held)
+            size = self.replica_size
+            newest = max(min(held[first : first + size]) for first in range(0, len(held), size))
             if not newest:
                 return False  # the holders have died, and the master will hear of it
             self.models[active.version] = set(self.models[newest])
@@ -114,7 +123,13 @@ class SimulatedCollectiveJob(SimulatedJob):
         with contextlib.suppress(ConflictError):  # it acts on an older word of the master
             messages.take_process_report(
                 self.state,
-                ProcessReport(node=pod.ref, version=version, state=what, in_place=self.in_place),
+                ProcessReport(
+                    node=pod.ref,
+                    version=version,
+                    state=what,
+                    in_place=self.in_place,
+                    replica_size=self.replica_size,
+                ),
             )
 
     def _step(self, pod: SimulatedPod, active: TrainingCluster) -> None:

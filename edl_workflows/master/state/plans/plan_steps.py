@@ -148,8 +148,9 @@ def _find_problem(state: JobState, run: PlanRun) -> str:
 
 def _plan_context(state: JobState) -> plan_checks.PlanContext:
     live = {state.settings.pod_name(node.type, node.id): node for node in state.nodes if node.live}
+    settings = replace(state.settings, rendezvous=state.rendezvous)
     return plan_checks.PlanContext(
-        state.settings, state.counts, state.sizes, live, state.max_workers, state.servers
+        settings, state.counts, state.sizes, live, state.max_workers, state.servers
     )
 
 
@@ -216,7 +217,7 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
         target = rendezvous.resized_group(state, resize, now)
     else:
         target = replicas.resize_servers(state.nodes, active.members, resize, now)
-    in_place = any(node in target for node in state.holders)
+    in_place = not set(state.holders).isdisjoint(active.going_on(target))
     state.versions = cluster_versions.begin_change(
         state.versions, ChangeCause.PLAN, target, in_place=in_place
     )

@@ -12,7 +12,8 @@ each function is one transition. The rules:
 * The members of the previous version are kept until the active one has made a step. `kept` lists every node
   that must live; any other member may be removed. So no member is removed before its successor trains.
 * Processes that can change their group while they run go on in the next version *in place*: nothing is
-  restored as long as one of them holds the model.
+  restored as long as one of them holds the model. If several members hold the model together (a *replica
+  group*), they go on together or not at all, because their connections to each other do not change.
 * A job without members has versions too: its model lives in the chief, and a lost chief requires a new
   version.
 
@@ -21,7 +22,7 @@ servers to remove are computed, not listed), addresses that switch before all ne
 that are never compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -59,6 +60,7 @@ class ClusterVersion:
             0 for a process of this version. Empty if all are.
         holders: members whose processes already held the model when the version became active.
         ended: members whose processes have ended since.
+        replica_size: number of members that hold the model together, in consecutive ranks; 1: each holds it.
     """
 
     number: int
@@ -68,12 +70,35 @@ class ClusterVersion:
     processes: tuple[int, ...] = ()
     holders: tuple[int, ...] = ()
     ended: tuple[int, ...] = ()
+    replica_size: int = 1
 
     def process_of(self, node: int) -> int:
         """The version for which a member's process was started; 0 for a node that is no member."""
         if node not in self.members:
             return 0
         return (self.processes[self.members.index(node)] if self.processes else 0) or self.number
+
+    def without(self, gone: Collection[int]) -> tuple[int, ...]:
+        """The members of the replica groups that lack none of their members.
+
+        Args:
+            gone: members that are lost, or whose processes have ended.
+        """
+        whole = [one for one in cut_into_groups(self.members, self.replica_size) if not set(one) & set(gone)]
+        return tuple(node for one in whole for node in one)
+
+    def going_on(self, target: Sequence[int]) -> tuple[int, ...]:
+        """The members whose processes can go on in a version of the members `target`: those of replica groups
+        that are whole, and that it has unchanged."""
+        mine = cut_into_groups(self.without(self.ended), self.replica_size)
+        wanted = set(cut_into_groups(target, self.replica_size))
+        return tuple(node for one in mine if one in wanted for node in one)
+
+
+def cut_into_groups(members: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    """The replica groups that members form by rank; the last one lacks members if their number is no multiple
+    of `size`."""
+    return [tuple(members[start : start + size]) for start in range(0, len(members), size)]
 
 
 @dataclass(frozen=True)
@@ -122,19 +147,21 @@ class ClusterVersions:
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Members of the active version whose processes got the model; one that has ended is left out."""
+        """Members of the active version whose processes got the model; one that has ended is left out, and
+        with it its replica group."""
         if self.active is None:
             return ()
         got = self.active.members if self.trained == self.active.number else self.active.holders
-        return tuple(node for node in got if node not in self.active.ended)
+        whole = self.active.without(self.active.ended)
+        return tuple(node for node in got if node in whole)
 
     @property
     def next_processes(self) -> tuple[int, ...]:
         """`ClusterVersion.processes` of the next version."""
         if self.change is None or not self.change.in_place or self.active is None:
             return ()
-        ended = self.active.ended
-        return tuple(0 if node in ended else self.active.process_of(node) for node in self.change.target)
+        go_on = self.active.going_on(self.change.target)
+        return tuple(self.active.process_of(node) if node in go_on else 0 for node in self.change.target)
 
     @property
     def kept(self) -> frozenset[int]:
@@ -250,7 +277,7 @@ def members_ready(versions: ClusterVersions, node_type: str) -> bool:
 
 
 def activate_next(
-    versions: ClusterVersions, restore: CheckpointRef | None, chief: int = -1
+    versions: ClusterVersions, restore: CheckpointRef | None, chief: int = -1, replica_size: int = 1
 ) -> ClusterVersions:
     """Makes the next version the active one; the previous members are kept until it trains."""
     change = versions.change
@@ -258,9 +285,16 @@ def activate_next(
     assert change.number
     before = versions.active
     trained = before is not None and versions.trained == before.number
-    holders = [node for node in versions.holders if change.in_place and node in change.target]
+    processes = versions.next_processes
+    go_on = {node for node, process in zip(change.target, processes, strict=False) if process}
     fresh = ClusterVersion(
-        change.number, change.target, restore, chief, versions.next_processes, tuple(holders)
+        change.number,
+        change.target,
+        restore,
+        chief,
+        processes,
+        holders=tuple(node for node in versions.holders if node in go_on),
+        replica_size=replica_size,
     )
     # If the active version never trained, a rollback still goes to the members before it.
     return replace(

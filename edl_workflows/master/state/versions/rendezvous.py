@@ -168,7 +168,8 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
     """The members that a plan gives the group; creates the nodes that are missing.
 
     The newest members leave first. A migrated worker leaves and a new one replaces it; new members are ranked
-    after those who stay.
+    after those who stay. So are the other members of its replica group, which go on in a group with the new
+    ones.
     """
     assert state.versions.active is not None
     members = state.versions.active.members
@@ -189,7 +190,9 @@ def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[in
     missing = count - len([node for node in stay if node not in migrate]) - len(added)
     for rank in replicas.free_ranks(taken, missing):
         added.append(state.nodes.add(names.WORKER_TYPE, rank, now, wanted.resource).id)
-    return (*(node for node in stay if node not in migrate), *added)
+    stay = tuple(node for node in stay if node not in migrate)
+    whole = state.versions.active.without(set(members) - set(stay))
+    return (*whole, *(node for node in stay if node not in whole), *added)
 
 
 def _replace_broken_group(state: JobState, now: float) -> None:

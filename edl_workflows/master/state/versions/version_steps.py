@@ -155,14 +155,17 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
     """Makes the next version active; model and data return to the checkpoint together. In place, neither
     returns."""
     if state.versions.change is not None and state.versions.change.in_place:
-        state.versions = cluster_versions.activate_next(state.versions, None)
+        state.versions = cluster_versions.activate_next(
+            state.versions, None, replica_size=state.replica_size
+        )
         state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
         state.steps = replace(state.steps, first=0, first_time=0.0)
         _begin_anew(state)
         return
     first = state.versions.active is None
     chief = -1 if state.settings.member_type or state.chief is None else state.chief.id
-    state.versions = cluster_versions.activate_next(state.versions, saved.ref if saved else None, chief)
+    ref = saved.ref if saved else None
+    state.versions = cluster_versions.activate_next(state.versions, ref, chief, state.replica_size)
     if not first:
         state.shards.rollback(saved.position if saved else JobPosition())
     state.checkpoints = checkpoints.abandon_saves(state.checkpoints)

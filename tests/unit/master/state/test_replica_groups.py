@@ -1,0 +1,159 @@
+"""Collective jobs whose members hold the model together in replica groups: what the master makes of losses,
+joins and plans."""
+
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
+from tests.unit.master.state.test_survivors import active, die, processes
+from tests.unit.master.state.worlds import carried_out, plan_of, version_of, world_of
+
+SIZE = 2
+
+
+def grouped_job(workers: int = 4, least: int = 1) -> SimulatedCollectiveJob:
+    """A job of replica groups of two, after some rounds in which nothing happens to it."""
+    settings = JobSettings(
+        "job",
+        "default",
+        parse_nodes(f"worker={workers}"),
+        timeouts=Timeouts(verdict=0.0),
+        collective=True,
+        rendezvous=RendezvousLimits(least, 6, SIZE, waiting_timeout=5.0),
+    )
+    job = SimulatedCollectiveJob(settings, 10_000, in_place=True, replica_size=SIZE)
+    job.calm(10)
+    assert world_of(job) == tuple(range(workers))
+    assert active(job).replica_size == SIZE
+    return job
+
+
+def test_the_other_groups_go_on_at_once() -> None:
+    """A death takes the whole group out. The others keep their processes, and neither step nor data go
+    back."""
+    job = grouped_job()
+    step = job.steps[1]
+    die(job, 1)
+
+    assert processes(job) == {2: 1, 3: 1}
+    assert active(job).restore is None
+    assert job.state.steps.step == step
+    assert job.state.restarts.counts.get("Recovery") is None
+
+
+def test_a_group_joins_when_it_is_complete() -> None:
+    """The member that is left of a broken group waits for the replacement; then both start new processes."""
+    job = grouped_job()
+    die(job, 1)
+    job.kill(("worker", 1))
+    job.calm(1)
+    assert world_of(job) == (2, 3)
+    job.calm(15)
+
+    newest = version_of(job)
+    assert world_of(job) == (2, 3, 0, 4)
+    assert processes(job) == {2: 1, 3: 1, 0: newest, 4: newest}
+    assert job.models[newest] == set(range(job.steps[newest]))
+    assert job.saved == {}
+
+
+def test_a_sound_member_of_a_broken_group_starts_anew_in_the_same_group() -> None:
+    """A process ends without a fault of its node. Both nodes form their group again, with new processes."""
+    job = grouped_job()
+    die(job, 1, CLUSTER_LOST_EXIT_CODE)
+    assert processes(job) == {2: 1, 3: 1}
+    job.calm(15)
+
+    newest = version_of(job)
+    assert processes(job) == {2: 1, 3: 1, 0: newest, 1: newest}
+
+
+def test_each_group_loses_a_member() -> None:
+    """The shards that are left do not make a model that could go on: all start anew, from the checkpoint."""
+    job = grouped_job()
+    job.save_periodically()
+    saved = job.steps[1]
+    job.calm(2)
+    die(job, 1)
+    job.kill(("worker", 1))
+    die(job, 2)
+    job.kill(("worker", 2))
+    job.calm(20)
+
+    assert job.state.versions.settled
+    assert not active(job).in_place or active(job).restore is None
+    assert job.state.steps.step >= saved
+    assert len(world_of(job)) == 4
+    assert job.models[version_of(job)] == set(range(job.steps[version_of(job)]))
+    assert job.state.restarts.counts.get("Recovery") == 1
+
+
+def test_the_only_group_loses_a_member() -> None:
+    """Its early report changes nothing: the agents first save what is in memory, then report the exit."""
+    job = grouped_job(2)
+    before = job.state.versions
+    die(job, 1)
+
+    assert job.state.versions == before
+
+
+def test_too_few_groups_are_left() -> None:
+    """Below the minimum the whole groups keep the model and wait. A member of the broken group gets a new
+    process, although its old one may still run."""
+    job = grouped_job(4, least=3)
+    step = job.steps[1]
+    die(job, 1)
+    job.kill(("worker", 1))
+    assert job.published.directive.broken
+    job.calm(15)
+
+    newest = version_of(job)
+    assert processes(job) == {2: 1, 3: 1, 0: newest, 4: newest}
+    assert job.models[newest] >= set(range(step))
+
+
+def test_plans_add_and_remove_whole_groups() -> None:
+    """More groups and fewer: those that stay keep their processes."""
+    job = grouped_job(2)
+    assert carried_out(job, plan_of(4)) == "Succeeded"
+    grown = version_of(job)
+    assert processes(job) == {0: 1, 1: 1, 2: grown, 3: grown}
+    job.delete_plan("plan")
+    job.calm(3)
+    job.submit("fewer", plan_of(2))
+    job.calm(15)
+
+    assert job.plans["fewer"].phase == "Succeeded"
+    assert processes(job) == {0: 1, 1: 1}
+
+
+def test_a_plan_for_a_part_of_a_group_is_refused() -> None:
+    """Also below ``minNodes``, which is one here: half a group can't train."""
+    for workers, why in ((1, "at least 2 workers"), (3, "is not a multiple of 2")):
+        job = grouped_job(2)
+        assert carried_out(job, plan_of(workers)) == "Failed"
+        refused = job.plans["plan"].run
+        assert refused is not None
+        assert why in refused.message
+        assert processes(job) == {0: 1, 1: 1}
+
+
+def test_a_migrated_member_takes_its_group_along() -> None:
+    """The other member stays on its node with a new process. The other group goes on."""
+    job = grouped_job()
+    assert carried_out(job, plan_of(migrate=(1,))) == "Succeeded"
+
+    newest = version_of(job)
+    assert processes(job) == {2: 1, 3: 1, 0: newest, 4: newest}
+    assert job.models[newest] == set(range(job.steps[newest]))
+
+
+def test_a_new_master_knows_the_groups() -> None:
+    """The master dies after a loss; the next loss is handled as the first."""
+    job = grouped_job(6)
+    die(job, 1)
+    job.crash()
+    job.commit()
+    assert processes(job) == {2: 1, 3: 1, 4: 1, 5: 1}
+    die(job, 4)
+    assert processes(job) == {2: 1, 3: 1}
