@@ -43,6 +43,9 @@ class ClusterMember(ABC):
         """The version for which this process was started."""
         self.version = version
         """The version in which it is now: the same, unless it went on in a later one (`go_on_in`)."""
+        self.replica_size = 1
+        """Number of processes, in consecutive ranks, that hold the model together: 1 if each holds all of it.
+        Set it before `wait_until_active`."""
         self._client = client
         self._followers: list[Callable[[], None]] = []
         self._watch = DirectiveWatch(client, environment.node, self._tell_followers)
@@ -192,7 +195,9 @@ class ClusterMember(ABC):
         Raises:
             SystemExit: the process was asked to exit.
         """
-        self._reporter.state(ProcessState.READY, self._servers, in_place=in_place)
+        self._reporter.state(
+            ProcessState.READY, self._servers, in_place=in_place, replica_size=self.replica_size
+        )
         while not self.active:
             if self._terminated:
                 self.close()

@@ -17,6 +17,7 @@ import datetime as dt
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from torch import distributed
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 
-_WAIT = dt.timedelta(hours=1)
+WAIT_LIMIT = dt.timedelta(hours=1)
 """Limit of an operation. A slow member is waited for; `GlooGroup.interrupt` ends the wait for a dead one."""
 _CONNECT = dt.timedelta(seconds=30)
 """Limit for connecting the members once all of them have arrived, and of a call to the store."""
@@ -81,11 +82,11 @@ class GlooGroup:
     def form(self) -> None:
         """Connect the members; waits for all of them. Rank 0 serves the store over which they exchange their
         addresses."""
-        own = _own_address(self._place.addresses[self.rank].rpartition(":")[0])
+        own = own_address(self._place.addresses[self.rank].rpartition(":")[0])
         host, _, port = self._place.addresses[0].rpartition(":")
         if self.rank == 0:
             host = own
-            self._server = collectively(lambda: _serve_store(own, int(port)))
+            self._server = collectively(lambda: serve_store(own, int(port)))
         # In a thread of its own, since neither the store's calls nor the group's constructor can be
         # interrupted. If this group is over before they return, the thread ends by itself: the store's server
         # is closed or dead, and connecting has a limit.
@@ -114,7 +115,7 @@ class GlooGroup:
     def all_reduce(self, tensor: torch.Tensor) -> "_Operation":
         """Begin to sum a tensor over the members, in place; returns what `wait` takes."""
         options = distributed.AllreduceOptions()
-        options.timeout = _WAIT
+        options.timeout = WAIT_LIMIT
         return self._begin(lambda group: group.allreduce([tensor], options))
 
     def wait(self, begun: "Sequence[_Operation]") -> None:
@@ -131,7 +132,7 @@ class GlooGroup:
         flat = tensor.detach().contiguous().to(self.device).reshape(-1).view(torch.uint8)
         if flat.numel():
             options = distributed.BroadcastOptions()
-            options.rootRank, options.timeout = root, _WAIT
+            options.rootRank, options.timeout = root, WAIT_LIMIT
             self.wait([self._begin(lambda group: group.broadcast([flat], options))])
         received = flat.view(tensor.dtype).reshape(tensor.shape)
         return received.cpu() if tensor.device.type == "cpu" else received
@@ -202,7 +203,7 @@ class GlooGroup:
                 self._changed.notify_all()
 
     def _meet_and_connect(self, own: str, host: str, port: int) -> Any:
-        store = self._open_store(host, port)
+        store = dial_store(host, port, self._check)
         prefix = distributed.PrefixStore(f"version-{self.version}", store)
         prefix.set(f"arrived-{self.rank}", "")
         everybody = [f"arrived-{rank}" for rank in range(self.size)]
@@ -211,21 +212,7 @@ class GlooGroup:
         return self._build(prefix, own)
 
     def _build(self, store: Any, own: str) -> Any:
-        options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
-        options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
-        options._timeout = _CONNECT  # noqa: SLF001
-        return distributed.ProcessGroupGloo(store, self.rank, self.size, options)
-
-    def _open_store(self, host: str, port: int) -> Any:
-        """A connection to rank 0's store. Rank 0 may not listen yet."""
-        pause = _FIRST_PAUSE
-        while True:
-            self._check()
-            with contextlib.suppress(OSError):
-                socket.create_connection((host, port), _DIAL_SECONDS).close()
-                return distributed.TCPStore(host, port, is_master=False, timeout=_CONNECT)
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        return build_gloo(store, self.rank, self.size, own, _CONNECT)
 
     def _abort(self) -> None:
         """Abort until all operations have ended, then free the group, which would wait for them."""
@@ -269,8 +256,48 @@ def _all_there(store: Any, keys: list[str]) -> bool:
     return True
 
 
-def _serve_store(own: str, port: int) -> Any:
-    """The store, on this member's own address only."""
+def build_gloo(store: Any, rank: int, size: int, own: str, limit: dt.timedelta) -> Any:
+    """PyTorch's group over Gloo, which listens on this member's own address only.
+
+    Args:
+        store: over which the members find each other.
+        rank: of this member.
+        size: number of members.
+        own: its address.
+        limit: of an operation, if it has none of its own, and of connecting.
+    """
+    options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
+    options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
+    options._timeout = limit  # noqa: SLF001
+    return distributed.ProcessGroupGloo(store, rank, size, options)
+
+
+def dial_store(host: str, port: int, check: Callable[[], object]) -> Any:
+    """A connection to another member's store, which may not listen yet; `check` raises to give up."""
+    pause = _FIRST_PAUSE
+    while True:
+        check()
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, port), _DIAL_SECONDS).close()
+            return distributed.TCPStore(host, port, is_master=False, timeout=_CONNECT)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+_SERVED: "weakref.WeakValueDictionary[tuple[str, int], Any]" = weakref.WeakValueDictionary()
+"""The stores of this process, by address. One that its replica group keeps is used for the members of a
+version, too, since a process has one port for them."""
+
+
+def serve_store(own: str, port: int) -> Any:
+    """The store, on this member's own address only. It is closed when nothing refers to it any more."""
+    store = _SERVED.get((own, port))
+    if store is None:
+        store = _SERVED[own, port] = _listen_as_store(own, port)
+    return store
+
+
+def _listen_as_store(own: str, port: int) -> Any:
     try:
         listener = _listen(own, port)
     except OSError as error:
@@ -285,7 +312,7 @@ def _serve_store(own: str, port: int) -> Any:
     )
 
 
-def _own_address(host: str) -> str:
+def own_address(host: str) -> str:
     """The address to listen on: what the host's name stands for if this machine has it, else the address of
     the machine's own name. In a pod network a name may stand for a Service."""
     for name in (host, socket.gethostname()):

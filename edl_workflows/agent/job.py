@@ -277,17 +277,28 @@ class Job(ClusterMember):
             stored: wait until the checkpoint is on storage, also when saving in two stages; without stages,
                 until the master knows it. For the last checkpoint of a training.
 
+        If the model is sharded, all members call it after the same step, and each saves its part.
+
         Returns:
             The checkpoint; None if the master was unreachable or rejected it (a later boundary tries again),
-            or if saving failed, which is reported to the master. In two stages it may reach storage a little
-            later.
+            if saving failed, which is reported to the master, or if another process is the chief. In two
+            stages it may reach storage a little later.
         """
+        if self._saves_part_only:
+            self.checkpoint_part(SaveWish.CHECKPOINT)
+            return None
         return self._saving.save(patience, self._stopped, stored=stored)
+
+    @property
+    def _saves_part_only(self) -> bool:
+        """Whether this process has a part of the model that the chief has not, and another one is the
+        chief."""
+        return self.replica_size > 1 and not self.is_chief
 
     def save_last(self, *, always: bool = False) -> None:
         """Save what was trained since the newest checkpoint; returns when it is on storage and the master
-        knows it. Does nothing unless this is the chief, knows how to save, and the job is open. A ``with``
-        block of the job that ends without an error calls it.
+        knows it. Does nothing unless this is the chief, or the model is sharded, this process knows how to
+        save, and the job is open. A ``with`` block of the job that ends without an error calls it.
 
         Args:
             always: save also when nothing was trained, unless this process saved before. For a job with
@@ -297,6 +308,9 @@ class Job(ClusterMember):
             SystemExit: saving failed for `LAST_SAVE_SECONDS`, or the process was asked to exit.
         """
         if not self._unsaved(always):
+            return
+        if self._saves_part_only:
+            self.checkpoint_part(SaveWish.CHECKPOINT)
             return
         deadline = time.monotonic() + LAST_SAVE_SECONDS
         while self._saving.save(float("inf"), self._stopped, stored=True, last=True) is None:
@@ -315,7 +329,8 @@ class Job(ClusterMember):
         saving = self._saving
         always = always or (self.active and bool(self.cluster.ps))
         needed = saving.trained or (always and not saving.saved)
-        return needed and saving.configured and not self._closed and self.is_chief
+        saves = self.is_chief or self._saves_part_only
+        return needed and saving.configured and not self._closed and saves
 
     def _stopped(self) -> bool:
         return self._terminated or self._closed or self.successor is not None
@@ -451,7 +466,7 @@ class Job(ClusterMember):
             elif directive.drain and drained is None:
                 drained = _prepared(directive) if self._drain() else None
                 self._saving.drained = drained is not None
-            elif self._saving.due(directive) and self.is_chief:
+            elif self._must_save(directive):
                 self.checkpoint()
                 if not directive.drain:
                     break  # a step first, even if saving takes longer than its interval
@@ -469,6 +484,11 @@ class Job(ClusterMember):
             for reader in self._readers:
                 reader.resume()
 
+    def _must_save(self, directive: Directive) -> bool:
+        if self._saves_part_only:
+            return self._saving.requested(directive)
+        return self.is_chief and self._saving.due(directive)
+
     def _drain(self) -> bool:
         """Settle all readers and report it; False if asked to exit meanwhile. The switch checkpoint comes
         afterwards, so that what is acknowledged by then is not processed again."""
@@ -480,8 +500,10 @@ class Job(ClusterMember):
         return True
 
     def leave(self) -> NoReturn:
-        """Exit after SIGTERM: save if this is the chief of the active cluster, and return leases."""
-        if self.active and not self._watch.latest.drain and self._saving.configured and self.is_chief:
+        """Exit after SIGTERM: save if this is the chief of the active cluster and has the whole model, and
+        return leases."""
+        alone = self.is_chief and self.replica_size == 1
+        if self.active and not self._watch.latest.drain and self._saving.configured and alone:
             self.checkpoint()
         self.close()
         raise SystemExit(TERMINATED)

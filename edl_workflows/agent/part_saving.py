@@ -7,7 +7,7 @@ then the checkpoint does not exist for anybody, whatever dies, and the one befor
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.cluster import CheckpointRef
 
 if TYPE_CHECKING:
-    from edl_workflows.agent.tensors import State
+    from edl_workflows.agent.tensors import Loaded, State
 
 LOOK_SECONDS = 0.1
 LOST_PART_SECONDS, LOST_PART_FACTOR = 8.0, 2.0
@@ -32,6 +32,18 @@ class PartFramework(Protocol):
 
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> "State":
         """This member's part of the state of model and optimizer, to be saved."""
+        ...
+
+    def load_parts(self, parts: Iterable["Loaded"], where: str) -> None:
+        """Load from the parts of a checkpoint what this member holds, if several hold the model together.
+
+        Args:
+            parts: all of them.
+            where: of the checkpoint, for errors.
+
+        Raises:
+            CheckpointError: it belongs to another model, or a part is damaged.
+        """
         ...
 
 

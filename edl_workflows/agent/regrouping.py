@@ -73,6 +73,11 @@ class RegroupingFramework(Protocol):
         waits for none. Called in any thread."""
         ...
 
+    def any_of_replica(self, wanted: bool) -> bool:
+        """Whether one of the processes that hold the model together with this one wants it; collective among
+        these. They must do the same next."""
+        ...
+
     def compare(self, number: int) -> list[int]:
         """The numbers that the members give, by rank."""
         ...
@@ -102,6 +107,12 @@ class GroupChanges:
         self._find_place = find_place
         job.follow_directive(lambda: framework.interrupt(job.newest_group_over))
         job.tell_presence(framework.waiting)
+
+    @property
+    def due(self) -> bool:
+        """Whether this process goes on in a later version, between two steps; the same in all that hold the
+        model together. Collective among these."""
+        return self._framework.any_of_replica(self._job.successor is not None)
 
     def join(self) -> Progress:
         """As a new member: build the model, wait until the version is active, and get the state."""

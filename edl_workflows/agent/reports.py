@@ -86,12 +86,22 @@ class Reporter:
         self._first_step_time = None
 
     def state(
-        self, state: ProcessState, servers: ServerReport | None = None, *, in_place: bool = False
+        self,
+        state: ProcessState,
+        servers: ServerReport | None = None,
+        *,
+        in_place: bool = False,
+        replica_size: int = 1,
     ) -> None:
         """Report the state of the process, which changes of parameter servers its model survives, and whether
-        it can change its group in place."""
+        it can change its group in place, with how many others."""
         report = ProcessReport(
-            node=self._node, version=self._version, state=state, servers=servers, in_place=in_place
+            node=self._node,
+            version=self._version,
+            state=state,
+            servers=servers,
+            in_place=in_place,
+            replica_size=replica_size,
         )
         self._put(lambda: self._take(self._client.process(report)))
 

@@ -146,6 +146,10 @@ class CheckpointSaver:
             return False
         return self._first_stage is None or not self._put_off_while_busy(self._first_stage)
 
+    def requested(self, directive: Directive) -> bool:
+        """Whether the master requests a checkpoint that this process has not saved, or its part of it."""
+        return self.configured and bool(self._request(directive))
+
     def save(
         self, patience: float, stopped: Callable[[], bool], *, stored: bool = False, last: bool = False
     ) -> CheckpointRef | None:
@@ -209,6 +213,8 @@ class CheckpointSaver:
         persist = wish is SaveWish.CHECKPOINT
         request = self._request(self._watch.latest) if persist else ""
         ticket = self._begin(request, persist, last=False) if chief else _OF_MEMBER
+        if not chief:
+            self._served = request or self._served
         if ticket is None:
             return  # what the other members copy is not published
         try:

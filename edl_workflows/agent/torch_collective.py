@@ -23,28 +23,36 @@ GPUs (`edl_workflows.agent.nccl_group`). Store and Gloo listen on the members' o
 members change, the processes keep model and optimizer in memory and form another group
 (`edl_workflows.agent.regrouping`). A step updates nothing before all sums are there. If it fails, the members
 that are left make it again.
+
+A model that is too large for one process is sharded within replica groups
+(`edl_workflows.agent.torch_replica`).
 """
 
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from edl_workflows.agent import world
 from edl_workflows.agent.checkpoint_parts import WHOLE, Part
-from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
+from edl_workflows.agent.gloo_group import GlooGroup
+from edl_workflows.agent.gradient_buckets import GradientBuckets
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.nccl_group import choose_group
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.regrouping import DamagedStateError
 from edl_workflows.agent.sampler import Dataset
-from edl_workflows.agent.tensors import Array, CopyGuard, State
-from edl_workflows.agent.torch_parts import part_of_state
+from edl_workflows.agent.tensors import Array, CopyGuard, Loaded, State
+from edl_workflows.agent.torch_parts import make_template, part_of_state, restore_state
+from edl_workflows.agent.torch_replica import Alone, ReplicaGroup
+from edl_workflows.agent.torch_shards import Shards, local_part
 from edl_workflows.agent.torch_state import (
+    SplitState,
     checksum,
     describe_tensors,
     empty_tensors,
@@ -53,12 +61,9 @@ from edl_workflows.agent.torch_state import (
     split,
 )
 from edl_workflows.agent.world import Place, Reduced, Wishes
-from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
+from edl_workflows.exceptions import CheckpointError, InvalidError
 
 __all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
-
-_BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
-"""As in ``DistributedDataParallel``: the first is small, so that the group begins early."""
 
 Inputs = Mapping[str, Any]
 
@@ -78,6 +83,8 @@ class TorchModel:
             default: ``optimizer.step``. The place for gradient clipping and for a scheduler's step.
         more: what else is saved and broadcast, by name: anything with ``state_dict`` and
             ``load_state_dict``, such as a scheduler.
+        replica: the processes over whose mesh all trained parameters are sharded by ``fully_shard``; None:
+            this process has the whole model.
     """
 
     model: torch.nn.Module
@@ -86,6 +93,7 @@ class TorchModel:
     example: Inputs
     update: Callable[[], object] | None = None
     more: Mapping[str, Any] | None = None
+    replica: ReplicaGroup | None = None
 
 
 @contextlib.contextmanager
@@ -131,6 +139,7 @@ class TorchTraining:
         self.copying = CopyGuard()
         """Of the state that is copied in another thread."""
         self._group: GlooGroup | None = None
+        self._replica: ReplicaGroup | Alone = Alone()
 
     def join(self, place: Place) -> None:
         """Build the model, make a warm-up step that is undone, and form the group."""
@@ -145,22 +154,29 @@ class TorchTraining:
         trained = [one for one in self._parts.model.parameters() if one.requires_grad]
         if not trained:
             raise InvalidError("the model has no parameter that requires a gradient")
+        self._replica = self._parts.replica or Alone()
+        _require_shards(self._parts, trained)
+        self._shards = Shards(self._parts.model, self._parts.optimizer)
         self._device = trained[0].device
-        split(self._state())  # says now what a checkpoint could not hold
+        self._split_state()  # says now what a checkpoint could not hold
         self._gradients = GradientBuckets(trained)
         self._warm_up()
 
     def regroup(self, place: Place) -> None:
         """Form a group in place of the present one, if there is one."""
-        before, group = self._group, choose_group(place, self._device)
-        if before is not None:
-            before.close()
+        self._replica.meet_in(place.version)
+        before, group = self._group, choose_group(self._replica.ring(place), self._device)
         with self._lock:
             self._group = group
             over = place.version <= self._over
         if over:
             group.interrupt(f"version {place.version} is over")
-        group.form()
+        try:
+            self._replica.agree(group.form)
+        finally:
+            # Not earlier: if both have the same port, a member that is quicker has dialled the former store.
+            if before is not None:
+                before.close()
         self._gradients.use(group, renew=before is not None and not before.quiet)
 
     def interrupt(self, version: int) -> None:
@@ -174,11 +190,15 @@ class TorchTraining:
     def waiting(self) -> float:
         """Seconds for which this member has waited for the others; 0 while it does not."""
         group = self._group
-        return 0.0 if group is None else group.waiting
+        return max(0.0 if group is None else group.waiting, self._replica.waiting)
+
+    def any_of_replica(self, wanted: bool) -> bool:
+        """Whether a process of this one's replica group wants it."""
+        return any(self._replica.gather(wanted))
 
     def compare(self, step: int) -> list[int]:
-        """The numbers that the members give, by rank."""
-        return self._formed.gather(step)
+        """The numbers that the members give, by rank; in replica groups, one of each group."""
+        return self._replica.agree(lambda: self._formed.gather(step))
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
         """All of model, optimizer and `more`."""
@@ -187,7 +207,7 @@ class TorchTraining:
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> State:
         """This member's part of them. Parameters and the optimizer's tensors may be copied in another thread
         until the next update; all others are copied now, since a forward pass may change them."""
-        skeleton, tensors = split(self._state())
+        skeleton, tensors = self._split_state()
         names = self._parts.model.named_parameters(remove_duplicate=False)
         kept = {f"model/{name}" for name, _ in names}
         copied = {
@@ -200,11 +220,27 @@ class TorchTraining:
         """Load all of them."""
         self._load(from_saved_state(tensors))
 
+    def load_parts(self, parts: Iterable[Loaded], where: str) -> None:
+        """Load this process' shards of them."""
+        found = list(parts)
+        self._load(restore_state(make_template(found, self._shards.empty, where), found, where))
+
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
         """Broadcast the state and numbers of rank `root`. A state is loaded when all of it has arrived, with
-        the checksum that `root` has computed."""
+        the checksum that `root` has computed. In replica groups, each process gets the shards of the one with
+        its index in group `root`, and all of a group load or none."""
+        first_numbers, state = self._replica.agree(lambda: self._receive(numbers, root, load))
+        if len(steps := set(self._replica.gather(first_numbers[0]))) > 1:
+            raise DamagedStateError(f"the replica group got states of several steps: {sorted(steps)}")
+        if state is not None:
+            self._load(state)
+        return first_numbers
+
+    def _receive(self, numbers: Sequence[int], root: int, load: bool) -> tuple[list[int], Any]:
+        """The numbers of rank `root`, and its state if it is to be loaded here."""
         group = self._formed
-        skeleton, tensors = split(self._state())
+        skeleton, tensors = self._split_state()
+        tensors = {name: local_part(one) for name, one in tensors.items()}
         described = json.dumps([list(numbers), skeleton, describe_tensors(tensors)]).encode()
         sent = group.broadcast_bytes(described, root)
         try:
@@ -220,26 +256,43 @@ class TorchTraining:
         sums = group.gather(checksum(received))
         if load and sums[group.rank] != sums[root]:
             raise DamagedStateError(f"the state of rank {root} arrived damaged: its checksum differs")
+        state = None
         if load and group.rank != root:
-            self._load(join(skeleton, received))
-        return [int(number) for number in first_numbers]
+            mine = {name: self._shards.restored(name, one) for name, one in received.items()}
+            state = join(skeleton, mine)
+        return [int(number) for number in first_numbers], state
 
     def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
         """Accumulate gradients, all-reduce them, and update."""
-        filled = [inputs for inputs in mini_batches if len(next(iter(inputs.values())))]
         numbers = torch.tensor([0.0, 0.0, wishes.drain, wishes.leave, wishes.save], dtype=torch.float64)
-        self._gradients.clear()
-        for index, inputs in enumerate(filled):
-            total, count = self.sum_losses(inputs)
-            share = torch.full_like(total, 1.0 / self._gradients.expected_records)
-            with self._gradients.reducing() if index == len(filled) - 1 else contextlib.nullcontext():
-                total.backward(share)
-            numbers[0] += total.detach().double().cpu()
-            numbers[1] += count
-        loss, records, drain, leave, save = self._gradients.reduce(numbers).tolist()
-        self.copying.wait()
-        (self._parts.update or self._parts.optimizer.step)()
+        with self._replica.guarding():
+            numbers[:2] = self._accumulate(mini_batches)
+            numbers = self._replica.add(lambda: self._gradients.reduce(numbers))
+            loss, records, drain, leave, save = numbers.tolist()
+            self._gradients.divide(records)
+            self.copying.wait()
+            (self._parts.update or self._parts.optimizer.step)()
         return Reduced(loss / records, Wishes(drain, leave, save))
+
+    def _accumulate(self, mini_batches: Sequence[Inputs]) -> torch.Tensor:
+        """Begin to sum the gradients; returns the sum of the losses, and the number of records.
+
+        In a replica group all processes compute equally often, so an empty mini-batch is replaced by the
+        example, which counts nothing. ``fully_shard`` takes means over the group, so each share is larger.
+        """
+        numbers = torch.zeros(2, dtype=torch.float64)
+        passes = [(inputs, 1.0) for inputs in mini_batches if len(next(iter(inputs.values())))]
+        if self._replica.size > 1:
+            passes += [(self._parts.example, 0.0)] * (len(mini_batches) - len(passes))
+        self._gradients.clear()
+        for index, (inputs, weight) in enumerate(passes):
+            total, count = self.sum_losses(inputs)
+            share = weight * self._replica.size / self._gradients.expected_records
+            with self._gradients.reducing() if index == len(passes) - 1 else contextlib.nullcontext():
+                total.backward(torch.full_like(total, share))
+            numbers[0] += weight * total.detach().double().cpu()
+            numbers[1] += weight * count
+        return numbers
 
     def sum_losses(self, inputs: Inputs) -> tuple[torch.Tensor, float]:
         """The sum of the losses of a mini-batch, and their number."""
@@ -248,12 +301,16 @@ class TorchTraining:
 
     def meet(self) -> None:
         """All-reduce a constant, as a barrier."""
-        self._formed.wait([self._formed.all_reduce(torch.zeros(1, device=self._formed.device))])
+        one = torch.zeros(1, device=self._formed.device)
+        self._replica.agree(lambda: self._formed.wait([self._formed.all_reduce(one)]))
 
     @property
     def _formed(self) -> GlooGroup:
         assert self._group is not None, "join first"
         return self._group
+
+    def _split_state(self) -> SplitState:
+        return split(self._state(), sharded=self._parts.replica is not None)
 
     def _state(self) -> dict[str, Any]:
         parts = {"model": self._parts.model, "optimizer": self._parts.optimizer}
@@ -278,154 +335,22 @@ class TorchTraining:
 
     def _warm_up(self) -> None:
         """Run everything once and undo it: the first step allocates buffers and may compile."""
-        skeleton, tensors = split(self._state())
+        skeleton, tensors = self._split_state()
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         self.step([self._parts.example], Wishes())
         self._load(join(skeleton, before))
 
 
-class GradientBuckets:
-    """The gradients of all trained parameters, in buckets that are all-reduced one after the other.
-
-    Each parameter's ``grad`` is a part of a bucket, to which later backward passes of a step add. The members
-    begin the buckets in the same order, whichever gradients are ready first.
-
-    Gradients are summed as shares of `expected_records`, the records of the last step, the same number in all
-    members: if this step has as many, the sum is the mean already, and no pass over the gradients is needed.
-
-    Args:
-        trained: the parameters.
-    """
-
-    def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
-        self._group: GlooGroup | NoGroup = NoGroup()
-        self._buckets = _cut_into_buckets(trained)
-        self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parts}
-        self._begun: list[Any] = []
-        self._failure: UnavailableError | None = None
-        self._reducing = False
-        self.expected_records = 1.0
-        for one in trained:
-            one.register_post_accumulate_grad_hook(self._gradient_is_ready)
-
-    def use(self, group: GlooGroup, *, renew: bool) -> None:
-        """Reduce over another group from now on.
-
-        Args:
-            group: of the present members.
-            renew: whether to take other memory, because operations of the former group may still use it.
-        """
-        self._group = group
-        self.expected_records = 1.0  # a member that comes, or is a step behind, expects another number
-        if renew:
-            for bucket in self._buckets:
-                bucket.renew()
-
-    def clear(self) -> None:
-        """Forget all gradients, for a new step."""
-        self._begun, self._failure = [], None
-        for bucket in self._buckets:
-            bucket.clear()
-
-    @contextlib.contextmanager
-    def reducing(self) -> Iterator[None]:
-        """Within it a bucket's all-reduce begins once all its gradients are there: for the last backward pass
-        of a step."""
-        self._reducing = True
-        try:
-            yield
-        finally:
-            self._reducing = False
-
-    def reduce(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Sum gradients and numbers over the members. The gradients are then means over the records, whose
-        number is the second of the numbers; returns the sums of the numbers."""
-        for bucket in self._buckets[len(self._begun) :]:
-            self._begin(bucket)
-        if self._failure is not None:
-            raise self._failure
-        numbers = numbers.to(self._group.device)
-        self._group.wait([*self._begun, self._group.all_reduce(numbers)])
-        records = float(numbers[1])
-        if records != self.expected_records:
-            for bucket in self._buckets:
-                bucket.content.mul_(self.expected_records / records)
-            self.expected_records = records
-        return numbers
-
-    def _gradient_is_ready(self, parameter: torch.nn.Parameter) -> None:
-        home = self._bucket_of[parameter]
-        home.take(parameter)
-        if not self._reducing:
-            return
-        home.missing.discard(parameter)
-        for bucket in self._buckets[len(self._begun) :]:
-            if bucket.missing:
-                break
-            self._begin(bucket)
-
-    def _begin(self, bucket: "_Bucket") -> None:
-        bucket.collect()
-        try:
-            self._begun.append(self._group.all_reduce(bucket.content))
-        except UnavailableError as error:  # raised by `reduce`, since autograd would hide its type here
-            self._failure = self._failure or error
-            self._begun.append(None)
-
-
-class _Bucket:
-    """Parameters of one type and device, and the memory of their gradients."""
-
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self._parameters = parameters
-        self.renew()
-
-    def renew(self) -> None:
-        first = self._parameters[0]
-        sizes = [one.numel() for one in self._parameters]
-        self.content = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        pieces = zip(self._parameters, self.content.split(sizes), strict=True)
-        self.parts = {one: piece.view(one.shape) for one, piece in pieces}
-        self.missing = set(self.parts)
-
-    def clear(self) -> None:
-        self.missing = set(self.parts)
-        for parameter in self.parts:
-            parameter.grad = None  # the first backward pass then writes gradients instead of adding to zeros
-
-    def take(self, parameter: torch.nn.Parameter) -> None:
-        """Have a parameter's gradient in the bucket, wherever autograd or the program has put it."""
-        part, gradient = self.parts[parameter], parameter.grad
-        if gradient is None:
-            part.zero_()
-        elif gradient.is_sparse:
-            part.copy_(gradient.to_dense())
-        elif gradient.data_ptr() != part.data_ptr():
-            part.copy_(gradient)
-        parameter.grad = part
-
-    def collect(self) -> None:
-        for parameter in self.parts:
-            self.take(parameter)
-
-
-def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
-    """From the last parameter to the first, which is about the order in which gradients become ready."""
-    cuts: list[list[torch.nn.Parameter]] = []
-    size = 0
-    for one in reversed(trained):
-        bytes_of_one = one.numel() * one.element_size()
-        last = cuts[-1][-1] if cuts else None
-        if (
-            last is None
-            or size >= (_BUCKET_BYTES if len(cuts) > 1 else _FIRST_BUCKET_BYTES)
-            or (last.dtype, last.device) != (one.dtype, one.device)
-        ):
-            cuts.append([])
-            size = 0
-        cuts[-1].append(one)
-        size += bytes_of_one
-    return [_Bucket(cut) for cut in cuts]
+def _require_shards(parts: TorchModel, trained: Sequence[torch.nn.Parameter]) -> None:
+    mesh = parts.replica.mesh if parts.replica is not None else None
+    whole = [one for one in trained if mesh != (one.device_mesh if isinstance(one, DTensor) else None)]
+    if whole and mesh is None:
+        raise InvalidError("the parameters are sharded: name their replica group in TorchModel.replica")
+    if whole:
+        raise InvalidError(
+            f"{len(whole)} of {len(trained)} trained parameters are not sharded over the replica group: call "
+            "fully_shard(model, mesh=replica.mesh) before the optimizer is made"
+        )
 
 
 def _refuse(reason: str, error: Exception | None = None) -> NoReturn:

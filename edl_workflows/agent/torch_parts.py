@@ -8,7 +8,7 @@ the files, which ``torch.distributed.checkpoint`` reads with its ``HuggingFaceSt
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from edl_workflows.agent.torch_state import (
     SKELETON,
     as_array_type,
     as_tensor,
+    as_tensor_type,
     join,
     split,
     to_saved_tensors,
@@ -108,6 +109,35 @@ def part_of_state(
     places = write_offsets(offsets) if part.count > 1 else {}
     state = to_saved_tensors(skeleton, contents, step, {**metadata, **places})
     return State(step, state.specs, state.fill, state.metadata, part=part, guard=guard)
+
+
+def make_template(
+    parts: Iterable[Loaded], empty: Callable[[str, torch.dtype, tuple[int, ...]], torch.Tensor], where: str
+) -> Any:
+    """A state of the structure of a checkpoint, for `restore_state`: a model that was just built may lack
+    tensors that the checkpoint has, such as an optimizer's averages.
+
+    Args:
+        parts: of the checkpoint.
+        empty: makes a tensor, given its name, its type and the shape of the whole tensor.
+        where: for errors.
+
+    Raises:
+        CheckpointError: a part is damaged.
+    """
+    ends: dict[str, tuple[int, ...]] = {}
+    newest: dict[str, Piece] = {}
+    for part in parts:
+        for piece in pieces(part, where):
+            ends[piece.name] = tuple(map(max, ends.get(piece.name, piece.end), piece.end))
+            newest[piece.name] = piece
+    skeleton = _skeleton(newest, where)
+    try:
+        names = _names(skeleton)
+        types = {name: as_tensor_type(newest[name].content.dtype) for name in names}
+        return join(skeleton, {name: empty(name, types[name], ends[name]) for name in names})
+    except (KeyError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{where}: is not the state of a PyTorch program: {error!r}") from error
 
 
 def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:

@@ -153,9 +153,8 @@ def from_saved_state(saved: Mapping[str, Array]) -> Any:
     """
     try:
         skeleton = json.loads(saved[SKELETON].tobytes())
-        types = {dtype: name for name, dtype in _TYPES.items()}
         tensors = {
-            name: as_tensor(array.copy(), types[array.dtype])
+            name: as_tensor(array.copy(), as_tensor_type(array.dtype))
             for name, array in saved.items()
             if name != SKELETON
         }
@@ -168,6 +167,15 @@ def as_array_type(dtype: torch.dtype) -> "np.dtype[Any]":
     """The type of arrays that hold tensors of a type."""
     array_type: np.dtype[Any] = _TYPES[dtype]
     return array_type
+
+
+def as_tensor_type(array_type: "np.dtype[Any]") -> torch.dtype:
+    """The type of tensors that arrays of a type hold.
+
+    Raises:
+        KeyError: PyTorch has none.
+    """
+    return {array: tensor for tensor, array in _TYPES.items()}[array_type]
 
 
 def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:

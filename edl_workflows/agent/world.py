@@ -184,7 +184,7 @@ class World:
     def __init__(self, job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> None:
         self.job = job
         self.framework = framework
-        self._place = _place(job)
+        self._place = find_place(job)
         self.global_step = 0
         self.loss = float("nan")
         self.step_made = False
@@ -196,7 +196,7 @@ class World:
         self._agreed = Wishes()
         self._changes: GroupChanges | None = None
         if isinstance(framework, RegroupingFramework):
-            self._changes = GroupChanges(job, framework, lambda: _place(job))
+            self._changes = GroupChanges(job, framework, lambda: find_place(job))
 
     @property
     def rank(self) -> int:
@@ -280,7 +280,8 @@ class World:
 
     def enter(self) -> None:
         """Prepare, wait until this member's version is active, and get the state: rank 0 restores and
-        broadcasts it. A member that joins others that go on gets it from one of them."""
+        broadcasts it; of replica groups the first one does, each process its shards. A member that joins
+        others that go on gets it from one of them."""
         if self._changes is not None and self.job.cluster.in_place:
             self._resume(self._changes.join())
         else:
@@ -288,7 +289,7 @@ class World:
         saving = self._saving
         self.job.save_in_two_stages(
             TwoStages(
-                self._state,
+                self._state if self.job.replica_size == 1 else self._part,
                 saving.store,
                 saving.every_seconds,
                 saving.memory_seconds,
@@ -300,7 +301,7 @@ class World:
     def _begin_version(self) -> None:
         self._together(lambda: self.framework.join(self._place))
         self.job.wait_until_active(in_place=self._changes is not None)
-        if self.rank == 0:
+        if self.rank < self.job.replica_size:
             checkpoint = self.job.start_from(self._saving.store)
             if checkpoint is not None:
                 self._restore(checkpoint)
@@ -321,7 +322,7 @@ class World:
 
     def _resume(self, progress: Progress) -> None:
         """Continue from where all members are."""
-        self._place = _place(self.job)
+        self._place = find_place(self.job)
         self._agreed = Wishes()
         self._reserved = False  # a part of the state is larger if members have left
         self.global_step = progress.step
@@ -350,7 +351,7 @@ class World:
             self._let_go()
         elif self._agreed.drain:
             self.job.drain()
-            if self.job.successor is not None:
+            if self._changes is not None and self._changes.due:
                 self._go_on("the members change")
         elif self._save_together:
             if self._agreed.save:
@@ -360,8 +361,9 @@ class World:
 
     def _let_go(self) -> None:
         """Handle members that were asked to exit. They stay until the chief has saved. If the others go on
-        with the model in memory, it saves only before its own exit."""
-        if self.job.is_chief and (self._changes is None or self._asked.leave):
+        with the model in memory, it saves only before its own exit. Members that hold the model together save
+        together."""
+        if self.job.replica_size > 1 or (self.job.is_chief and (self._changes is None or self._asked.leave)):
             self.job.checkpoint(stored=True)
         asked = f"{self._agreed.leave:.0f} of {self.size} members were asked to exit"
         if self._asked.leave:
@@ -387,13 +389,23 @@ class World:
 
     def _restore(self, checkpoint: CheckpointRef) -> None:
         try:
-            with self.job.state(checkpoint, self._saving.store) as saved:
-                self._sampler.load_state_dict(_position(saved.metadata, checkpoint))
-                self.framework.load(saved.tensors)
+            if self.job.replica_size == 1:
+                with self.job.state(checkpoint, self._saving.store) as saved:
+                    self._sampler.load_state_dict(_position(saved.metadata, checkpoint))
+                    self.framework.load(saved.tensors)
+            else:
+                self._restore_shards(checkpoint)
         except CheckpointError as error:
             self.job.checkpoint_damaged(checkpoint, error)
         self.global_step = checkpoint.step
         log.info("restored step %d from %s", checkpoint.step, checkpoint.uri)
+
+    def _restore_shards(self, checkpoint: CheckpointRef) -> None:
+        assert isinstance(self.framework, PartFramework)
+        with self.job.state_parts(checkpoint, self._saving.store) as found:
+            parts = list(found)
+            self._sampler.load_state_dict(_position(parts[0].metadata, checkpoint))
+            self.framework.load_parts(parts, checkpoint.uri)
 
     @property
     def _save_together(self) -> bool:
@@ -437,7 +449,12 @@ def training(job: Job, framework: Framework, dataset: Dataset, saving: Saving) -
     world.finish()
 
 
-def _place(job: Job) -> Place:
+def find_place(job: Job) -> Place:
+    """The place of a job's process in its present version.
+
+    Raises:
+        InvalidError: it has none.
+    """
     cluster = job.cluster
     rank = cluster.rank_of(job.node.type, job.node.id)
     if not cluster.collective or rank is None:

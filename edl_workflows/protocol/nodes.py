@@ -111,8 +111,8 @@ class ProcessReport(Message):
         servers: with READY and UNFIT, if the program states it.
         in_place: with READY: the process can change its group while it runs. It keeps the model in memory
             when a member is lost or joins, and goes on in the version that follows.
-        replica_size: with READY: number of processes, in consecutive ranks, that hold the model together. If one
-            of them is lost, the others of this replica group can't go on.
+        replica_size: with READY: number of processes, in consecutive ranks, that hold the model together. If
+            one of them is lost, the others of this replica group can't go on.
         saving: with TRAINING: seconds for which the process has just stopped to save a checkpoint.
     """
 

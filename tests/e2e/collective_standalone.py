@@ -1,6 +1,6 @@
 """A collective job of a standalone master: `tests.e2e.standalone` with workers that are the members.
 
-python -m tests.e2e.collective_standalone FOLDER PORT WORKERS TOLERANCE   # the master
+python -m tests.e2e.collective_standalone FOLDER PORT WORKERS UNIT TOLERANCE   # the master
 """
 
 import os
@@ -29,6 +29,7 @@ class CollectiveStandalone(Standalone):
         command: the training program.
         ids: the most workers during the job's life.
         tolerance: its ``spec.faultTolerance``.
+        unit: workers of a replica group.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class CollectiveStandalone(Standalone):
         command: list[str],
         ids: int = IDS,
         tolerance: FaultTolerance | None = None,
+        unit: int = 1,
     ) -> None:
         self._workers = workers
+        self._unit = unit
         self._tolerance = tolerance or FaultTolerance()
         super().__init__(folder, str(workers), command, ids)
 
@@ -66,7 +69,7 @@ class CollectiveStandalone(Standalone):
 
     def _start_master(self) -> subprocess.Popen[bytes]:
         tolerance = self._tolerance.model_dump_json(by_alias=True)
-        words = [str(self.folder / "state"), str(self._port), self._nodes, tolerance]
+        words = [str(self.folder / "state"), str(self._port), self._nodes, str(self._unit), tolerance]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.collective_standalone", *words],
             env={**self.pods.env, names.ENV_JOB_TOKEN: TOKEN},
@@ -77,7 +80,7 @@ class CollectiveStandalone(Standalone):
 
 def main() -> int:
     """Serve the job."""
-    folder, port, workers, tolerance = sys.argv[1:]
+    folder, port, workers, unit, tolerance = sys.argv[1:]
     worker = RoleSettings(replicas=int(workers), restart_always=True, restart_count=5)
     settings = JobSettings(
         JOB,
@@ -85,7 +88,7 @@ def main() -> int:
         {**parse_nodes(f"worker={workers}"), names.WORKER_TYPE: worker},
         timeouts=Timeouts(heartbeat=60.0),
         collective=True,
-        rendezvous=RendezvousLimits(1, MOST, waiting_timeout=1.0),
+        rendezvous=RendezvousLimits(int(unit), MOST, int(unit), waiting_timeout=1.0),
         fault_tolerance=FaultTolerance.model_validate_json(tolerance),
     )
     address = server.ListenAddress("127.0.0.1", int(port))

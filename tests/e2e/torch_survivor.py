@@ -18,13 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from edl_workflows.agent import connect
 from edl_workflows.agent.gloo_group import GlooGroup
+from edl_workflows.agent.job import Job
 from edl_workflows.agent.sampler import ElasticSampler
 from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
 from edl_workflows.agent.torch_data import ElasticDataLoader
+from edl_workflows.agent.torch_shards import local_part
+from edl_workflows.agent.torch_state import checksum
 from edl_workflows.agent.world import Place, Wishes
+from tests.docs.sharded_model import shard
 from tests.e2e.turns import BATCH_SIZE, MOST, RECORDS
 
 INPUTS, HIDDEN, CLASSES = 64, 256, 10
@@ -48,6 +53,11 @@ class Counted(torch.nn.Module):  # type: ignore[misc]  # no types in the environ
             torch.nn.Linear(HIDDEN, CLASSES),
         )
 
+    def forward(self, x: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """The loss of each record."""
+        seen = self.seen[index]
+        return torch.nn.functional.cross_entropy(self.layers(x), y, reduction="none") + seen - seen.detach()
+
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
     """Random inputs, and labels that depend on them."""
@@ -56,15 +66,12 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x @ torch.randn(INPUTS, CLASSES, generator=source)).argmax(1)
 
 
-def build() -> TorchModel:
-    """The network with Adam."""
+def build(sharded_by: Job | None = None) -> TorchModel:
+    """The network with Adam, sharded within the replica groups of a job if one is given."""
     torch.manual_seed(0)
     model = Counted()
+    replica = shard(sharded_by, model, [model.layers[0], model.layers[2]]) if sharded_by is not None else None
     optimizer = torch.optim.Adam(model.layers.parameters(), 1e-4)
-
-    def losses(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-        seen = model.seen[index]
-        return torch.nn.functional.cross_entropy(model.layers(x), y, reduction="none") + seen - seen.detach()
 
     def update() -> None:
         with torch.no_grad():
@@ -74,7 +81,7 @@ def build() -> TorchModel:
 
     x, y = data()
     example = {"x": x[:2], "y": y[:2], "index": torch.arange(2)}
-    return TorchModel(model, optimizer, losses, example, update)
+    return TorchModel(model, optimizer, model, example, update, replica=replica)
 
 
 class Trouble:
@@ -171,6 +178,7 @@ def main() -> None:
     parser.add_argument("--save-seconds", type=float, help="interval of checkpoints (default: at the end)")
     parser.add_argument("--data-workers", type=int, default=0, help="processes that read ahead")
     parser.add_argument("--memory-seconds", type=float, help="between copies in memory")
+    parser.add_argument("--replicas", action="store_true", help="shard the model within replica groups")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     if options.alone:
@@ -204,7 +212,7 @@ def train(options: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     job = connect()
-    of, parts = data(), build()
+    of, parts = data(), build(job if options.replicas else None)
     hurry, last = options.folder / "hurry", options.folder / "last"
     Trouble(options.folder).install(parts)
     settings = TrainingOptions(
@@ -227,7 +235,16 @@ def train(options: argparse.Namespace) -> None:
             if last.exists() and step >= int(last.read_text()):
                 break
             time.sleep(delay)
-        file.write(json.dumps({"seen": parts.model.seen.tolist()}) + "\n")
+        state = parts.model.state_dict()
+        sums = {name: checksum({name: local_part(one)}) for name, one in state.items()}
+        index = parts.replica.index if parts.replica is not None else 0
+        file.write(json.dumps({"seen": seen(parts.model), "index": index, "sums": sums}) + "\n")
+
+
+def seen(model: Counted) -> list[float]:
+    """How often the model was trained with each record."""
+    counts = model.seen.detach()
+    return list((counts.full_tensor() if isinstance(counts, DTensor) else counts).tolist())
 
 
 if __name__ == "__main__":

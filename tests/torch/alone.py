@@ -39,7 +39,7 @@ class JobAlone:
     metrics: dict[str, float] = field(default_factory=dict)
     leave_at: int = -1
     node = NodeRef(type="worker", id=0)
-    name, version, preparing = "alone", 1, False
+    name, version, preparing, replica_size = "alone", 1, False, 1
 
     def __post_init__(self) -> None:
         (place,) = places(1)

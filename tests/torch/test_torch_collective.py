@@ -201,8 +201,8 @@ def test_all_kinds_of_parameters() -> None:
 
 def test_buckets_are_reduced_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With small buckets the last layer's all-reduce begins before the first layer has its gradient."""
-    monkeypatch.setattr("edl_workflows.agent.torch_collective._BUCKET_BYTES", 1)
-    monkeypatch.setattr("edl_workflows.agent.torch_collective._FIRST_BUCKET_BYTES", 1)
+    monkeypatch.setattr("edl_workflows.agent.gradient_buckets._BUCKET_BYTES", 1)
+    monkeypatch.setattr("edl_workflows.agent.gradient_buckets._FIRST_BUCKET_BYTES", 1)
     (member,) = joined(1)
     events: list[str] = []
     assert member._group is not None

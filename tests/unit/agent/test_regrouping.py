@@ -53,6 +53,9 @@ class Group:
     def waiting(self) -> float:
         return self.waits
 
+    def any_of_replica(self, wanted: bool) -> bool:
+        return wanted
+
     def compare(self, number: int) -> list[int]:
         return [number, *self.others]
 

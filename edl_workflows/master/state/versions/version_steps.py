@@ -155,9 +155,7 @@ def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None)
     """Makes the next version active; model and data return to the checkpoint together. In place, neither
     returns."""
     if state.versions.change is not None and state.versions.change.in_place:
-        state.versions = cluster_versions.activate_next(
-            state.versions, None, replica_size=state.replica_size
-        )
+        state.versions = cluster_versions.activate_next(state.versions, None, replica_size=state.replica_size)
         state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
         state.steps = replace(state.steps, first=0, first_time=0.0)
         _begin_anew(state)

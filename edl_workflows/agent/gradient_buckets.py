@@ -1,0 +1,162 @@
+"""The gradients of a PyTorch model, summed over the members of a group while the backward pass computes the
+next ones, as in ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2)."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from edl_workflows.agent.gloo_group import GlooGroup, NoGroup
+from edl_workflows.agent.torch_shards import as_shard, local_part
+from edl_workflows.exceptions import UnavailableError
+
+_BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
+"""As in ``DistributedDataParallel``: the first is small, so that the group begins early."""
+
+
+class GradientBuckets:
+    """The gradients of all trained parameters, in buckets that are all-reduced one after the other.
+
+    Each parameter's ``grad`` is a part of a bucket, to which later backward passes of a step add. The members
+    begin the buckets in the same order, whichever gradients are ready first. Of a sharded parameter a bucket
+    has this process' shard.
+
+    Gradients are summed as shares of `expected_records`, the records of the last step, the same number in all
+    members: if this step has as many, the sum is the mean already, and no pass over the gradients is needed.
+
+    Args:
+        trained: the parameters.
+    """
+
+    def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
+        self._group: GlooGroup | NoGroup = NoGroup()
+        self._buckets = _cut_into_buckets(trained)
+        self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parts}
+        self._begun: list[Any] = []
+        self._failure: UnavailableError | None = None
+        self._reducing = False
+        self.expected_records = 1.0
+        for one in trained:
+            one.register_post_accumulate_grad_hook(self._gradient_is_ready)
+
+    def use(self, group: GlooGroup, *, renew: bool) -> None:
+        """Reduce over another group from now on.
+
+        Args:
+            group: of the present members.
+            renew: whether to take other memory, because operations of the former group may still use it.
+        """
+        self._group = group
+        self.expected_records = 1.0  # a member that comes, or is a step behind, expects another number
+        if renew:
+            for bucket in self._buckets:
+                bucket.renew()
+
+    def clear(self) -> None:
+        """Forget all gradients, for a new step."""
+        self._begun, self._failure = [], None
+        for bucket in self._buckets:
+            bucket.clear()
+
+    @contextlib.contextmanager
+    def reducing(self) -> Iterator[None]:
+        """Within it a bucket's all-reduce begins once all its gradients are there: for the last backward pass
+        of a step."""
+        self._reducing = True
+        try:
+            yield
+        finally:
+            self._reducing = False
+
+    def reduce(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Sum gradients and numbers over the members; returns the sums of the numbers. `divide` follows."""
+        for bucket in self._buckets[len(self._begun) :]:
+            self._begin(bucket)
+        if self._failure is not None:
+            raise self._failure
+        numbers = numbers.to(self._group.device)
+        self._group.wait([*self._begun, self._group.all_reduce(numbers)])
+        return numbers
+
+    def divide(self, records: float) -> None:
+        """Make the gradients means over the records of all members."""
+        if records != self.expected_records:
+            for bucket in self._buckets:
+                bucket.content.mul_(self.expected_records / records)
+            self.expected_records = records
+
+    def _gradient_is_ready(self, parameter: torch.nn.Parameter) -> None:
+        home = self._bucket_of[parameter]
+        home.take(parameter)
+        if not self._reducing:
+            return
+        home.missing.discard(parameter)
+        for bucket in self._buckets[len(self._begun) :]:
+            if bucket.missing:
+                break
+            self._begin(bucket)
+
+    def _begin(self, bucket: "_Bucket") -> None:
+        bucket.collect()
+        try:
+            self._begun.append(self._group.all_reduce(bucket.content))
+        except UnavailableError as error:  # raised by `reduce`, since autograd would hide its type here
+            self._failure = self._failure or error
+            self._begun.append(None)
+
+
+class _Bucket:
+    """Parameters of one type and device, and the memory of their gradients."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self.renew()
+
+    def renew(self) -> None:
+        first = self._parameters[0]
+        shapes = [local_part(one).shape for one in self._parameters]
+        sizes = [shape.numel() for shape in shapes]
+        self.content = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        pieces = [piece.view(shape) for piece, shape in zip(self.content.split(sizes), shapes, strict=True)]
+        self.parts = {one: as_shard(piece, one) for one, piece in zip(self._parameters, pieces, strict=True)}
+        self.missing = set(self.parts)
+
+    def clear(self) -> None:
+        self.missing = set(self.parts)
+        for parameter in self.parts:
+            parameter.grad = None  # the first backward pass then writes gradients instead of adding to zeros
+
+    def take(self, parameter: torch.nn.Parameter) -> None:
+        """Have a parameter's gradient in the bucket, wherever autograd or the program has put it."""
+        part, gradient = local_part(self.parts[parameter]), parameter.grad
+        if gradient is None:
+            part.zero_()
+        elif gradient.is_sparse:
+            part.copy_(gradient.to_dense())
+        elif local_part(gradient).data_ptr() != part.data_ptr():
+            part.copy_(local_part(gradient))
+        parameter.grad = self.parts[parameter]
+
+    def collect(self) -> None:
+        for parameter in self.parts:
+            self.take(parameter)
+
+
+def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
+    """From the last parameter to the first, which is about the order in which gradients become ready."""
+    cuts: list[list[torch.nn.Parameter]] = []
+    size = 0
+    for one in reversed(trained):
+        bytes_of_one = local_part(one).numel() * one.element_size()
+        last = cuts[-1][-1] if cuts else None
+        if (
+            last is None
+            or size >= (_BUCKET_BYTES if len(cuts) > 1 else _FIRST_BUCKET_BYTES)
+            or (last.dtype, last.device) != (one.dtype, one.device)
+        ):
+            cuts.append([])
+            size = 0
+        cuts[-1].append(one)
+        size += bytes_of_one
+    return [_Bucket(cut) for cut in cuts]

@@ -1,0 +1,289 @@
+"""Replica groups of PyTorch: workers that hold the model together, each a shard of it.
+
+With ``spec.rendezvous.nodeUnit: 2``, the workers of ranks 0 and 1 hold one copy of the model, those of ranks
+2 and 3 another, and so on. Within a group the program shards the model, with ``fully_shard`` over the group's
+mesh. Between the groups the gradients are summed as between members that each hold the whole model
+(`edl_workflows.agent.torch_collective`): by the members of equal index, which hold the same shards.
+
+The group is the unit of failure, as in TorchFT. Its connections, over PyTorch's default process group, are
+made when its processes start, and never change. If one of them is lost, the master takes the whole group out,
+the other groups go on, and a group of new processes joins later.
+
+The members of a group act alike: what one could not do, such as a step, counts as not done in all of them.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from edl_workflows.agent.cluster_member import TERMINATED
+from edl_workflows.agent.gloo_group import (
+    WAIT_LIMIT,
+    build_gloo,
+    collectively,
+    dial_store,
+    own_address,
+    serve_store,
+)
+from edl_workflows.agent.job import Job
+from edl_workflows.agent.world import Place, find_place
+from edl_workflows.exceptions import InvalidError, UnavailableError
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+
+_BACKEND = "edl-gloo"
+"""Gloo that listens on the member's own address only."""
+_AGAIN = "again"
+"""Key of the group's store that is set when a member's process was started again, so that the others must be,
+too."""
+_LOOK_SECONDS = 0.25
+_FAILED = 1
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Alone:
+    """A process that holds the whole model."""
+
+    size = 1
+    waiting = 0.0
+
+    def ring(self, place: Place) -> Place:
+        """The place among those that hold the same: all members."""
+        return place
+
+    def agree(self, work: Callable[[], T]) -> T:
+        """What `work` returns."""
+        return work()
+
+    def add(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """What `work` returns: the sum over one member."""
+        return work()
+
+    def gather(self, number: int) -> list[int]:
+        """The number of the only member."""
+        return [number]
+
+    def meet_in(self, _version: int) -> None:
+        """Nobody to wait for."""
+
+    def guarding(self) -> contextlib.AbstractContextManager[None]:
+        """Errors are passed on."""
+        return contextlib.nullcontext()
+
+
+class ReplicaGroup:
+    """The processes that hold the model together, seen by one of them. Made by `join_replica_group`.
+
+    Args:
+        job: of this process.
+        mesh: see below.
+        server: the store at index 0, which this object keeps open; else None.
+
+    Attributes:
+        size: number of processes.
+        index: of this one, from 0.
+        mesh: of the group's processes, with one dimension: for ``fully_shard``.
+    """
+
+    def __init__(self, job: Job, mesh: DeviceMesh, server: Any = None) -> None:
+        self.size = mesh.size()
+        self.index = mesh.get_local_rank()
+        self.mesh = mesh
+        self._job = job
+        self._server = server
+        self._waits_since = 0.0
+
+    @property
+    def waiting(self) -> float:
+        """Seconds for which this process has waited for the others of its group; 0 while it does not."""
+        since = self._waits_since
+        return time.monotonic() - since if since else 0.0
+
+    def ring(self, place: Place) -> Place:
+        """This process' place among those that hold the same shards: one of each group, by group."""
+        return replace(
+            place, rank=place.rank // self.size, addresses=place.addresses[self.index :: self.size]
+        )
+
+    def agree(self, work: Callable[[], T]) -> T:
+        """What `work` returns, if it succeeds in all processes of the group.
+
+        Raises:
+            UnavailableError: it raised this error, here or in another one.
+            SystemExit: the group is broken.
+        """
+        results: list[T] = []
+
+        def count() -> torch.Tensor:
+            results.append(work())
+            return torch.zeros(1, dtype=torch.float64)
+
+        self.add(count)
+        return results[0]
+
+    def add(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Sum what `work` returns over the group, if it succeeds in all processes.
+
+        Args:
+            work: returns numbers of 64 bits, as many in each process.
+
+        Raises:
+            UnavailableError, SystemExit: as of `agree`.
+        """
+        numbers, failure = torch.zeros(0, dtype=torch.float64), None
+        try:
+            numbers = work().cpu()
+        except UnavailableError as error:
+            failure = error
+        if sum(self.gather(failure is not None)):
+            raise failure or UnavailableError("another process of the replica group could not do the same")
+        self._all_reduce(numbers)
+        return numbers
+
+    def gather(self, number: int) -> list[int]:
+        """The numbers of all processes of the group, by index.
+
+        Raises:
+            SystemExit: the group is broken.
+        """
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.index] = int(number)
+        self._all_reduce(numbers)
+        return [int(one) for one in numbers.tolist()]
+
+    def meet_in(self, version: int) -> None:
+        """Wait until all processes of the group are about to form the group of the same cluster version.
+
+        Raises:
+            UnavailableError: another one knows of a later version.
+            SystemExit: the group is broken.
+        """
+        while len(set(versions := self.gather(version))) > 1:
+            if version < max(versions):
+                raise UnavailableError(f"version {version} is over")
+
+    @contextlib.contextmanager
+    def guarding(self) -> Iterator[None]:
+        """Within it, an error of PyTorch may come from the loss of another process of the group. The master
+        is given time to say so; then this process is ended without blame.
+
+        Raises:
+            SystemExit: in place of such an error.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            log.exception("a step of the replica group failed")
+            self._job.cluster_lost(f"a step of the replica group failed: {_one_line(error)}", _FAILED)
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        self._waits_since = time.monotonic()
+        try:
+            distributed.all_reduce(tensor)
+        except RuntimeError as error:
+            self._job.cluster_lost(f"the replica group is broken: {_one_line(error)}")
+        finally:
+            self._waits_since = 0.0
+
+
+def join_replica_group(job: Job, device_type: str = "cpu") -> ReplicaGroup:
+    """Connect the processes that hold the model together with this one, ``spec.rendezvous.nodeUnit`` of them.
+    Call it when the model is built, before ``fully_shard``. Afterwards they are the members of PyTorch's
+    default process group.
+
+    Args:
+        job: from `edl_workflows.agent.connect`.
+        device_type: of the model: ``cpu`` or ``cuda``.
+
+    Raises:
+        InvalidError: the job has no replica groups, or its members do not make whole ones.
+        UnavailableError: this process can't listen.
+    """
+    place, size = find_place(job), job.cluster.replica_size
+    _require_whole_groups(job, place, size)
+    first, index = place.rank // size * size, place.rank % size
+    own = own_address(place.addresses[place.rank].rpartition(":")[0])
+    host, _, port = place.addresses[first].rpartition(":")
+    server = None
+    if index == 0:
+        host = own
+        server = collectively(lambda: serve_store(own, int(port)))
+    _watch_start(job, host, int(port))
+    store = distributed.PrefixStore(
+        f"replica-{job.process}", dial_store(host, int(port), lambda: _check(job))
+    )
+    if store.add(f"arrived-{index}", 1) > 1:
+        store.set(_AGAIN, "")
+        _start_again("a process of the replica group was started again")
+    _register_backend(own)
+    backend = f"cpu:{_BACKEND}" + (",cuda:nccl" if device_type == "cuda" else "")
+    distributed.init_process_group(backend, store=store, rank=index, world_size=size, timeout=WAIT_LIMIT)
+    mesh = distributed.init_device_mesh(device_type, (size,), mesh_dim_names=("shards",))
+    job.replica_size = size
+    return ReplicaGroup(job, mesh, server)
+
+
+def _require_whole_groups(job: Job, place: Place, size: int) -> None:
+    if size == 1:
+        raise InvalidError(
+            f"job {job.name} has no replica groups: set spec.rendezvous.nodeUnit to the number of workers "
+            "that hold the model together"
+        )
+    for count, what in ((place.size, "the present members"), (job.cluster.max_workers, "maxNodes")):
+        if count % size:
+            raise InvalidError(
+                f"{what} ({count}) do not make whole replica groups of {size}: in spec.rendezvous, minNodes "
+                "and maxNodes must be multiples of nodeUnit, and so must the number of workers"
+            )
+
+
+def _watch_start(job: Job, host: str, port: int) -> None:
+    """Until this process' version is active, end the process if another one of the group is started again:
+    the group would wait for it for ever. The agent then starts this one again, too. Later losses are reported
+    to the master."""
+
+    def watch() -> None:
+        try:
+            served = dial_store(host, port, lambda: _check(job))
+            store = distributed.PrefixStore(f"replica-{job.process}", served)
+            while not (job.active or store.check([_AGAIN])):
+                time.sleep(_LOOK_SECONDS)
+        except (RuntimeError, UnavailableError) as error:
+            log.warning("index 0 of the replica group does not answer: %s", _one_line(error))
+        if not job.active and not job.terminated:
+            _start_again("a process of the replica group was lost before its version began")
+
+    threading.Thread(target=watch, name="replica-start", daemon=True).start()
+
+
+def _check(job: Job) -> None:
+    if job.terminated:
+        raise SystemExit(TERMINATED)
+
+
+def _start_again(why: str) -> None:
+    """End this process, whatever its main thread waits for: it has no state yet."""
+    log.warning("%s; this one ends, to be started again", why)
+    logging.shutdown()
+    os._exit(CLUSTER_LOST_EXIT_CODE)
+
+
+def _register_backend(own: str) -> None:
+    def build(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        return build_gloo(store, rank, size, own, timeout)
+
+    distributed.Backend.register_backend(_BACKEND, build, devices=["cpu"])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]

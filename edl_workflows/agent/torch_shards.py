@@ -1,0 +1,71 @@
+"""Which tensors of a PyTorch program's state are shards (``DTensor``), and how plain tensors become shards.
+
+A checkpoint and a message to another process hold plain tensors. Those of the model are shards if the model's
+parameters are. Those of the optimizer are shards if they have a value for each value of a sharded parameter,
+as Adam's averages have.
+"""
+
+import itertools
+import re
+
+import torch
+from torch.distributed.tensor import DTensor
+
+_OF_OPTIMIZER = re.compile(r"^optimizer/state/([0-9]+)/")
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this process has of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def as_shard(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor over the memory of `local`, sharded as `like`; `local` itself if that is not sharded."""
+    if not isinstance(like, DTensor):
+        return local
+    return DTensor.from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+class Shards:
+    """The shards of a model and its optimizer.
+
+    Args:
+        model: its parameters may be sharded.
+        optimizer: over these parameters.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        named = model.named_parameters(remove_duplicate=False)
+        self._by_name = {f"model/{name}": one for name, one in named}
+        groups = (group["params"] for group in optimizer.param_groups)
+        self._by_number = list(itertools.chain.from_iterable(groups))
+
+    def restored(self, name: str, local: torch.Tensor) -> torch.Tensor:
+        """A tensor of the state, from what another process with the same shards has of it."""
+        owner = self._owner(name)
+        if owner is None or local.shape != owner.to_local().shape:
+            return local
+        return as_shard(local.to(owner.device), owner)
+
+    def empty(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        """A tensor of the state with this process' shard, without its values.
+
+        Args:
+            name: in the state.
+            dtype: of the tensor.
+            shape: of the whole tensor.
+        """
+        owner = self._owner(name)
+        if owner is not None and shape == tuple(owner.shape):
+            return torch.zeros_like(owner, dtype=dtype)
+        return torch.zeros(shape, dtype=dtype)
+
+    def _owner(self, name: str) -> DTensor | None:
+        """The sharded parameter to which a tensor belongs; None if there is none."""
+        owner = self._by_name.get(name)
+        if found := _OF_OPTIMIZER.match(name):
+            number = int(found[1])
+            owner = self._by_number[number] if number < len(self._by_number) else None
+        return owner.detach() if isinstance(owner, DTensor) else None

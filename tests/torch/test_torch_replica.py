@@ -1,0 +1,112 @@
+"""Members that hold the model together: two replica groups of two processes each, with ``fully_shard``."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing import spawn
+
+from edl_workflows.agent.torch_collective import TorchTraining
+from edl_workflows.agent.torch_replica import join_replica_group
+from edl_workflows.agent.world import Place, Wishes
+from edl_workflows.exceptions import InvalidError
+from tests.torch.members import network, places, records
+from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the ranks have written."""
+    folder = tmp_path_factory.mktemp("ranks")
+    spawn(run_rank, (str(folder), free_addresses(RANKS)), nprocs=RANKS)
+    return folder
+
+
+def read(folder: Path, name: str) -> list[Any]:
+    """What each rank has written."""
+    return [json.loads((folder / f"{name}-{rank}").read_text()) for rank in range(RANKS)]
+
+
+def alone(steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and parameters of one member that computes all records with the whole model."""
+    parts = network(0)
+
+    def update() -> None:
+        torch.nn.utils.clip_grad_norm_(parts.model.parameters(), 1.0)
+        parts.optimizer.step()
+
+    member = TorchTraining(lambda: replace(parts, update=update, more=None))
+    (place,) = places(1)
+    member.join(Place(1, 0, place.addresses))
+    x, y = records(12)
+    losses = [member.step([{"x": x, "y": y}], Wishes()).loss for _ in range(steps)]
+    return losses, {f"model/{name}": one for name, one in parts.model.state_dict().items()}
+
+
+def test_groups_train_as_one_member_with_the_whole_model(ranks: Path) -> None:
+    """Losses and parameters are those of a training that is not sharded, and the same in all ranks. One rank
+    has no records in a step, and another group has more than the first."""
+    losses, parameters = alone(STEPS)
+
+    for found, state in read(ranks, "trained"):
+        assert found == pytest.approx(losses, abs=1e-6)
+        for name, value in parameters.items():
+            torch.testing.assert_close(torch.tensor(state[name]), value, atol=1e-6, rtol=1e-5)
+
+
+def test_a_group_makes_a_step_as_a_whole(ranks: Path) -> None:
+    """One rank did not get its sums. Nobody of its group updates, with parameters and averages as they were;
+    the other group, whose ranks got theirs, does."""
+    outcomes = read(ranks, "broken")
+
+    assert [bool(why) for why, _ in outcomes] == [False, False, True, True]
+    assert [unchanged for _, unchanged in outcomes] == [False, False, True, True]
+    assert outcomes[3][0] == "a neighbour was lost"
+
+
+def test_a_group_that_is_behind_gets_the_shards_of_the_other(ranks: Path) -> None:
+    """In the next version the groups compare their steps, and end with the same state."""
+    assert read(ranks, "compared") == [[STEPS + 1, STEPS]] * RANKS
+    states = [state for _, state in read(ranks, "restored")]
+    assert all(state == states[0] for state in states)
+    assert states[0] != read(ranks, "trained")[0][1]
+
+
+def test_each_rank_restores_its_shards(ranks: Path) -> None:
+    """From the parts that all ranks saved, into a model and an optimizer without values."""
+    assert all(equal for equal, _ in read(ranks, "restored"))
+
+
+@pytest.mark.parametrize(
+    ("size", "workers", "most", "why"),
+    [
+        (1, 4, 4, "set spec.rendezvous.nodeUnit"),
+        (2, 3, 4, r"the present members \(3\) do not make whole replica groups of 2"),
+        (2, 4, 5, r"maxNodes \(5\) do not make whole replica groups of 2"),
+    ],
+)
+def test_what_makes_no_groups_is_refused(size: int, workers: int, most: int, why: str) -> None:
+    """With the fields of the job to change."""
+    job = job_of(0, ["127.0.0.1:1"] * workers, max_workers=most, size=size)
+    with pytest.raises(InvalidError, match=why):
+        join_replica_group(job)
+
+
+def test_parameters_must_be_sharded_over_the_group() -> None:
+    """A whole parameter would be trained differently by the processes of a group."""
+    parts = network(0)
+
+    class Mesh:
+        """Of a group whose model was not sharded."""
+
+    class Replica:
+        """The group."""
+
+        mesh, size = Mesh(), SIZE
+
+    member = TorchTraining(lambda: replace(parts, replica=Replica()))
+    with pytest.raises(InvalidError, match="4 of 4 trained parameters are not sharded"):
+        member.prepare()
