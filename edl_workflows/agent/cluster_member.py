@@ -128,6 +128,17 @@ class ClusterMember(ABC):
         """Whether this process was asked to exit."""
         return self._terminated
 
+    def terminate(self) -> None:
+        """Exit at the next step boundary, as on SIGTERM. Callable from any thread, but not from a signal
+        handler."""
+        self._terminated = True
+        self._watch.nudge()
+
+    @property
+    def saves_only_part(self) -> bool:
+        """Whether this process holds a part of the model that the chief has not."""
+        return self.replica_size > 1 and not self.is_chief
+
     @property
     def finished(self) -> bool:
         """Whether the job's data is consumed and all workers have exited."""

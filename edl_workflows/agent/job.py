@@ -270,30 +270,22 @@ class Job(ClusterMember):
         self._saving.save_part(wish, chief=self.is_chief)
 
     def checkpoint(self, patience: float = 0.0, *, stored: bool = False) -> CheckpointRef | None:
-        """Save now, as set by `save_with` or `save_in_two_stages`, together with the data position.
+        """Save now, as set by `save_with` or `save_in_two_stages`, together with the data position. If the
+        model is sharded, all members call it after the same step, and each saves its part.
 
         Args:
             patience: seconds to wait for an unreachable master.
             stored: wait until the checkpoint is on storage, also when saving in two stages; without stages,
                 until the master knows it. For the last checkpoint of a training.
 
-        If the model is sharded, all members call it after the same step, and each saves its part.
-
         Returns:
-            The checkpoint; None if the master was unreachable or rejected it (a later boundary tries again),
-            if saving failed, which is reported to the master, or if another process is the chief. In two
-            stages it may reach storage a little later.
+            The checkpoint; None if this is not the chief, the master was unreachable or rejected it (a later
+            boundary tries again), or saving failed. In two stages it may reach storage a little later.
         """
-        if self._saves_part_only:
+        if self.saves_only_part:
             self.checkpoint_part(SaveWish.CHECKPOINT)
             return None
         return self._saving.save(patience, self._stopped, stored=stored)
-
-    @property
-    def _saves_part_only(self) -> bool:
-        """Whether this process has a part of the model that the chief has not, and another one is the
-        chief."""
-        return self.replica_size > 1 and not self.is_chief
 
     def save_last(self, *, always: bool = False) -> None:
         """Save what was trained since the newest checkpoint; returns when it is on storage and the master
@@ -309,7 +301,7 @@ class Job(ClusterMember):
         """
         if not self._unsaved(always):
             return
-        if self._saves_part_only:
+        if self.saves_only_part:
             self.checkpoint_part(SaveWish.CHECKPOINT)
             return
         deadline = time.monotonic() + LAST_SAVE_SECONDS
@@ -329,7 +321,7 @@ class Job(ClusterMember):
         saving = self._saving
         always = always or (self.active and bool(self.cluster.ps))
         needed = saving.trained or (always and not saving.saved)
-        saves = self.is_chief or self._saves_part_only
+        saves = self.is_chief or self.saves_only_part
         return needed and saving.configured and not self._closed and saves
 
     def _stopped(self) -> bool:
@@ -416,12 +408,6 @@ class Job(ClusterMember):
         super().go_on_in(cluster)
         self._saving.go_on_in(cluster.version)
 
-    def terminate(self) -> None:
-        """Exit at the next step boundary, as on SIGTERM. Callable from any thread, but not from a signal
-        handler."""
-        self._terminated = True
-        self._watch.nudge()
-
     def close(self) -> None:
         """Return leases and send the last messages, within seconds. Called automatically when the process
         exits."""
@@ -485,7 +471,7 @@ class Job(ClusterMember):
                 reader.resume()
 
     def _must_save(self, directive: Directive) -> bool:
-        if self._saves_part_only:
+        if self.saves_only_part:
             return self._saving.requested(directive)
         return self.is_chief and self._saving.due(directive)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest import mock
 
 import torch
 from torch.distributed.fsdp import fully_shard
@@ -100,11 +101,8 @@ def breaking(rank: int) -> Iterator[None]:
         if rank == RANKS - 1:
             raise UnavailableError("a neighbour was lost")
 
-    GlooGroup.wait = wait  # type: ignore[method-assign]
-    try:
+    with mock.patch.object(GlooGroup, "wait", wait):
         yield
-    finally:
-        GlooGroup.wait = inner  # type: ignore[method-assign]
 
 
 def train(rank: int, folder: Path, addresses: Sequence[str]) -> TorchTraining:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,14 +100,7 @@ def test_parameters_must_be_sharded_over_the_group() -> None:
     """A whole parameter would be trained differently by the processes of a group."""
     parts = network(0)
 
-    class Mesh:
-        """Of a group whose model was not sharded."""
-
-    class Replica:
-        """The group."""
-
-        mesh, size = Mesh(), SIZE
-
-    member = TorchTraining(lambda: replace(parts, replica=Replica()))
+    replica: Any = SimpleNamespace(mesh="of two processes", size=SIZE)
+    member = TorchTraining(lambda: replace(parts, replica=replica))
     with pytest.raises(InvalidError, match="4 of 4 trained parameters are not sharded"):
         member.prepare()
