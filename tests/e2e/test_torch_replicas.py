@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.collective_standalone import CollectiveStandalone
 from tests.e2e.test_torch_survivors import SECONDS, alive, finished
+from tests.e2e.test_torch_trouble import newest_process
 from tests.e2e.turns import Turns, command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -27,19 +28,13 @@ def job(tmp_path: Path) -> Iterator[CollectiveStandalone]:
         yield running
 
 
-def process_of(job: CollectiveStandalone, node: str) -> int:
-    """The newest training process of a node."""
-    turns = Turns(job.folder)
-    return max(turns.processes(node), key=turns.began)
-
-
 def kill(job: CollectiveStandalone, rank: int) -> tuple[int, list[int]]:
     """SIGKILL to the process of a rank; returns the version that it was in, and the processes of the other
     groups."""
     before, members = job.version, job.members()
     others = [node for other, node in enumerate(members) if other // SIZE != rank // SIZE]
-    going_on = [process_of(job, node) for node in others]
-    os.kill(process_of(job, members[rank]), signal.SIGKILL)
+    going_on = [newest_process(job, node) for node in others]
+    os.kill(newest_process(job, members[rank]), signal.SIGKILL)
     return before, going_on
 
 
@@ -88,16 +83,14 @@ def test_plans_and_the_death_of_a_whole_group_and_of_the_master(job: CollectiveS
     job.wait(job.trains, SECONDS, "two groups train")
     for name, workers, savers in (("fewer", SIZE, WORKERS), ("more", WORKERS, SIZE)):
         job.scale(name, {"replicaResourceSpecs": {"worker": {"replicas": workers}}})
-        job.wait(
-            lambda name=name: job.plan(name).get("phase") in ("Succeeded", "Failed"), SECONDS, "a plan ends"
-        )  # type: ignore[misc]
+        job.wait(partial(plan_is_over, job, name), SECONDS, "a plan ends")
         plan = job.plan(name)
         assert plan["phase"] == "Succeeded", plan
         assert len(job.members()) == workers
         assert len(list(Path(plan["checkpoint"]["uri"]).glob("state-*.safetensors"))) == savers
     before = job.version
     for node in job.members()[:SIZE]:
-        os.kill(process_of(job, node), signal.SIGKILL)
+        os.kill(newest_process(job, node), signal.SIGKILL)
     job.kill_master()
     job.wait(lambda: job.trains(before), SECONDS, "both groups train again")
     finished(job, EPOCHS)
@@ -118,7 +111,7 @@ def test_each_group_loses_a_rank(tmp_path: Path) -> None:
         before, turns, members = job.version, Turns(tmp_path), job.members()
         first = turns.processes()
         for rank in (1, 2):
-            os.kill(process_of(job, members[rank]), signal.SIGKILL)
+            os.kill(newest_process(job, members[rank]), signal.SIGKILL)
         job.wait(job.checkpoint, SECONDS, "the parts are persisted")
         step = int(job.checkpoint()["step"])
         job.wait(lambda: job.trains(before), SECONDS, "both groups train again")
