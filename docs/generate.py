@@ -354,7 +354,7 @@ def lint_page() -> str:
     return page(
         "Rules of `edl argo lint`",
         "This page lists every rule of the linter, with what to do about it. "
-        f"Structure and CEL rules are those of Argo Workflows {argo_schema.load().version}. "
+        f"Structure and CEL rules are those of Argo Workflows {argo_schema.load_schemas().version}. "
         "[How to use the linter](../how-to/lint-argo-workflows.md).",
         meaning,
         table(("rule", "severity", "what it catches", "what to do"), rows),

@@ -159,7 +159,7 @@ def status(folder: Folder = None, output: Output = OutputFormat.TABLE) -> None:
     found = daemon.find(where)
     if found is None:
         raise NotFoundError(f"no embedded cluster runs in {where}; start it with `edl local up`")
-    shown = overview.read(found)
+    shown = overview.read_overview(found)
     if output is OutputFormat.TABLE:
         print_line(f"{found.url}   process {found.pid}   kubeconfig {found.kubeconfig}")
         print_line()

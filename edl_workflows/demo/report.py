@@ -41,7 +41,7 @@ class DemoResult:
         return bool(states) and all(state == "success" for state in states)
 
 
-def write(outcome: DemoResult, timelines: Sequence[timeline.Timeline], folder: Path) -> list[Path]:
+def write_report(outcome: DemoResult, timelines: Sequence[timeline.Timeline], folder: Path) -> list[Path]:
     """Write ``result.json`` and a picture for each job.
 
     Returns:
@@ -73,7 +73,7 @@ def _result(outcome: DemoResult, timelines: Sequence[timeline.Timeline]) -> dict
     }
 
 
-def show(outcome: DemoResult, files: Sequence[Path], console: Console) -> None:
+def show_report(outcome: DemoResult, files: Sequence[Path], console: Console) -> None:
     """Print the tables and the paths of the files."""
     console.print(_stages(outcome))
     console.print(_plans(outcome))

@@ -79,8 +79,8 @@ def run(options: DemoOptions, console: Console) -> bool:
                     airflow.await_dag(dag_id)
                 watcher = _Watcher(airflow, Cluster.from_kubeconfig(kubeconfig), pipelines, screen, begun)
                 outcome, timelines = watcher.follow()
-    files = report.write(outcome, timelines, options.output)
-    report.show(outcome, files, console)
+    files = report.write_report(outcome, timelines, options.output)
+    report.show_report(outcome, files, console)
     return outcome.succeeded
 
 

@@ -99,7 +99,7 @@ async def running_cluster(options: ClusterOptions) -> AsyncIterator[RunningClust
     options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with hold_lock(options.folder / LOCK_FILE):
         port = steady_port(options.folder / "port.json")
-        access = serving.prepare(options.folder, port)
+        access = serving.prepare_access(options.folder, port)
         server = open_server(options.folder, {access.token: "admin"})
         try:
             async with _serving(options, access, server, port) as cluster:
@@ -172,7 +172,7 @@ def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiSer
     shared = WorkerContext(client, recorder, network, launches, options.back_off)
     runner = Runner(NODE_NAME, options.folder / "pods", pods, shared)
     decisions = events.EventRecorder(client, "default-scheduler", "")
-    scheduler = Scheduler(client, pods, lambda: node.observe(client), decisions)
+    scheduler = Scheduler(client, pods, lambda: node.observe_node(client), decisions)
     endpoints = EndpointsWriter(client, services, pods, selection)
     return _Parts(pods, services, config_maps, secrets, network, runner, scheduler, endpoints)
 
@@ -181,7 +181,7 @@ def _build(options: ClusterOptions, access: serving.ServerAccess, server: ApiSer
 async def _serving(
     options: ClusterOptions, access: serving.ServerAccess, server: ApiServer, port: int
 ) -> AsyncIterator[RunningCluster]:
-    node.publish(server.client, options.capacity.quantities(options.folder))
+    node.publish_node(server.client, options.capacity.quantities(options.folder))
     job_kinds.install(server.client)
     parts = _build(options, access, server)
     server.logs = parts.runner.logs
@@ -231,7 +231,7 @@ def _report(failed: "asyncio.Future[None]", task: "asyncio.Task[None]") -> None:
 
 def _pod_kubeconfig(server: ApiServer, access: serving.ServerAccess, namespace: str, account: str) -> str:
     token, _ = server.authenticator.issue(namespace, account, POD_TOKEN_SECONDS)
-    return serving.kubeconfig(access.url, token, access.files.authority.read_bytes(), namespace)
+    return serving.render_kubeconfig(access.url, token, access.files.authority.read_bytes(), namespace)
 
 
 def steady_port(file: Path) -> int:
@@ -258,7 +258,7 @@ async def _follow_node(server: ApiServer, scheduler: Scheduler, options: Cluster
     def changed(_key: str) -> None:
         if server.client.find("nodes", NODE_NAME) is None:
             # As a restarted kubelet does, register the node again.
-            node.publish(server.client, options.capacity.quantities(options.folder))
+            node.publish_node(server.client, options.capacity.quantities(options.folder))
         scheduler.touch()
 
     mirror.listen(changed)

@@ -17,7 +17,7 @@ from edl_workflows.local.scheduler.resources import Amounts
 _log = structlog.get_logger(__name__)
 
 
-def publish(client: LocalClient, capacity: Mapping[str, str]) -> None:
+def publish_node(client: LocalClient, capacity: Mapping[str, str]) -> None:
     """Create or update the Node object. Labels and a cordon set by users are kept."""
     if client.find("nodes", NODE_NAME) is None:
         labels = {
@@ -50,7 +50,7 @@ def _status(capacity: Mapping[str, str]) -> Object:
     }
 
 
-def observe(client: LocalClient) -> SchedulerNode | None:
+def observe_node(client: LocalClient) -> SchedulerNode | None:
     """The node as the scheduler sees it, including changes by users; None if it was deleted."""
     obj = client.find("nodes", NODE_NAME)
     if obj is None:

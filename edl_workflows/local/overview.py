@@ -52,7 +52,7 @@ class Overview(BaseModel):
             yield pod.namespace, pod.name, phase, f"{pod.ready}/{pod.containers}", str(pod.restarts)
 
 
-def read(daemon: Daemon) -> Overview:
+def read_overview(daemon: Daemon) -> Overview:
     """Read the overview from the cluster.
 
     Raises:

@@ -24,7 +24,7 @@ _RESERVED = frozenset([
 ])  # fmt: skip
 
 
-def escape(name: str) -> str:
+def escape_name(name: str) -> str:
     """A field's name as expressions write it (``dlrover-master`` → ``dlrover__dash__master``)."""
     if name in _RESERVED:
         return f"__{name}__"
@@ -42,7 +42,7 @@ def escape_fields(value: Any, schema: Schema) -> Any:
     properties, extra = schema.get("properties") or {}, schema.get("additionalProperties")
     rest = extra if isinstance(extra, Mapping) else {}
     return {
-        escape(name) if name in properties else name: escape_fields(child, properties.get(name) or rest)
+        escape_name(name) if name in properties else name: escape_fields(child, properties.get(name) or rest)
         for name, child in value.items()
     }
 
@@ -93,7 +93,9 @@ class _Evaluator(Evaluator):
         return super().evaluate(context)
 
 
-def evaluate(program: Any, variables: Mapping[str, Any], on_step: Callable[[], None] = lambda: None) -> Any:
+def evaluate_program(
+    program: Any, variables: Mapping[str, Any], on_step: Callable[[], None] = lambda: None
+) -> Any:
     """The value of an expression.
 
     Args:

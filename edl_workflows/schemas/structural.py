@@ -52,7 +52,7 @@ def child_values(value: Any, schema: Schema) -> Iterator[tuple[str | int, Any, S
             yield index, child, items
 
 
-def prune(value: Any, schema: Schema, path: Path = (), *, root: bool = False) -> list[str]:
+def prune_unknown_fields(value: Any, schema: Schema, path: Path = (), *, root: bool = False) -> list[str]:
     """Remove, in place, the fields that `schema` does not have. Returns their paths.
 
     Args:
@@ -70,11 +70,11 @@ def prune(value: Any, schema: Schema, path: Path = (), *, root: bool = False) ->
             del value[step]
             lost.append(spell_path((*path, step)))
         else:
-            lost += prune(child, below, (*path, step))
+            lost += prune_unknown_fields(child, below, (*path, step))
     return lost
 
 
-def default(value: Any, schema: Schema) -> None:
+def set_defaults(value: Any, schema: Schema) -> None:
     """Set, in place, the defaults of absent fields; a null that is not allowed counts as absent."""
     if isinstance(value, dict):
         for name, child in (schema.get("properties") or {}).items():
@@ -84,7 +84,7 @@ def default(value: Any, schema: Schema) -> None:
                 value[name] = json.loads(json.dumps(child["default"]))
     for _, entry, below in child_values(value, schema):
         if below:
-            default(entry, below)
+            set_defaults(entry, below)
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "enum": lambda value, allowed, schema: (
         value in allowed or (value is None and bool(schema.get("nullable")))
     ),
-    "pattern": lambda value, pattern, _: not isinstance(value, str) or matches(pattern, value),
+    "pattern": lambda value, pattern, _: not isinstance(value, str) or pattern_matches(pattern, value),
     "minimum": lambda value, least, schema: (
         not _is_number(value) or (value > least if schema.get("exclusiveMinimum") else value >= least)
     ),
@@ -271,7 +271,7 @@ def _duplicates(value: Any, schema: Schema) -> Iterator[tuple[int, Any]]:
         seen.add(text)
 
 
-def matches(pattern: str, value: str) -> bool:
+def pattern_matches(pattern: str, value: str) -> bool:
     """Whether a pattern of a schema is found in a text."""
     try:
         return bool(_compiled(pattern).search(value))

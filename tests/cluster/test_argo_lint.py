@@ -67,7 +67,7 @@ def documents(source: str, text: str) -> Iterator[Example]:
     """The documents of a file that are Argo's."""
     for part in re.split(r"(?m)^---.*$", text):
         value = yaml.load(part, Loader)
-        if isinstance(value, dict) and value.get("kind") in schema.load().kinds:
+        if isinstance(value, dict) and value.get("kind") in schema.load_schemas().kinds:
             yield Example(source, part, value["kind"])
 
 
@@ -215,4 +215,4 @@ def test_the_shipped_definitions_are_those_of_the_controller() -> None:
     file = resources.files("edl_workflows.argo.lint") / crds.FILE
     folder = ARGO_SOURCES / "manifests" / "base" / "crds" / "full"
 
-    assert file.read_text(encoding="utf-8") == crds.render(folder, schema.load().version)
+    assert file.read_text(encoding="utf-8") == crds.render(folder, schema.load_schemas().version)

@@ -120,7 +120,7 @@ def broken_rules(value: Any, expressions: list[str]) -> Iterator[tuple[Path, str
             yield (), expression, value
 
 
-def finding(expression: str, path: Path, value: Any) -> Finding:
+def rule_finding(expression: str, path: Path, value: Any) -> Finding:
     """What is wrong with a value for which an expression does not hold."""
     rule = rule_of(expression)
     if rule is CRD_RULE:
@@ -178,7 +178,9 @@ def _holds(expression: str, value: str) -> bool:
     from edl_workflows.schemas import cel  # here, since celpy takes long to load
 
     try:
-        return cel.is_true(cel.evaluate(_program(expression), {"self": cel.to_cel(json.loads(value))}))
+        return cel.is_true(
+            cel.evaluate_program(_program(expression), {"self": cel.to_cel(json.loads(value))})
+        )
     except cel.EvaluationError:
         return False
 

@@ -9,7 +9,7 @@ from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import documents, rules, schema
 from edl_workflows.argo.lint.documents import Document
 from edl_workflows.argo.lint.findings import Finding
-from edl_workflows.argo.lint.workflow import Library, Spec, mapping, maps, text
+from edl_workflows.argo.lint.workflow import Library, Spec, as_mapping, as_mappings, as_text
 from edl_workflows.schemas.structural import Path
 from edl_workflows.stages import server_yaml
 
@@ -97,13 +97,13 @@ def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
 
 def _findings(manifest: Mapping[str, Any], library: Library) -> Iterator[Finding]:
     yield from rules.check_head(manifest)
-    if not text(manifest.get("apiVersion")).startswith(f"{GROUP}/"):
+    if not as_text(manifest.get("apiVersion")).startswith(f"{GROUP}/"):
         return
-    kind = text(manifest.get("kind"))
+    kind = as_text(manifest.get("kind"))
     if kind in _EVENTS_KINDS:
         for inner, path in _triggered(manifest):
             yield from (one.below(path) for one in _findings(inner, library))
-    schemas = schema.load()
+    schemas = schema.load_schemas()
     if kind not in schemas.kinds:
         return
     yield from schemas.check_object(manifest)
@@ -120,8 +120,8 @@ def _inline(spec: Spec, schemas: schema.Schemas) -> Iterator[Finding]:
 
 def _triggered(sensor: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Path]]:
     """The manifests that a Sensor creates."""
-    for index, trigger in maps(mapping(sensor.get("spec")).get("triggers")):
-        for way, body in mapping(trigger.get("template")).items():
-            resource = mapping(mapping(mapping(body).get("source")).get("resource"))
+    for index, trigger in as_mappings(as_mapping(sensor.get("spec")).get("triggers")):
+        for way, body in as_mapping(trigger.get("template")).items():
+            resource = as_mapping(as_mapping(as_mapping(body).get("source")).get("resource"))
             if resource:
                 yield resource, ("spec", "triggers", index, "template", way, "source", "resource")

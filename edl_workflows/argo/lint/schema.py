@@ -170,7 +170,7 @@ def _metadata(metadata: Any) -> Iterator[Finding]:
 
 
 @functools.cache
-def load() -> Schemas:
+def load_schemas() -> Schemas:
     """The shipped definitions."""
     text = (resources.files("edl_workflows.argo.lint") / "schemas.jsonl").read_text(encoding="utf-8")
     header, *nodes = (json.loads(line) for line in text.splitlines())
@@ -201,7 +201,7 @@ def _findings(violation: Violation) -> Iterator[Finding]:
         text = json.dumps(value, sort_keys=True, default=str)
         yield DUPLICATE_ENTRY.at(path, f"there is another entry with {text}")
     elif keyword == "rules":
-        yield cel.finding(limit, path, value)
+        yield cel.rule_finding(limit, path, value)
     else:
         rule = BAD_NAME if keyword == "pattern" and path[-1:] == ("name",) else WRONG_VALUE
         yield rule.at(path, _value_problem(keyword, value, limit))

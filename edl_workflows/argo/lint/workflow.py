@@ -33,24 +33,24 @@ AGENT_TYPES = ("http", "plugin")
 _TAG = re.compile(r"\{\{((?:(?!\{\{).)*?)\}\}", re.DOTALL)
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def as_mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a map, otherwise an empty map."""
     return value if isinstance(value, Mapping) else {}
 
 
-def maps(value: Any) -> list[tuple[int, Mapping[str, Any]]]:
+def as_mappings(value: Any) -> list[tuple[int, Mapping[str, Any]]]:
     """The maps in a list, with their indices."""
     return [(i, v) for i, v in enumerate(value) if isinstance(v, Mapping)] if isinstance(value, list) else []
 
 
-def text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """The value if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""
 
 
-def names(value: Any) -> list[str]:
+def entry_names(value: Any) -> list[str]:
     """The names of a list's entries."""
-    return [text(entry.get("name")) for _, entry in maps(value)]
+    return [as_text(entry.get("name")) for _, entry in as_mappings(value)]
 
 
 def is_gathered(call: "Call") -> bool:
@@ -60,7 +60,7 @@ def is_gathered(call: "Call") -> bool:
 
 def has_container_main(template: "Template") -> bool:
     """Whether a containerSet has the container ``main``, whose outputs are those of the template."""
-    return "main" in names(template.part("containerSet").get("containers"))
+    return "main" in entry_names(template.part("containerSet").get("containers"))
 
 
 def has_tag(value: str) -> bool:
@@ -68,17 +68,17 @@ def has_tag(value: str) -> bool:
     return "{{" in value
 
 
-def tags(value: Any, path: Path = ()) -> Iterator[tuple[str, Path]]:
+def find_tags(value: Any, path: Path = ()) -> Iterator[tuple[str, Path]]:
     """The contents of all placeholders (``{{…}}``) in a value, with their positions."""
     if isinstance(value, str):
         for match in _TAG.finditer(value):
             yield match[1], path
     elif isinstance(value, Mapping):
         for key, child in value.items():
-            yield from tags(child, (*path, key))
+            yield from find_tags(child, (*path, key))
     elif isinstance(value, list):
         for index, child in enumerate(value):
-            yield from tags(child, (*path, index))
+            yield from find_tags(child, (*path, index))
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Template:
     @property
     def name(self) -> str:
         """Empty for an inline template."""
-        return text(self.body.get("name"))
+        return as_text(self.body.get("name"))
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ class Template:
 
     def part(self, kind: str) -> Mapping[str, Any]:
         """The map of a type; empty for a template of another type."""
-        return mapping(self.body.get(kind)) if self.type == kind else {}
+        return as_mapping(self.body.get(kind)) if self.type == kind else {}
 
     def setting(self, name: str) -> Any:
         """A field, or its default from the workflow's spec."""
@@ -120,17 +120,17 @@ class Template:
 
     def inputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
         """Input ``parameters`` or ``artifacts``."""
-        return maps(mapping(self.body.get("inputs")).get(kind))
+        return as_mappings(as_mapping(self.body.get("inputs")).get(kind))
 
     def outputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
         """Output ``parameters`` or ``artifacts``."""
-        return maps(mapping(self.body.get("outputs")).get(kind))
+        return as_mappings(as_mapping(self.body.get("outputs")).get(kind))
 
     def names(self, side: str, kind: str) -> frozenset[str]:
         """The names of ``inputs`` or ``outputs``: ``parameters`` or ``artifacts``."""
         key = (side, kind)
         if key not in self._names:
-            self._names[key] = frozenset(names(mapping(self.body.get(side)).get(kind))) - {""}
+            self._names[key] = frozenset(entry_names(as_mapping(self.body.get(side)).get(kind))) - {""}
         return self._names[key]
 
     @cached_property
@@ -141,13 +141,13 @@ class Template:
     def calls(self) -> "tuple[Call, ...]":
         """Its steps or tasks, in order."""
         if self.type == "dag":
-            tasks = maps(self.part("dag").get("tasks"))
+            tasks = as_mappings(self.part("dag").get("tasks"))
             return tuple(Call(body, (*self.path, "dag", "tasks", i), "task") for i, body in tasks)
         groups = self.body.get("steps") if self.type == "steps" else None
         return tuple(
             Call(body, (*self.path, "steps", g, i), "step", group=g)
             for g, group in enumerate(groups if isinstance(groups, list) else ())
-            for i, body in maps(group)
+            for i, body in as_mappings(group)
         )
 
     def __str__(self) -> str:
@@ -174,12 +174,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        return text(self.body.get("name"))
+        return as_text(self.body.get("name"))
 
     @property
     def arguments(self) -> Mapping[str, Any]:
         """The arguments that it passes to the template."""
-        return mapping(self.body.get("arguments")) if self.given is None else self.given
+        return as_mapping(self.body.get("arguments")) if self.given is None else self.given
 
     @property
     def loops(self) -> bool:
@@ -188,9 +188,9 @@ class Call:
 
     def hooks(self) -> "Iterator[tuple[str, Call]]":
         """Its hooks by name. An exit hook without arguments has those of its step."""
-        for name, body in mapping(self.body.get("hooks")).items():
+        for name, body in as_mapping(self.body.get("hooks")).items():
             if isinstance(body, Mapping):
-                own = mapping(body.get("arguments"))
+                own = as_mapping(body.get("arguments"))
                 given = self.arguments if name == "exit" and not any(own.values()) else own
                 yield name, Call(body, (*self.path, "hooks", name), "hook", given=given)
 
@@ -226,13 +226,13 @@ class Spec:
         """The map in the manifest."""
         found = self.manifest
         for step in self.path:
-            found = mapping(found.get(str(step)))
+            found = as_mapping(found.get(str(step)))
         return found
 
     @property
     def namespace(self) -> str:
         """The object's; empty if it has none."""
-        return text(mapping(self.manifest.get("metadata")).get("namespace"))
+        return as_text(as_mapping(self.manifest.get("metadata")).get("namespace"))
 
     @property
     def is_library(self) -> bool:
@@ -242,8 +242,8 @@ class Spec:
     @cached_property
     def named(self) -> tuple[Template, ...]:
         """The templates of its list."""
-        defaults = mapping(self.body.get("templateDefaults"))
-        found = maps(self.body.get("templates"))
+        defaults = as_mapping(self.body.get("templateDefaults"))
+        found = as_mappings(self.body.get("templates"))
         return tuple(Template(body, (*self.path, "templates", i), defaults) for i, body in found)
 
     @cached_property
@@ -266,7 +266,7 @@ class Spec:
     @property
     def reference(self) -> Mapping[str, Any]:
         """Its workflowTemplateRef; empty without one."""
-        return mapping(self.body.get("workflowTemplateRef"))
+        return as_mapping(self.body.get("workflowTemplateRef"))
 
     @cached_property
     def referenced(self) -> "Spec | _Unknown | None":
@@ -277,13 +277,13 @@ class Spec:
 
     def entries(self) -> Iterator[tuple[str, Call]]:
         """The calls of the spec itself: entrypoint, exit handler and hooks, each with its field's name."""
-        arguments = mapping(self.body.get("arguments"))
+        arguments = as_mapping(self.body.get("arguments"))
         roles: tuple[tuple[str, Literal["entrypoint", "exit"]], ...] = (
             ("entrypoint", "entrypoint"),
             ("onExit", "exit"),
         )
         for name, role in roles:
-            if text(self.body.get(name)):
+            if as_text(self.body.get(name)):
                 yield name, Call({"template": self.body[name]}, (*self.path, name), role, given=arguments)
         whole = Call({"hooks": self.body.get("hooks"), "arguments": arguments}, self.path, "hook")
         yield from whole.hooks()
@@ -293,20 +293,20 @@ class Spec:
         """Whether something runs at its end, also if another document says so."""
         if isinstance(self.referenced, Spec) and self.referenced.has_exit_handler:
             return True
-        return bool(text(self.body.get("onExit")) or mapping(self.body.get("hooks")).get("exit"))
+        return bool(as_text(self.body.get("onExit")) or as_mapping(self.body.get("hooks")).get("exit"))
 
     def resolve(self, call: Call) -> Resolved:
         """The template that a call refers to."""
         if isinstance(call.body.get("inline"), Mapping):
             return Template(call.body["inline"], (*call.path, "inline"))
-        reference = mapping(call.body.get("templateRef"))
+        reference = as_mapping(call.body.get("templateRef"))
         if reference:
             home = self.library.find(reference, self.namespace)
-            wanted = text(reference.get("template"))
+            wanted = as_text(reference.get("template"))
             if home is None or has_tag(wanted):
                 return UNKNOWN
             return home.by_name.get(wanted)
-        wanted = text(call.body.get("template"))
+        wanted = as_text(call.body.get("template"))
         if not wanted or has_tag(wanted):
             return UNKNOWN
         if isinstance(self.referenced, Spec):
@@ -335,7 +335,7 @@ class Spec:
     @cached_property
     def parameters(self) -> frozenset[str]:
         """The names of the workflow's own parameters."""
-        return frozenset(names(mapping(self.body.get("arguments")).get("parameters")))
+        return frozenset(entry_names(as_mapping(self.body.get("arguments")).get("parameters")))
 
     def metadata_names(self, field: str) -> frozenset[str] | None:
         """The names of the ``labels`` or ``annotations`` of its workflows; None if a document that was not
@@ -344,13 +344,13 @@ class Spec:
             return None
         # A CronWorkflow's own metadata stays its own.
         cron = self.kind == "CronWorkflow"
-        found = set[str](() if cron else mapping(mapping(self.manifest.get("metadata")).get(field)))
-        bodies = [self.body, *([mapping(self.manifest.get("spec"))] if cron else [])]
+        found = set[str](() if cron else as_mapping(as_mapping(self.manifest.get("metadata")).get(field)))
+        bodies = [self.body, *([as_mapping(self.manifest.get("spec"))] if cron else [])]
         if isinstance(self.referenced, Spec):
             bodies.append(self.referenced.body)
         for body in bodies:
-            added = mapping(body.get("workflowMetadata"))
-            found.update(mapping(added.get(field)), mapping(added.get(f"{field}From")))
+            added = as_mapping(body.get("workflowMetadata"))
+            found.update(as_mapping(added.get(field)), as_mapping(added.get(f"{field}From")))
         return frozenset(found)
 
     @cached_property
@@ -364,7 +364,7 @@ class Spec:
     def global_outputs(self) -> frozenset[str]:
         """The global names of the templates' outputs."""
         return frozenset(
-            text(output.get("globalName"))
+            as_text(output.get("globalName"))
             for template in self.templates
             for _, output in (*template.outputs("parameters"), *template.outputs("artifacts"))
         )
@@ -383,8 +383,8 @@ class Library:
 
     def spec(self, manifest: Mapping[str, Any]) -> Spec | None:
         """A manifest's workflow spec; None for a kind that has none."""
-        kind = text(manifest.get("kind"))
-        if not text(manifest.get("apiVersion")).startswith(f"{GROUP}/") or kind not in SPEC_PATHS:
+        kind = as_text(manifest.get("kind"))
+        if not as_text(manifest.get("apiVersion")).startswith(f"{GROUP}/") or kind not in SPEC_PATHS:
             return None
         return Spec(manifest, kind, SPEC_PATHS[kind], self)
 
@@ -394,14 +394,14 @@ class Library:
         for manifest in self.manifests:
             spec = self.spec(manifest)
             if spec and spec.is_library:
-                name = text(mapping(manifest.get("metadata")).get("name"))
+                name = as_text(as_mapping(manifest.get("metadata")).get("name"))
                 homes.setdefault((spec.kind == "ClusterWorkflowTemplate", name), []).append(spec)
         return homes
 
     def find(self, reference: Mapping[str, Any], namespace: str) -> Spec | None:
         """The workflow template that a reference names, if it was given and is unambiguous."""
         cluster = reference.get("clusterScope") is True
-        found = self._homes.get((cluster, text(reference.get("name"))), [])
+        found = self._homes.get((cluster, as_text(reference.get("name"))), [])
         if not cluster:
             found = [spec for spec in found if not namespace or spec.namespace in ("", namespace)]
         return found[0] if len(found) == 1 else None

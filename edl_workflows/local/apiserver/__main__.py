@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edl_workflows.local.apiserver.app import build_app
 from edl_workflows.local.apiserver.server import open_server
-from edl_workflows.local.apiserver.serving import ApiHttpServer, prepare
+from edl_workflows.local.apiserver.serving import ApiHttpServer, prepare_access
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=6443, help="port on 127.0.0.1")
     parser.add_argument("--history", type=int, default=10_000, help="changes kept per resource for watches")
     options = parser.parse_args()
-    access = prepare(options.dir, options.port)
+    access = prepare_access(options.dir, options.port)
     server = open_server(options.dir, {access.token: "admin"}, history=options.history)
     http = ApiHttpServer(build_app(server), access, options.port, server.registry.store)
     for number in (signal.SIGTERM, signal.SIGINT):

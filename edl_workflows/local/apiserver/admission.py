@@ -33,7 +33,7 @@ def check_schema(resource: ServedResource, obj: Object, old: Object | None) -> l
         builtin.zero_status(obj, resource)
     if not resource.schema:
         return []
-    causes = schemas.validate(obj, resource.schema)
+    causes = schemas.find_schema_errors(obj, resource.schema)
     wrong = [cause for cause in causes if cause.reason == "FieldValueTypeInvalid"]
     if wrong and not resource.custom:
         text = ", ".join(str(cause) for cause in wrong)
@@ -64,7 +64,7 @@ def _admit_namespace(objects: ObjectStore, resource: ServedResource, meta: Objec
     namespace = objects.require(StoreKey("namespaces", "", meta["namespace"]))
     if namespace.fields.get("status.phase") == "Terminating":
         why = f"unable to create new content in namespace {meta['namespace']} because it is being terminated"
-        error = errors.forbidden(resource.id, meta.get("name", ""), why)
+        error = errors.forbidden_error(resource.id, meta.get("name", ""), why)
         error.details["causes"] = [
             Cause(
                 "NamespaceTerminating",
@@ -82,7 +82,7 @@ def _admit_account(objects: ObjectStore, pod: Object) -> None:
             f'error looking up service account {meta["namespace"]}/{account}: serviceaccount "{account}" '
             "not found"
         )
-        raise errors.forbidden("pods", meta.get("name", ""), why)
+        raise errors.forbidden_error("pods", meta.get("name", ""), why)
 
 
 def _admit_priority(objects: ObjectStore, pod: Object) -> None:
@@ -91,7 +91,7 @@ def _admit_priority(objects: ObjectStore, pod: Object) -> None:
     if name:
         found = next((one for one in classes if one["metadata"]["name"] == name), None)
         if found is None:
-            raise errors.forbidden(
+            raise errors.forbidden_error(
                 "pods", pod["metadata"].get("name", ""), f"no PriorityClass with name {name} was found"
             )
     else:
@@ -115,4 +115,4 @@ def check_finalizers(resource: ServedResource, obj: Object, old: Object) -> None
             f"finalizers {sorted(new)}"
         )
         cause = Cause("FieldValueForbidden", message, "metadata.finalizers")
-        raise errors.invalid(resource.group, resource.kind, obj["metadata"]["name"], [cause])
+        raise errors.invalid_error(resource.group, resource.kind, obj["metadata"]["name"], [cause])

@@ -53,8 +53,8 @@ def build_app(server: ApiServer) -> Starlette:
         if path.rstrip("/").count("/") <= (2 if path.startswith("/api/") else 3):
             return await _document(server, path)
         target = requests.locate_target(server.registry.catalog, path)
-        verb = requests.verb(target, request.method, request.query_params)
-        auth.authorize(identity, verb, target.resource, target.namespace, target.name)
+        verb = requests.verb_of_request(target, request.method, request.query_params)
+        auth.require_access(identity, verb, target.resource, target.namespace, target.name)
         return await verbs.BY_NAME[verb](server, request, target)
 
     @contextlib.asynccontextmanager
@@ -112,14 +112,14 @@ def _describe(server: ApiServer, path: str) -> Response:
     elif steps == ["api"]:
         found = discovery.core_versions()
     elif steps[0] == "api":
-        found = discovery.resources(catalog, "", steps[1])
+        found = discovery.list_resources(catalog, "", steps[1])
     elif steps == ["apis"]:
-        found = discovery.groups(catalog)
+        found = discovery.list_groups(catalog)
     elif steps[0] == "apis":
         found = (
-            discovery.group(catalog, steps[1])
+            discovery.describe_group(catalog, steps[1])
             if len(steps) == 2
-            else discovery.resources(catalog, *steps[1:3])
+            else discovery.list_resources(catalog, *steps[1:3])
         )
     elif steps == ["openapi", "v2"]:
         found = discovery.openapi_v2(catalog)
@@ -136,14 +136,14 @@ def _describe(server: ApiServer, path: str) -> Response:
 
 async def _refuse(_request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.ApiError)
-    return views.refusal(error)
+    return views.refusal_response(error)
 
 
 async def _absent(_request: Request, _error: Exception) -> Response:
-    return views.refusal(errors.no_such_path())
+    return views.refusal_response(errors.no_such_path())
 
 
 async def _fail(_request: Request, error: Exception) -> Response:
     # Starlette raises the error again after this response, so it is logged with its traceback.
     message = f"Internal error occurred: {type(error).__name__}: {error}"
-    return views.refusal(errors.ApiError(500, "InternalError", message))
+    return views.refusal_response(errors.ApiError(500, "InternalError", message))

@@ -84,7 +84,7 @@ class Authenticator:
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise errors.unauthorized()
+            raise errors.unauthorized_error()
         # Tokens are looked up by digest, so that the duration of a lookup reveals nothing about them.
         admin = self._admins.get(hashlib.sha256(token.strip().encode()).digest())
         return Identity(admin) if admin else self._account(token.strip())
@@ -98,11 +98,11 @@ class Authenticator:
         prefix, _, rest = token.partition(".")
         payload, _, signature = rest.partition(".")
         if prefix != _PREFIX or not hmac.compare_digest(signature.encode(), self._sign(payload).encode()):
-            raise errors.unauthorized()
+            raise errors.unauthorized_error()
         claims = json.loads(base64.urlsafe_b64decode(payload))
         account = self._store.get(StoreKey("serviceaccounts", claims["namespace"], claims["name"]))
         if claims["expires"] < self._now() or account is None or account.uid != claims["uid"]:
-            raise errors.unauthorized()
+            raise errors.unauthorized_error()
         return Identity(f"system:serviceaccount:{claims['namespace']}:{claims['name']}", claims["namespace"])
 
     def issue(self, namespace: str, name: str, seconds: int) -> tuple[str, float]:
@@ -118,7 +118,7 @@ class Authenticator:
         return f"{_PREFIX}.{payload}.{self._sign(payload)}", expires
 
 
-def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> bool:
+def may_access(identity: Identity, verb: str, resource_id: str, namespace: str) -> bool:
     """Whether an identity may do something.
 
     Args:
@@ -132,17 +132,19 @@ def allows(identity: Identity, verb: str, resource_id: str, namespace: str) -> b
     return (verb in READS and resource_id in SHARED) or (verb == "create" and resource_id in SELF_REVIEWS)
 
 
-def authorize(identity: Identity, verb: str, resource: ServedResource, namespace: str, name: str) -> None:
+def require_access(
+    identity: Identity, verb: str, resource: ServedResource, namespace: str, name: str
+) -> None:
     """Reject a request that the identity may not make.
 
     Raises:
         ApiError: 403.
     """
-    if allows(identity, verb, resource.id, namespace):
+    if may_access(identity, verb, resource.id, namespace):
         return
     where = f' in the namespace "{namespace}"' if namespace else " at the cluster scope"
     group = f'API group "{resource.group}"'
-    raise errors.forbidden(
+    raise errors.forbidden_error(
         resource.id,
         name,
         f'User "{identity.name}" cannot {verb} resource "{resource.plural}" in {group}{where}',

@@ -207,7 +207,7 @@ _EVENT_FIELDS = {
 
 
 @functools.cache
-def resources() -> tuple[ServedResource, ...]:
+def builtin_resources() -> tuple[ServedResource, ...]:
     types = type_schemas()
     return (*_running(types), *_configuration(types), *_groups(types), *_reviews(types))
 
@@ -230,7 +230,8 @@ def _running(types: Types) -> tuple[ServedResource, ...]:
         ServedResource(
             "", "v1", "pods", "Pod", singular="pod", short_names=("po",), categories=("all",),
             has_status=True, graceful=True,
-            schema=types["V1Pod"], fill=builtin_pods.fill, check=builtin_pods.check, field_paths=_POD_FIELDS,
+            schema=types["V1Pod"], fill=builtin_pods.fill_pod, check=builtin_pods.check_pod,
+            field_paths=_POD_FIELDS,
             subresources=("log", "binding", "eviction"),
         ),
         ServedResource(
@@ -301,7 +302,8 @@ def _groups(types: Types) -> tuple[ServedResource, ...]:
             namespaced=False,
             singular="customresourcedefinition", short_names=("crd", "crds"), categories=("api-extensions",),
             has_status=True,
-            schema=types["V1CustomResourceDefinition"], fill=crds.fill, check=crds.check,
+            schema=types["V1CustomResourceDefinition"],
+            fill=crds.fill_definition, check=crds.check_definition,
             columns=(TableColumn("Created At", "date", ".metadata.creationTimestamp"),),
         ),
     )  # fmt: skip

@@ -62,7 +62,7 @@ def _fill_probe(probe: dict[str, Any]) -> None:
         probe["httpGet"].setdefault("path", "/")
 
 
-def fill(obj: Object) -> None:
+def fill_pod(obj: Object) -> None:
     """Set the defaults of spec and status."""
     spec = obj.setdefault("spec", {})
     for field, value in {
@@ -113,7 +113,7 @@ _MUTABLE_SPEC = frozenset(
 )
 
 
-def check(obj: Object, old: Object | None) -> list[Cause]:
+def check_pod(obj: Object, old: Object | None) -> list[Cause]:
     """The problems of a pod whose fields have the right types."""
     spec = obj["spec"]
     if old is not None and spec == old["spec"]:

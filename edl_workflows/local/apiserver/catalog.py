@@ -177,7 +177,7 @@ class Catalog:
         values = {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
         resource = self.by_id(resource_id)
         for name, path in resource.field_paths.items() if resource else ():
-            values[name] = _spell(schemas.selectable(obj, path))
+            values[name] = _spell(schemas.value_at_path(obj, path))
         return values
 
 

@@ -50,7 +50,9 @@ class LocalClient:
         self, resource: str, namespace: str = "", *, label_selector: str = "", field_selector: str = ""
     ) -> list[Object]:
         """The objects that match the selectors, in one namespace or, if `namespace` is empty, in all."""
-        match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
+        match = selectors.make_match(
+            label_selector, field_selector, self._resource(resource).selectable_fields
+        )
         return [
             revision.decode()
             for revision in self._registry.store.list_objects(resource, namespace, match=match)
@@ -145,7 +147,9 @@ class LocalClient:
         Raises:
             ApiError: 410 Expired: the caller must list again and watch from there.
         """
-        match = selectors.match(label_selector, field_selector, self._resource(resource).selectable_fields)
+        match = selectors.make_match(
+            label_selector, field_selector, self._resource(resource).selectable_fields
+        )
         with self._registry.store.watch(resource, namespace, since=since, match=match) as watch:
             while True:
                 for event in await watch.batch():

@@ -17,7 +17,7 @@ CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 _AGE = TableColumn("Age", "date", ".metadata.creationTimestamp")
 
 
-def fill(crd: Object) -> None:
+def fill_definition(crd: Object) -> None:
     """Set the defaults of names and conversion."""
     names = crd.get("spec", {}).get("names") or {}
     kind = names.get("kind") or ""
@@ -27,7 +27,7 @@ def fill(crd: Object) -> None:
         crd["spec"].setdefault("conversion", {"strategy": "None"})
 
 
-def check(crd: Object, old: Object | None) -> list[Cause]:
+def check_definition(crd: Object, old: Object | None) -> list[Cause]:
     """The problems of a definition that has its required fields."""
     spec, names = crd["spec"], crd["spec"]["names"]
     causes = _check_identity(crd, old)
@@ -70,7 +70,7 @@ def _check_identity(crd: Object, old: Object | None) -> list[Cause]:
         causes += [
             Cause("FieldValueInvalid", "Invalid value: field is immutable", path)
             for path in ("spec.group", "spec.scope", "spec.names.plural", "spec.names.kind")
-            if schemas.selectable(crd, path) != schemas.selectable(old, path)
+            if schemas.value_at_path(crd, path) != schemas.value_at_path(old, path)
         ]
     return causes
 
@@ -116,7 +116,7 @@ def mark_established(crd: Object, now: datetime) -> None:
     status["conditions"] = list(have.values())
 
 
-def resources(crd: Object) -> list[ServedResource]:
+def resources_of_definition(crd: Object) -> list[ServedResource]:
     """The served versions of a checked definition."""
     spec = crd["spec"]
     stored = next(version["name"] for version in spec["versions"] if version.get("storage"))

@@ -45,13 +45,13 @@ def check_preconditions(
     uid = obj["metadata"]["uid"]
     if options.uid and options.uid != uid:
         why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {uid}"
-        raise errors.conflict(resource.id, current.key.name, why)
+        raise errors.conflict_error(resource.id, current.key.name, why)
     if options.rv and options.rv != str(current.rv):
         why = (
             f"Precondition failed: ResourceVersion in precondition: {options.rv}, ResourceVersion in "
             f"object meta: {current.rv}"
         )
-        raise errors.conflict(resource.id, current.key.name, why)
+        raise errors.conflict_error(resource.id, current.key.name, why)
 
 
 def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOptions) -> int:
@@ -66,7 +66,7 @@ def grace_seconds(resource: ServedResource, obj: Object, options: DeletionOption
     return min(max(asked, 0), _MAX_GRACE_SECONDS)
 
 
-def finalizers(resource: ServedResource, meta: Object, options: DeletionOptions) -> list[str]:
+def deletion_finalizers(resource: ServedResource, meta: Object, options: DeletionOptions) -> list[str]:
     """The object's own finalizers and the one that the propagation policy adds."""
     own = [one for one in meta.get("finalizers") or [] if one not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
     if resource.id == builtin.CRDS and crds.CLEANUP_FINALIZER not in own:

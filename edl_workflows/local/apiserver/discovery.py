@@ -43,13 +43,13 @@ def core_versions() -> Object:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def groups(catalog: Catalog) -> Object:
+def list_groups(catalog: Catalog) -> Object:
     """``/apis``."""
     names = dict.fromkeys(resource.group for resource in catalog if resource.group)
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(catalog, name) for name in names]}
 
 
-def group(catalog: Catalog, name: str) -> Object | None:
+def describe_group(catalog: Catalog, name: str) -> Object | None:
     """``/apis/GROUP``; None if there is no such group."""
     if not name or all(resource.group != name for resource in catalog):
         return None
@@ -62,7 +62,7 @@ def _group(catalog: Catalog, name: str) -> Object:
     return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
-def resources(catalog: Catalog, group_name: str, version: str) -> Object | None:
+def list_resources(catalog: Catalog, group_name: str, version: str) -> Object | None:
     """``/api/v1`` or ``/apis/GROUP/VERSION``; None if nothing is served there."""
     served = [one for one in catalog if (one.group, one.version) == (group_name, version)]
     if not served:
@@ -76,7 +76,7 @@ def resources(catalog: Catalog, group_name: str, version: str) -> Object | None:
     }
 
 
-def subresources(resource: ServedResource) -> tuple[str, ...]:
+def list_subresources(resource: ServedResource) -> tuple[str, ...]:
     """All subresources of a resource."""
     status = ("status",) if resource.has_status else ()
     scale = ("scale",) if resource.scale else ()
@@ -96,7 +96,7 @@ def _entries(resource: ServedResource) -> list[Object]:
     if resource.categories:
         entry["categories"] = list(resource.categories)
     entries = [entry]
-    for name in subresources(resource):
+    for name in list_subresources(resource):
         kind, verbs = _SUBRESOURCES[name]
         below: Object = {
             "name": f"{resource.plural}/{name}",

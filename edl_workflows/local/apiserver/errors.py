@@ -84,7 +84,7 @@ def already_exists(resource: str, name: str) -> ApiError:
     return ApiError(409, "AlreadyExists", f'{resource} "{name}" already exists', _details(resource, name))
 
 
-def conflict(resource: str, name: str, why: str) -> ApiError:
+def conflict_error(resource: str, name: str, why: str) -> ApiError:
     """409 on change: the object has changed since it was read, or a precondition does not hold."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiError(409, "Conflict", message, _details(resource, name))
@@ -93,7 +93,7 @@ def conflict(resource: str, name: str, why: str) -> ApiError:
 MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid_error(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     """422: fields of the object are invalid; each problem is a `Cause`."""
     qualified = f"{kind}.{group}" if group else kind
     text = ", ".join(str(cause) for cause in causes)
@@ -115,17 +115,17 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def forbidden(resource: str, name: str, why: str) -> ApiError:
+def forbidden_error(resource: str, name: str, why: str) -> ApiError:
     """403: authenticated, but not allowed."""
     return ApiError(403, "Forbidden", f'{resource} "{name}" is forbidden: {why}', _details(resource, name))
 
 
-def unauthorized() -> ApiError:
+def unauthorized_error() -> ApiError:
     """401: the request has no bearer token, or an unknown one."""
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
-def expired(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
+def expired_error(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
     """410: the history no longer reaches back that far; the client must list again."""
     return ApiError(410, "Expired", message)
 

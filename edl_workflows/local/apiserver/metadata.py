@@ -64,7 +64,7 @@ def _qualified_problem(key: str) -> str:
     return ""
 
 
-def validate(obj: Object, *, label_name: bool = False) -> list[Cause]:
+def check_metadata(obj: Object, *, label_name: bool = False) -> list[Cause]:
     """The problems of ``metadata``."""
     metadata = obj["metadata"]
     causes: list[Cause] = []

@@ -27,7 +27,7 @@ async def off_loop(compute: Callable[[], T]) -> T:
         return await asyncio.to_thread(compute)
 
 
-def run(computations: Computations[T]) -> T:
+def run_computations(computations: Computations[T]) -> T:
     """Run all steps and computations in the calling thread."""
     result: Any = None
     while True:

@@ -97,7 +97,7 @@ class Registry:
             ApiError: 400, it cannot be parsed; 409 AlreadyExists; 422 Invalid; 403 or 404, the namespace is
                 terminating or absent.
         """
-        return off_loop.run(self.creation(resource, namespace, obj, options))
+        return off_loop.run_computations(self.creation(resource, namespace, obj, options))
 
     def creation(
         self, resource: ServedResource, namespace: str, manifest: Object, options: WriteOptions
@@ -140,7 +140,7 @@ class Registry:
             ApiError: 404; 409 Conflict, the object has changed since `obj` was read; 422 Invalid; 400, it
                 cannot be parsed.
         """
-        return off_loop.run(self.replacement(resource, namespace, name, obj, options))
+        return off_loop.run_computations(self.replacement(resource, namespace, name, obj, options))
 
     def replacement(
         self, resource: ServedResource, namespace: str, name: str, manifest: Object, options: WriteOptions
@@ -157,7 +157,7 @@ class Registry:
         if resource.custom and not obj["metadata"].get("resourceVersion"):
             message = "Invalid value: 0: must be specified for an update"
             cause = errors.Cause("FieldValueInvalid", message, "metadata.resourceVersion")
-            raise errors.invalid(resource.group, resource.kind, name, [cause])
+            raise errors.invalid_error(resource.group, resource.kind, name, [cause])
         outcome = None
         while outcome is None:
             outcome = yield from self._replace(resource, self.store.require(key), obj, options, warnings)
@@ -176,7 +176,7 @@ class Registry:
         Raises:
             ApiError: as `update`; 409 Conflict only if `change` sets another resourceVersion or uid.
         """
-        return off_loop.run(self.change(resource, namespace, name, change, options))
+        return off_loop.run_computations(self.change(resource, namespace, name, change, options))
 
     def change(
         self,
@@ -220,12 +220,12 @@ class Registry:
         """
         current = self.store.require(StoreKey(resource.id, namespace, name))
         if resource.id == "namespaces" and name in admission.PROTECTED_NAMESPACES:
-            raise errors.forbidden(resource.id, name, "this namespace may not be deleted")
+            raise errors.forbidden_error(resource.id, name, "this namespace may not be deleted")
         obj = current.decode()
         deletion.check_preconditions(resource, current, obj, options)
         meta = obj["metadata"]
         grace = deletion.grace_seconds(resource, obj, options)
-        finalizers = deletion.finalizers(resource, meta, options)
+        finalizers = deletion.deletion_finalizers(resource, meta, options)
         waiting = bool(finalizers) or grace > 0 or resource.id in admission.EMPTIED_FIRST
         if options.dry_run:
             return WriteResult(obj, gone=not waiting)
@@ -253,11 +253,11 @@ class Registry:
         current = self.store.require(key)
         pod = current.decode()
         if current.deleting:
-            raise errors.conflict(
+            raise errors.conflict_error(
                 "pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host"
             )
         if assigned := pod["spec"].get("nodeName"):
-            raise errors.conflict(
+            raise errors.conflict_error(
                 "pods/binding", name, f'pod {name} is already assigned to node "{assigned}"'
             )
         pod["spec"]["nodeName"] = node
@@ -320,8 +320,8 @@ class Registry:
         if not resource.custom:
             obj = admission.without_nulls(obj)
         if resource.schema:
-            lost += structural.prune(obj, resource.schema, root=True)
-            structural.default(obj, resource.schema)
+            lost += structural.prune_unknown_fields(obj, resource.schema, root=True)
+            structural.set_defaults(obj, resource.schema)
         unknown = [f'unknown field "{field}"' for field in lost] if options.validation != IGNORE else []
         if unknown and options.validation == STRICT:
             raise errors.bad_request(
@@ -359,18 +359,18 @@ class Registry:
         Raises:
             ApiError: 422.
         """
-        causes = metadata.validate(obj, label_name=resource.label_name)
+        causes = metadata.check_metadata(obj, label_name=resource.label_name)
         below = admission.check_schema(resource, obj, old)
         if not below:
             resource.fill(obj)
             below = resource.check(obj, old)
         if causes or below:
             name = obj["metadata"].get("name") or obj["metadata"].get("generateName") or ""
-            raise errors.invalid(resource.group, resource.kind, name, [*causes, *below])
+            raise errors.invalid_error(resource.group, resource.kind, name, [*causes, *below])
         if resource.id != builtin.CRDS:
             return ()
         crds.mark_established(obj, self._now())
-        return crds.resources(obj)
+        return crds.resources_of_definition(obj)
 
     def _replace(
         self,
@@ -389,9 +389,9 @@ class Registry:
                 f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: "
                 f"{before['uid']}"
             )
-            raise errors.conflict(resource.id, current.key.name, why)
+            raise errors.conflict_error(resource.id, current.key.name, why)
         if (meta.get("resourceVersion") or before["resourceVersion"]) != before["resourceVersion"]:
-            raise errors.conflict(resource.id, current.key.name, errors.MODIFIED)
+            raise errors.conflict_error(resource.id, current.key.name, errors.MODIFIED)
         combined = _combine(resource, old, obj, options.subresource)
         served: Sequence[ServedResource] = yield lambda: self._validate(resource, combined, old)
         if self.store.get(current.key) is not current:
@@ -427,7 +427,7 @@ class Registry:
 
     def _serve(self, crd: Object, served: Sequence[ServedResource] = ()) -> Object:
         before_fields = self._custom_fields(crd["metadata"]["name"])
-        self.catalog.replace(crd["metadata"]["name"], served or crds.resources(crd))
+        self.catalog.replace(crd["metadata"]["name"], served or crds.resources_of_definition(crd))
         if self._custom_fields(crd["metadata"]["name"]) != before_fields:
             self.store.reindex(crd["metadata"]["name"])
         before = json.dumps(crd.get("status"))

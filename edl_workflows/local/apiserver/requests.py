@@ -87,7 +87,7 @@ def locate_target(catalog: Catalog, path: str) -> RequestTarget:
         raise errors.no_such_path()
     if subresource in _STREAMS and resource.id in ("nodes", "pods", "services"):
         raise errors.ApiError(501, "NotImplemented", _STREAMS[subresource])
-    if subresource and subresource not in discovery.subresources(resource):
+    if subresource and subresource not in discovery.list_subresources(resource):
         raise errors.no_such_path()
     return RequestTarget(resource, namespace, name, subresource)
 
@@ -100,7 +100,7 @@ def _group_version(steps: list[str]) -> tuple[str, str, list[str]]:
     raise errors.no_such_path()
 
 
-def verb(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
+def verb_of_request(target: RequestTarget, method: str, query: Mapping[str, str]) -> str:
     """The Kubernetes verb of a request.
 
     Raises:

@@ -47,7 +47,7 @@ class Reviewer:
                 errors.Cause("FieldValueInvalid", f"Invalid value: {message}", "spec.resourceAttributes")
             )
         if causes:
-            raise errors.invalid(resource.group, resource.kind, "", causes)
+            raise errors.invalid_error(resource.group, resource.kind, "", causes)
         status = self._answers[resource.kind](asking, spec)
         head = {
             "apiVersion": resource.api_version,
@@ -74,7 +74,7 @@ class Reviewer:
         group, plural = asked.get("group") or "", asked.get("resource") or ""
         known = self._catalog.by_id(f"{plural}.{group}" if group else plural)
         namespace = "" if known and not known.namespaced else asked.get("namespace") or ""
-        return auth.allows(
+        return auth.may_access(
             subject, asked.get("verb") or "", f"{plural}.{group}" if group else plural, namespace
         )
 

@@ -103,7 +103,7 @@ def _compile(schema: Schema, path: str, causes: list[Cause]) -> tuple[CelRuleTre
     below: list[CelRuleTree] = []
     for name, child in (schema.get("properties") or {}).items():
         found, inner = _compile(child, f"{path}.properties[{name}]", causes)
-        escapes = escapes or inner or cel.escape(name) != name
+        escapes = escapes or inner or cel.escape_name(name) != name
         if found:
             tree.properties[name] = found
             below.append(found)
@@ -227,11 +227,11 @@ def _to_cel(value: Any, tree: CelRuleTree) -> Any:
 
 def _broken(rule: CelRule, variables: Mapping[str, Any], budget: _Budget) -> str:
     try:
-        if cel.is_true(cel.evaluate(rule.program, variables, budget.take_step)):
+        if cel.is_true(cel.evaluate_program(rule.program, variables, budget.take_step)):
             return ""
         if not rule.message_program:
             return rule.message
-        return str(cel.evaluate(rule.message_program, variables, budget.take_step))
+        return str(cel.evaluate_program(rule.message_program, variables, budget.take_step))
     except _OutOfBudgetError:
         raise
     except Exception as error:  # noqa: BLE001 - the object is refused, whatever was raised

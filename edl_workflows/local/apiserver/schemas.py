@@ -37,7 +37,7 @@ _COMBINATIONS: Mapping[str, str] = {
 _CHECKER = SchemaChecker()
 
 
-def validate(value: Any, schema: Schema) -> list[Cause]:
+def find_schema_errors(value: Any, schema: Schema) -> list[Cause]:
     """All violations of `schema` in `value`, with their paths."""
     found = sorted(_CHECKER.violations(value, schema), key=lambda violation: spell_path(violation.node))
     return [_cause(violation) for violation in found]
@@ -79,7 +79,7 @@ def _spell(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def selectable(obj: Mapping[str, Any], path: str) -> Any:
+def value_at_path(obj: Mapping[str, Any], path: str) -> Any:
     """The value at a simple JSON path of a CRD (``.spec.replicas``); None if absent or if the path is not
     simple."""
     value: Any = obj
@@ -90,7 +90,7 @@ def selectable(obj: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def assign(obj: dict[str, Any], path: str, value: Any) -> None:
+def set_at_path(obj: dict[str, Any], path: str, value: Any) -> None:
     """Set the value at a simple JSON path, creating the objects on the way."""
     *parents, last = _steps(path)
     for step in parents:

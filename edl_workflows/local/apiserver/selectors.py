@@ -51,7 +51,7 @@ def _ordered(value: str | None, operator: str, bound: int) -> bool:
     return int(value) > bound if operator == ">" else int(value) < bound
 
 
-def labels(text: str) -> list[Requirement]:
+def parse_label_selector(text: str) -> list[Requirement]:
     """Parse a label selector.
 
     Raises:
@@ -85,7 +85,7 @@ def _check_length(text: str) -> None:
         raise errors.bad_request(f"a selector has at most {MAX_LENGTH} characters, not {len(text)}")
 
 
-def fields(text: str, supported: frozenset[str]) -> list[Requirement]:
+def parse_field_selector(text: str, supported: frozenset[str]) -> list[Requirement]:
     """Parse a field selector over the `supported` fields.
 
     Raises:
@@ -110,16 +110,16 @@ def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
     return lambda values: values.get(key, "") == value
 
 
-def match(label_selector: str, field_selector: str, supported: frozenset[str]) -> store.Match:
+def make_match(label_selector: str, field_selector: str, supported: frozenset[str]) -> store.Match:
     """The predicate of a list or watch.
 
     Raises:
         ApiError: 400, a selector cannot be parsed.
     """
     if not label_selector and not field_selector:
-        return store.everything
-    by_label = labels(label_selector)
-    by_field = fields(field_selector, supported)
+        return store.match_everything
+    by_label = parse_label_selector(label_selector)
+    by_field = parse_field_selector(field_selector, supported)
 
     def matches(revision: store.Revision) -> bool:
         return all(holds(revision.labels) for holds in by_label) and all(

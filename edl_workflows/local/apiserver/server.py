@@ -57,7 +57,7 @@ def open_server(directory: Path, admins: Mapping[str, str], *, history: int = 10
         history: number of changes that are kept per resource for watches.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    catalog = Catalog(builtin.resources())
+    catalog = Catalog(builtin.builtin_resources())
     store = ObjectStore(directory / "state.db", history=history, index=catalog.index)
     registry = Registry(store, catalog)
     _furnish(registry)

@@ -144,7 +144,7 @@ class ServerAccess:
     kubeconfig: Path
 
 
-def prepare(directory: Path, port: int) -> ServerAccess:
+def prepare_access(directory: Path, port: int) -> ServerAccess:
     """Write kubeconfig, token and certificates into `directory`. Existing tokens and certificates are kept.
 
     Args:
@@ -157,7 +157,9 @@ def prepare(directory: Path, port: int) -> ServerAccess:
         _write_private(token_file, secrets.token_urlsafe(32))
     files = ensure_certificates(directory / "pki")
     access = ServerAccess(f"https://{HOST}:{port}", token_file.read_text(), files, directory / "kubeconfig")
-    _write_private(access.kubeconfig, kubeconfig(access.url, access.token, files.authority.read_bytes()))
+    _write_private(
+        access.kubeconfig, render_kubeconfig(access.url, access.token, files.authority.read_bytes())
+    )
     return access
 
 
@@ -170,7 +172,7 @@ def _write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default") -> str:
+def render_kubeconfig(url: str, token: str, authority: bytes, namespace: str = "default") -> str:
     """A kubeconfig with one cluster, user and context, all named ``edl-local``.
 
     Args:

@@ -118,7 +118,7 @@ def metadata_fields(resource: str, obj: Object) -> Mapping[str, str]:
     return {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
 
 
-def everything(revision: Revision) -> bool:
+def match_everything(revision: Revision) -> bool:
     """The predicate of a watch or list without selectors."""
     del revision
     return True
@@ -196,7 +196,7 @@ class StoreWatch:
                 return []
         self._wake.clear()
         if self._lost:
-            raise errors.expired("too many changes since the last read of this watch; list again")
+            raise errors.expired_error("too many changes since the last read of this watch; list again")
         events, size = [], 0
         while self._pending and size < BATCH_BYTES:
             events.append(self._pending.popleft())
@@ -321,7 +321,7 @@ class ObjectStore:
         return self._write(DELETED, key, last if last is not None else current.decode(), current)
 
     def list_objects(
-        self, resource: str, namespace: str = "", *, match: Match = everything, at: int | None = None
+        self, resource: str, namespace: str = "", *, match: Match = match_everything, at: int | None = None
     ) -> list[Revision]:
         """The objects of a resource, ordered by namespace and name, now or `at` an earlier version. An empty
         namespace means all.
@@ -337,7 +337,7 @@ class ObjectStore:
         for space in names:
             objects = spaces.get(space, {})
             found.extend(objects[name] for name in sorted(objects))
-        return found if match is everything else [revision for revision in found if match(revision)]
+        return found if match is match_everything else [revision for revision in found if match(revision)]
 
     def _past(self, resource: str, at: int) -> dict[str, dict[str, Revision]]:
         # Undo the changes after that version, newest first.
@@ -375,7 +375,7 @@ class ObjectStore:
         return [resource for resource, spaces in self._objects.items() if any(spaces.values())]
 
     def watch(
-        self, resource: str, namespace: str = "", *, since: int, match: Match = everything
+        self, resource: str, namespace: str = "", *, since: int, match: Match = match_everything
     ) -> StoreWatch:
         """The changes after version `since`, from the history and then as they happen.
 
@@ -384,7 +384,9 @@ class ObjectStore:
                 (another cluster's version): in both cases the reader must list again.
         """
         if since > self._rv:
-            raise errors.expired(f"resourceVersion {since} is newer than the newest, {self._rv}; list again")
+            raise errors.expired_error(
+                f"resourceVersion {since} is newer than the newest, {self._rv}; list again"
+            )
         watch = StoreWatch(self, resource, namespace, match)
         watch.replay(self._since(resource, since))
         self._watches.setdefault(resource, set()).add(watch)
@@ -408,7 +410,7 @@ class ObjectStore:
     def _since(self, resource: str, rv: int) -> Iterator[StoredChange]:
         floor = self._floor.get(resource, 0)
         if rv < floor:
-            raise errors.expired(f"too old resource version: {rv} ({floor})")
+            raise errors.expired_error(f"too old resource version: {rv} ({floor})")
         changes = self._changes.get(resource, deque())
         start = bisect.bisect_right(changes, rv, key=lambda change: change.revision.rv)
         return itertools.islice(changes, start, None)
@@ -416,7 +418,7 @@ class ObjectStore:
     def _expect(self, key: StoreKey, expect: int | None) -> Revision:
         current = self.require(key)
         if expect is not None and expect != current.rv:
-            raise errors.conflict(key.resource, key.name, errors.MODIFIED)
+            raise errors.conflict_error(key.resource, key.name, errors.MODIFIED)
         return current
 
     def _revision(self, key: StoreKey, rv: int, body: bytes, obj: Object) -> Revision:

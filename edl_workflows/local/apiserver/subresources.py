@@ -95,7 +95,7 @@ def _since(query: Mapping[str, str], pod: str, now: datetime) -> datetime | None
         message = "Invalid value: 0: must be greater than 0"
         causes.append(errors.Cause("FieldValueInvalid", message, "sinceSeconds"))
     if causes:
-        raise errors.invalid("", "PodLogOptions", pod, causes)
+        raise errors.invalid_error("", "PodLogOptions", pod, causes)
     try:
         found = (
             datetime.fromisoformat(time) if time else now - timedelta(seconds=seconds) if seconds else None
@@ -147,7 +147,7 @@ async def logs(
     return StreamingResponse(stream(), media_type="text/plain")
 
 
-def bind(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
+def bind_pod(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
     """Answer ``pods/NAME/binding``.
 
     Raises:
@@ -157,10 +157,10 @@ def bind(registry: Registry, target: requests.RequestTarget, body: Object) -> Re
     if not node:
         raise errors.bad_request("target.name: Required value")
     registry.bind(target.namespace, target.name, str(node))
-    return views.json_response(store.encode_object(success({})), 201)
+    return views.json_response(store.encode_object(success_status({})), 201)
 
 
-def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
+def evict_pod(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
     """Answer ``pods/NAME/eviction``: delete the pod, as there are no disruption budgets.
 
     Raises:
@@ -168,7 +168,7 @@ def evict(registry: Registry, target: requests.RequestTarget, body: Object) -> R
     """
     grace = requests.grace_seconds(requests.object_field(body, "deleteOptions").get("gracePeriodSeconds"))
     registry.delete(target.resource, target.namespace, target.name, DeletionOptions(grace=grace))
-    return views.json_response(store.encode_object(success({})), 201)
+    return views.json_response(store.encode_object(success_status({})), 201)
 
 
 def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarget, body: Object) -> Response:
@@ -184,7 +184,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
             "2^32 seconds"
         )
         cause = errors.Cause("FieldValueInvalid", message, "spec.expirationSeconds")
-        raise errors.invalid("authentication.k8s.io", "TokenRequest", target.name, [cause])
+        raise errors.invalid_error("authentication.k8s.io", "TokenRequest", target.name, [cause])
     token, expires = authenticator.issue(target.namespace, target.name, seconds)
     answer = {
         "kind": "TokenRequest",
@@ -203,7 +203,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
     return views.json_response(store.encode_object(answer), 201)
 
 
-def success(details: Object) -> Object:
+def success_status(details: Object) -> Object:
     """The ``Status`` for a successful request that has no object to return."""
     status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
     return {**status, "details": details} if details else status
@@ -218,11 +218,11 @@ def read_scale(resource: ServedResource, obj: Object) -> Object:
         for field in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
         if field in obj["metadata"]
     }
-    status: Object = {"replicas": schemas.selectable(obj, paths.status_path) or 0}
-    selector = schemas.selectable(obj, paths.selector_path) if paths.selector_path else None
+    status: Object = {"replicas": schemas.value_at_path(obj, paths.status_path) or 0}
+    selector = schemas.value_at_path(obj, paths.selector_path) if paths.selector_path else None
     if selector:
         status["selector"] = selector
-    spec = {"replicas": schemas.selectable(obj, paths.spec_path) or 0}
+    spec = {"replicas": schemas.value_at_path(obj, paths.spec_path) or 0}
     return {
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -243,8 +243,8 @@ def scale_change(resource: ServedResource, change: Callable[[Object], Object]) -
         if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
             message = f"Invalid value: {replicas!r}: must be greater than or equal to 0"
             cause = errors.Cause("FieldValueInvalid", message, "spec.replicas")
-            raise errors.invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
-        schemas.assign(obj, paths.spec_path, replicas)
+            raise errors.invalid_error("autoscaling", "Scale", obj["metadata"]["name"], [cause])
+        schemas.set_at_path(obj, paths.spec_path, replicas)
         for field in ("resourceVersion", "uid"):  # preconditions, if the client sent them
             if value := (wanted.get("metadata") or {}).get(field):
                 obj["metadata"][field] = value

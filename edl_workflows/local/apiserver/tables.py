@@ -205,7 +205,7 @@ def _cells(resource: ServedResource, obj: Object, now: datetime) -> list[Any]:
     return [_cell(column, obj, now) for column in resource.columns]
 
 
-def table(
+def render_table(
     resource: ServedResource, objects: Iterable[Object], now: datetime, include: str, list_metadata: Object
 ) -> Object:
     """A ``Table`` of objects.

@@ -30,7 +30,7 @@ def _view(request: Request, target: RequestTarget) -> views.View:
 
 def _match(request: Request, target: RequestTarget) -> store.Match:
     query = request.query_params
-    return selectors.match(
+    return selectors.make_match(
         query.get("labelSelector", ""), query.get("fieldSelector", ""), target.resource.selectable_fields
     )
 
@@ -188,7 +188,7 @@ async def _write(
     present = server.registry.store.get(StoreKey(target.resource.id, target.namespace, target.name))
     size = int(request.headers.get("content-length", LONG_BYTES)) + (len(present.body) if present else 0)
     if size < LONG_BYTES and not target.resource.rules.iterate:
-        return off_loop.run(computations)
+        return off_loop.run_computations(computations)
     return await off_loop.run_off_loop(computations)
 
 
@@ -196,9 +196,9 @@ async def create(server: ApiServer, request: Request, target: RequestTarget) -> 
     """Create an object, answer a review, or post to a subresource."""
     body = await requests.read_object(request)
     if target.subresource == "binding":
-        return subresources.bind(server.registry, target, body)
+        return subresources.bind_pod(server.registry, target, body)
     if target.subresource == "eviction":
-        return subresources.evict(server.registry, target, body)
+        return subresources.evict_pod(server.registry, target, body)
     if target.subresource == "token":
         return subresources.issue_token(server.authenticator, target, body)
     if target.subresource:
@@ -264,7 +264,7 @@ async def delete(server: ApiServer, request: Request, target: RequestTarget) -> 
             "kind": resource.plural,
             "uid": outcome.obj["metadata"]["uid"],
         }
-        body = subresources.success({key: value for key, value in details.items() if value})
+        body = subresources.success_status({key: value for key, value in details.items() if value})
         return views.json_response(store.encode_object(body))
     return _written(request, server, target, outcome, 200)
 

@@ -109,7 +109,7 @@ class View:
         return store.encode_object({"type": store.BOOKMARK, "object": body}) + b"\n"
 
     def _table(self, objects: list[Object], list_metadata: Object) -> Object:
-        return tables.table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
+        return tables.render_table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
 
 
 def _portions(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -129,6 +129,6 @@ def json_response(body: bytes, code: int = 200, warnings: Iterable[str] = ()) ->
     return response
 
 
-def refusal(error: errors.ApiError) -> Response:
+def refusal_response(error: errors.ApiError) -> Response:
     """The response to a rejected request: a ``Status``."""
     return json_response(store.encode_object(error.to_status()), error.code)

@@ -14,7 +14,7 @@ from edl_workflows.local import files
 from edl_workflows.local.network.forward import Forwarders
 from edl_workflows.local.network.host_ports import HostPorts
 from edl_workflows.local.network.ports import LOOPBACK, NetworkObjects, PortAssignments
-from edl_workflows.local.network.rewrite import rewrite
+from edl_workflows.local.network.rewrite import rewrite_addresses
 from edl_workflows.local.pods import Pod, Service
 from edl_workflows.local.selection import ServiceSelection
 
@@ -102,7 +102,7 @@ class Network:
             mentioned = self._ports.mention(uid, parts[1], parts[0], port, world)
             return found or f"{LOOPBACK}:{mentioned}"
 
-        return lambda text: rewrite(text, namespace, lookup)
+        return lambda text: rewrite_addresses(text, namespace, lookup)
 
     def service_variables(self, pod: Pod) -> dict[str, str]:
         """``PS_0_SERVICE_HOST`` and ``PS_0_SERVICE_PORT`` for the namespace's Services that have a cluster

@@ -16,7 +16,7 @@ Lookup = Callable[[str, int, bool], str | None]
 replacement or None."""
 
 
-def rewrite(text: str, namespace: str, lookup: Lookup) -> str:
+def rewrite_addresses(text: str, namespace: str, lookup: Lookup) -> str:
     """Replace every address that `lookup` knows. The rest of the text stays as it is.
 
     Args:

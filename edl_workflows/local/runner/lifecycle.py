@@ -124,7 +124,7 @@ class PodSituation:
         return self.states.get(container.name, NEVER_STARTED)
 
 
-def decide(situation: PodSituation) -> PodDecision:
+def decide_pod(situation: PodSituation) -> PodDecision:
     """The next actions. When they have been taken and nothing else has happened, the same call returns no
     actions."""
     pod = situation.pod

@@ -195,7 +195,7 @@ class PodWorker:
     def _step(self) -> bool:
         """Run one iteration of the loop. Returns whether the pod is finished."""
         self._wake.clear()
-        decision = lifecycle.decide(self._situation())
+        decision = lifecycle.decide_pod(self._situation())
         self._doom = decision.failure or self._doom
         for name, grace in decision.stop.items():
             self._containers[name].stop(grace)
@@ -243,7 +243,7 @@ class PodWorker:
             return
         place = status.PodAddresses(self._services.network.address(self.pod), LOOPBACK)
         verdict = status.PodVerdict(self._doom, finished)
-        after = status.build(self._situation(), place, verdict, before)
+        after = status.build_status(self._situation(), place, verdict, before)
         if after != before:
             updated = client.update("pods", {**present, "status": after}, subresource="status")
             self.pod = Pod.model_validate(updated)

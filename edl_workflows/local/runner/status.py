@@ -30,7 +30,7 @@ class PodVerdict:
     finished: bool = False
 
 
-def build(
+def build_status(
     situation: PodSituation, place: PodAddresses, verdict: PodVerdict, before: Mapping[str, Any]
 ) -> Status:
     """The complete status.
@@ -104,7 +104,7 @@ def _container(container: Container, situation: PodSituation, *, init: bool = Fa
     # If the container is shown as waiting, its last state is the latest end, otherwise the end before that.
     last = state.ended if "waiting" in found["state"] else state.previous
     if last is not None:
-        found["lastState"] = {"terminated": terminated(last)}
+        found["lastState"] = {"terminated": terminated_state(last)}
     if state.starts:
         found["containerID"] = f"edl://{situation.pod.metadata.uid}/{container.name}/{state.starts - 1}"
     return found
@@ -120,7 +120,7 @@ def _state(container: Container, state: ContainerState, situation: PodSituation)
         pause = waits[container.name] - (state.ended.finished_at if state.ended else situation.now)
         return {"waiting": _reason("CrashLoopBackOff", _back_off(pause, container.name, situation.pod))}
     if state.ended is not None:
-        return {"terminated": terminated(state.ended)}
+        return {"terminated": terminated_state(state.ended)}
     ready = all(_succeeded(situation.state(one)) for one in situation.pod.spec.init_containers)
     return {"waiting": _reason("ContainerCreating" if ready else "PodInitializing", "")}
 
@@ -134,7 +134,7 @@ def _reason(reason: str, message: str) -> Status:
     return {"reason": reason, "message": message} if message else {"reason": reason}
 
 
-def terminated(ended: AttemptEnd) -> Status:
+def terminated_state(ended: AttemptEnd) -> Status:
     """``state.terminated``."""
     return {
         "exitCode": ended.code,

@@ -4,7 +4,7 @@ import pytest
 
 from edl_workflows.jobs import kinds
 from edl_workflows.jobs.testing import JobsNamespace
-from edl_workflows.local.apiserver.selectors import labels as requirements
+from edl_workflows.local.apiserver.selectors import parse_label_selector as requirements
 from tests.unit.jobs.examples import EXAMPLES, make_example
 
 

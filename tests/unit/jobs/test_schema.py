@@ -126,11 +126,14 @@ TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}
 def refused(manifest: Schema) -> list[str]:
     """What an API server with our definitions says of an object, after it has pruned and defaulted it."""
     schema, obj = schema_of(kinds.kind_of(manifest["kind"])), copy.deepcopy(manifest)
-    structural.prune(obj, schema, root=True)
-    structural.default(obj, schema)
+    structural.prune_unknown_fields(obj, schema, root=True)
+    structural.set_defaults(obj, schema)
     tree, problems = rules.compile_rules(schema, "")
     assert problems == []
-    return [cause.message for cause in (*schemas.validate(obj, schema), *rules.evaluate(obj, None, tree))]
+    return [
+        cause.message
+        for cause in (*schemas.find_schema_errors(obj, schema), *rules.evaluate(obj, None, tree))
+    ]
 
 
 def of_types(**replicas: int) -> Schema:

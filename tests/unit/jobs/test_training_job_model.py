@@ -66,10 +66,10 @@ def both(*changes: Change) -> Change:
 
 def refused_by_server(manifest: Manifest, old: Manifest | None = None) -> str:
     """What the API server with our definition says of an object, as strict clients ask; "" if it takes it."""
-    resource = crds.resources(crd.crd_of_kind(TRAINING_JOB))[0]
+    resource = crds.resources_of_definition(crd.crd_of_kind(TRAINING_JOB))[0]
     obj = copy.deepcopy(manifest)
-    unknown = structural.prune(obj, resource.schema, root=True)
-    structural.default(obj, resource.schema)
+    unknown = structural.prune_unknown_fields(obj, resource.schema, root=True)
+    structural.set_defaults(obj, resource.schema)
     causes = admission.check_schema(resource, obj, old)
     return "; ".join([*(f'unknown field "{path}"' for path in unknown), *map(str, causes)])
 
@@ -276,7 +276,7 @@ def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
     old = make()
     old["spec"]["trainer"]["parallelism"] = 5
     old["status"] = {"phase": "running"}
-    structural.default(old, crds.resources(crd.crd_of_kind(TRAINING_JOB))[0].schema)
+    structural.set_defaults(old, crds.resources_of_definition(crd.crd_of_kind(TRAINING_JOB))[0].schema)
     new = copy.deepcopy(old)
     new["spec"]["trainer"]["max-instance"] = 3
     assert refused_by_server(new, old) == ""

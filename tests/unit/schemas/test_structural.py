@@ -40,11 +40,11 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(["n", "inner", "list", "map", "z"]), VALUES))
 def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
     """Pruning and defaulting twice is doing it once, and after pruning nothing unknown is left."""
-    structural.prune(value, SCHEMA)
-    structural.default(value, SCHEMA)
+    structural.prune_unknown_fields(value, SCHEMA)
+    structural.set_defaults(value, SCHEMA)
     once = repr(value)
-    lost = structural.prune(value, SCHEMA)
-    structural.default(value, SCHEMA)
+    lost = structural.prune_unknown_fields(value, SCHEMA)
+    structural.set_defaults(value, SCHEMA)
 
     assert (lost, repr(value)) == ([], once)
 
@@ -52,7 +52,7 @@ def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
 def test_defaults_go_deep() -> None:
     """Defaults are filled in below defaults, in lists and in maps; they are not shared."""
     value: dict[str, Any] = {"list": [{}], "map": {"a": {}}}
-    structural.default(value, SCHEMA)
+    structural.set_defaults(value, SCHEMA)
 
     assert value == {"n": 1, "inner": {"m": 2}, "list": [{"k": "x"}], "map": {"a": {"v": 0}}}
     assert SCHEMA["properties"]["inner"]["default"] == {}
@@ -62,7 +62,7 @@ def test_pruned_paths() -> None:
     """Pruning returns the path of each field that it removed."""
     value: dict[str, Any] = {"z": 1, "list": [{"k": "a", "y": 2}], "map": {"a": {"w": 1}}}
 
-    assert structural.prune(value, SCHEMA) == ["z", "list[0].y", "map.a.w"]
+    assert structural.prune_unknown_fields(value, SCHEMA) == ["z", "list[0].y", "map.a.w"]
 
 
 def test_what_a_schema_leaves_open_is_kept() -> None:
@@ -70,7 +70,7 @@ def test_what_a_schema_leaves_open_is_kept() -> None:
     schema = {"type": "object", "properties": {"free": {"x-kubernetes-preserve-unknown-fields": True}}}
     value = {"free": [{"a": [{"b": 1}]}]}
 
-    assert structural.prune(value, schema) == []
+    assert structural.prune_unknown_fields(value, schema) == []
     assert value == {"free": [{"a": [{"b": 1}]}]}
 
 
@@ -145,7 +145,7 @@ def test_further_keywords() -> None:
 )
 def test_patterns(pattern: str, text: str, found: bool) -> None:
     """They mean what they mean to Kubernetes, for any text that JSON can hold."""
-    assert structural.matches(pattern, text) is found
+    assert structural.pattern_matches(pattern, text) is found
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from edl_workflows.argo.lint.workflow import (
     Call,
     Spec,
     Template,
-    mapping,
-    maps,
-    names,
-    text,
+    as_mapping,
+    as_mappings,
+    as_text,
+    entry_names,
 )
 from edl_workflows.schemas.structural import Path, spell_path
 
@@ -130,7 +130,7 @@ def _targets(spec: Spec) -> Iterator[Finding]:
         if len(ways) != 1:
             yield ONE_TARGET.at(call.path, f"this {call.role} has {' and '.join(ways) or 'no template'}")
             continue
-        reference = mapping(call.body.get("templateRef"))
+        reference = as_mapping(call.body.get("templateRef"))
         if reference and (lacking := [key for key in ("name", "template") if not reference.get(key)]):
             yield HALF_REFERENCE.at(
                 (*call.path, "templateRef"), f"the templateRef has no {' and no '.join(lacking)}"
@@ -146,14 +146,14 @@ def _targets(spec: Spec) -> Iterator[Finding]:
 
 
 def _undefined(spec: Spec, call: Call) -> Finding:
-    reference = mapping(call.body.get("templateRef"))
+    reference = as_mapping(call.body.get("templateRef"))
     if reference:
         home = spec.library.find(reference, spec.namespace)
-        known, wanted = (home.by_name if home else {}), text(reference.get("template"))
-        path, owner = (*call.path, "templateRef", "template"), f"{text(reference.get('name'))} has"
+        known, wanted = (home.by_name if home else {}), as_text(reference.get("template"))
+        path, owner = (*call.path, "templateRef", "template"), f"{as_text(reference.get('name'))} has"
     else:
         home = spec.referenced if isinstance(spec.referenced, Spec) else spec
-        known, wanted = home.by_name, text(call.body.get("template"))
+        known, wanted = home.by_name, as_text(call.body.get("template"))
         direct = call.role in ("entrypoint", "exit")
         path, owner = call.path if direct else (*call.path, "template"), "there is"
     return UNDEFINED_TEMPLATE.at(path, f"{owner} no template {wanted!r}", did_you_mean(wanted, known))
@@ -161,9 +161,9 @@ def _undefined(spec: Spec, call: Call) -> Finding:
 
 def _arguments(call: Call, template: Template, *, complete: bool) -> Iterator[Finding]:
     for kind in ("parameters", "artifacts"):
-        given = set(names(call.arguments.get(kind)))
+        given = set(entry_names(call.arguments.get(kind)))
         for _, entry in template.inputs(kind):
-            name = text(entry.get("name"))
+            name = as_text(entry.get("name"))
             if name and name not in given and _needed(entry, kind) and complete:
                 message = f"{template} needs the {kind[:-1]} {name!r}"
                 direct = call.role in ("entrypoint", "exit")
@@ -185,7 +185,7 @@ def _is_placed(artifact: Mapping[str, Any]) -> bool:
     if artifact.get("raw") is not None:
         return True
     return any(
-        mapping(artifact.get(place)).get(field) for place, fields in _PLACES.items() for field in fields
+        as_mapping(artifact.get(place)).get(field) for place, fields in _PLACES.items() for field in fields
     )
 
 
@@ -197,39 +197,39 @@ def _needed(entry: Mapping[str, Any], kind: str) -> bool:
 
 
 def _misspelt(call: Call, kind: str, template: Template) -> Iterator[Finding]:
-    given = set(names(call.arguments.get(kind)))
+    given = set(entry_names(call.arguments.get(kind)))
     known = template.names("inputs", kind)
     left = sorted(known - given)
-    for index, entry in maps(call.arguments.get(kind)):
-        name = text(entry.get("name"))
+    for index, entry in as_mappings(call.arguments.get(kind)):
+        name = as_text(entry.get("name"))
         if name and name not in known and (close := did_you_mean(name, left, 0.75)):
             path = (*call.path, "arguments", kind, index, "name")
             yield MISSPELT_ARGUMENT.at(path, f"{template} has no input {kind[:-1]} {name!r}", close)
 
 
 def _values(spec: Spec) -> Iterator[Finding]:
-    own, given = (*spec.path, "arguments"), mapping(spec.body.get("arguments"))
-    for index, entry in maps(given.get("parameters")):
+    own, given = (*spec.path, "arguments"), as_mapping(spec.body.get("arguments"))
+    for index, entry in as_mappings(given.get("parameters")):
         needed = spec.kind == "CronWorkflow" and not spec.reference
         yield from _value((*own, "parameters", index), entry, needed=needed)
-    for index, entry in maps(given.get("artifacts")):
+    for index, entry in as_mappings(given.get("artifacts")):
         yield from _origin((*own, "artifacts", index), entry)
     for template in spec.templates:
         for call in template.calls:
-            for index, entry in maps(call.arguments.get("parameters")):
+            for index, entry in as_mappings(call.arguments.get("parameters")):
                 yield from _value((*call.path, "arguments", "parameters", index), entry, needed=True)
-            for index, entry in maps(call.arguments.get("artifacts")):
+            for index, entry in as_mappings(call.arguments.get("artifacts")):
                 yield from _origin((*call.path, "arguments", "artifacts", index), entry)
 
 
 def _origin(path: Path, artifact: Mapping[str, Any]) -> Iterator[Finding]:
     if not (artifact.get("from") or artifact.get("fromExpression") or _is_placed(artifact)):
-        yield NO_VALUE.at(path, f"the artifact {text(artifact.get('name'))!r} has no source")
+        yield NO_VALUE.at(path, f"the artifact {as_text(artifact.get('name'))!r} has no source")
 
 
 def _value(path: Path, entry: Mapping[str, Any], *, needed: bool) -> Iterator[Finding]:
     if needed and entry.get("value") is None and entry.get("valueFrom") is None:
-        yield NO_VALUE.at((*path, "value"), f"the parameter {text(entry.get('name'))!r} has no value")
+        yield NO_VALUE.at((*path, "value"), f"the parameter {as_text(entry.get('name'))!r} has no value")
     allowed = entry.get("enum")
     if isinstance(allowed, list) and entry.get("value") is not None:
         value = str(entry["value"])
@@ -249,7 +249,7 @@ def _hooks(spec: Spec) -> Iterator[Finding]:
     hooks = [(name, call) for name, call in spec.entries() if name not in ("entrypoint", "onExit")]
     inner = [pair for t in spec.templates for call in t.calls for pair in call.hooks()]
     for name, hook in (*hooks, *inner):
-        if name != "exit" and not text(hook.body.get("expression")):
+        if name != "exit" and not as_text(hook.body.get("expression")):
             yield HOOK_EXPRESSION.at(hook.path, f"the hook {name!r} has no expression")
     for name, hook in inner:
         target = spec.resolve(hook)

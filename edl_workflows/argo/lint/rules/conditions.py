@@ -36,7 +36,7 @@ class Requirement:
         return self.operator in ("!=", "notin", "!")
 
 
-def parse(condition: str) -> list[Requirement]:
+def parse_condition(condition: str) -> list[Requirement]:
     """Parse a condition. Placeholders count as words.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.durations import is_duration
-from edl_workflows.argo.lint.workflow import Spec, mapping, text
+from edl_workflows.argo.lint.workflow import Spec, as_mapping, as_text
 from edl_workflows.schemas.structural import Path
 
 SCHEDULE = Rule(
@@ -77,7 +77,7 @@ def _number(value: str, low: int, words: list[str]) -> int | None:
 def _cron(spec: Spec) -> Iterator[Finding]:
     if spec.kind != "CronWorkflow":
         return
-    body = mapping(spec.manifest.get("spec"))
+    body = as_mapping(spec.manifest.get("spec"))
     schedules = body.get("schedules")
     path: Path = ("spec", "schedules")
     if isinstance(schedules, list):
@@ -86,7 +86,7 @@ def _cron(spec: Spec) -> Iterator[Finding]:
                 yield SCHEDULE.at((*path, index), f"{schedule!r}: {problem}")
         if not schedules:
             yield SCHEDULE.at(path, "there is no schedule")
-    zone = text(body.get("timezone"))
+    zone = as_text(body.get("timezone"))
     if zone and zone not in ("Local", "UTC") and _zones() and zone not in _zones():
         yield TIMEZONE.at(("spec", "timezone"), f"there is no time zone {zone!r}")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from edl_workflows.argo.lint import cel
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
-from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, maps, tags, text
+from edl_workflows.argo.lint.workflow import Call, Spec, Template, as_mappings, as_text, find_tags, has_tag
 
 UNKNOWN_TASK = Rule(
     "unknown-task",
@@ -51,7 +51,7 @@ _TOKEN = re.compile(r"\s*(&&|\|\||!|\(|\)|[a-zA-Z0-9][-a-zA-Z0-9]*(?:\.[a-zA-Z]+
 _ANY = re.compile(r"[^\s]")
 
 
-def tokens(expression: str) -> list[str]:
+def split_expression(expression: str) -> list[str]:
     """The tokens of a ``depends``.
 
     Raises:
@@ -89,12 +89,12 @@ def _grammar(words: list[str]) -> str:
 
 def _needs(task: Call) -> list[tuple[str, str]]:
     """(task, result) that a task waits for; an empty result means any successful end."""
-    depends = text(task.body.get("depends"))
+    depends = as_text(task.body.get("depends"))
     if not depends:
         listed = task.body.get("dependencies")
-        return [(text(name), "") for name in listed] if isinstance(listed, list) else []
+        return [(as_text(name), "") for name in listed] if isinstance(listed, list) else []
     try:
-        words = tokens(depends)
+        words = split_expression(depends)
     except ValueError:
         return []
     pairs = [word.partition(".") for word in words if word not in ("&&", "||", "!", "(", ")")]
@@ -108,7 +108,7 @@ def _depends(spec: Spec) -> Iterator[Finding]:
             if problems := list(_syntax(task)):
                 yield from problems
                 continue
-            field = "depends" if text(task.body.get("depends")) else "dependencies"
+            field = "depends" if as_text(task.body.get("depends")) else "dependencies"
             for name, result in _needs(task):
                 yield from _need(task, (name, result), tasks, field)
         yield from _target(dag, tasks)
@@ -122,11 +122,11 @@ def _dags(spec: Spec) -> Iterator[Template]:
 
 
 def _syntax(task: Call) -> Iterator[Finding]:
-    depends = text(task.body.get("depends"))
+    depends = as_text(task.body.get("depends"))
     if not depends or has_tag(depends):
         return
     try:
-        problem = _grammar(tokens(depends))
+        problem = _grammar(split_expression(depends))
     except ValueError as error:
         problem = str(error)
     if problem:
@@ -135,7 +135,7 @@ def _syntax(task: Call) -> Iterator[Finding]:
 
 def _need(task: Call, need: tuple[str, str], tasks: Mapping[str, Call], field: str) -> Iterator[Finding]:
     name, result = need
-    if has_tag(name) or has_tag(text(task.body.get("depends"))):
+    if has_tag(name) or has_tag(as_text(task.body.get("depends"))):
         return
     path = (*task.path, field)
     if name not in tasks:
@@ -148,7 +148,7 @@ def _need(task: Call, need: tuple[str, str], tasks: Mapping[str, Call], field: s
 
 
 def _target(dag: Template, tasks: Mapping[str, Call]) -> Iterator[Finding]:
-    target = text(dag.part("dag").get("target"))
+    target = as_text(dag.part("dag").get("target"))
     for name in target.split() if not has_tag(target) else ():
         if name not in tasks:
             yield UNKNOWN_TASK.at((*dag.path, "dag", "target"), f"there is no task {name!r}")
@@ -156,10 +156,10 @@ def _target(dag: Template, tasks: Mapping[str, Call]) -> Iterator[Finding]:
 
 def _mixed(dag: Template) -> Iterator[Finding]:
     """Apply to the whole dag what the definitions check within one task."""
-    if not any(text(task.body.get("depends")) for task in dag.calls):
+    if not any(as_text(task.body.get("depends")) for task in dag.calls):
         return
     for task in dag.calls:
-        if text(task.body.get("depends")):
+        if as_text(task.body.get("depends")):
             continue  # told by the definitions' own rules
         for field, rule in (("dependencies", cel.TWO_DEPENDENCIES), ("continueOn", cel.DEPENDS_CONTINUE_ON)):
             if task.body.get(field):
@@ -195,7 +195,7 @@ def _awaited(spec: Spec) -> Iterator[Finding]:
         for task in dag.calls:
             used = {
                 match[1]: path
-                for tag, path in tags(dict(task.arguments), (*task.path, "arguments"))
+                for tag, path in find_tags(dict(task.arguments), (*task.path, "arguments"))
                 if (match := re.match(r"\s*tasks\.([-a-zA-Z0-9]+)\.", tag))
             }
             before = _ancestors(task.name, needs) if used else set()
@@ -216,8 +216,8 @@ def _ancestors(task: str, needs: Mapping[str, set[str]]) -> set[str]:
 
 def _containers(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
-        containers = maps(template.part("containerSet").get("containers"))
-        known = {text(container.get("name")) for _, container in containers}
+        containers = as_mappings(template.part("containerSet").get("containers"))
+        known = {as_text(container.get("name")) for _, container in containers}
         for index, container in containers:
             listed = container.get("dependencies")
             for name in listed if isinstance(listed, list) else ():

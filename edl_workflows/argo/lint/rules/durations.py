@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.argo.lint.workflow import COMPOSITE, Spec, has_tag, mapping
+from edl_workflows.argo.lint.workflow import COMPOSITE, Spec, as_mapping, has_tag
 
 BAD_DURATION = Rule(
     "bad-duration",
@@ -47,7 +47,7 @@ def _times(spec: Spec) -> Iterator[Finding]:
         for steps, bare in places:
             value = template.body
             for step in steps[:-1]:
-                value = mapping(value.get(step))
+                value = as_mapping(value.get(step))
             found = value.get(steps[-1])
             if isinstance(found, str) and not has_tag(found) and not is_duration(found, bare=bare):
                 yield BAD_DURATION.at((*template.path, *steps), f"{found!r} is not a duration")

@@ -7,7 +7,7 @@ from typing import Any
 from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import schema
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity, did_you_mean
-from edl_workflows.argo.lint.workflow import SPEC_PATHS, mapping, text
+from edl_workflows.argo.lint.workflow import SPEC_PATHS, as_mapping, as_text
 
 UNKNOWN_KIND = Rule(
     "unknown-kind",
@@ -43,13 +43,13 @@ _LONGEST = {"CronWorkflow": 52}
 
 def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
     """Check kind, version and name of any document."""
-    group, _, version = text(manifest.get("apiVersion")).partition("/")
-    kind = text(manifest.get("kind"))
+    group, _, version = as_text(manifest.get("apiVersion")).partition("/")
+    kind = as_text(manifest.get("kind"))
     if not group and kind in SPEC_PATHS:
         yield UNKNOWN_KIND.at(("apiVersion",), f"the {kind} has no apiVersion", f"Write {GROUP}/v1alpha1.")
     if group != GROUP:
         return
-    known = schema.load().kinds
+    known = schema.load_schemas().kinds
     if kind not in known:
         if close := did_you_mean(kind, known, 0.85):
             yield UNKNOWN_KIND.at(("kind",), f"{GROUP} has no kind {kind!r}", close)
@@ -57,17 +57,17 @@ def check_head(manifest: Mapping[str, Any]) -> Iterator[Finding]:
     if version != "v1alpha1":
         yield UNKNOWN_KIND.at(("apiVersion",), f"{kind} has no version {version!r}", "Write v1alpha1.")
     if kind in SPEC_PATHS:
-        yield from _name(kind, mapping(manifest.get("metadata")))
+        yield from _name(kind, as_mapping(manifest.get("metadata")))
 
 
 def _name(kind: str, metadata: Mapping[str, Any]) -> Iterator[Finding]:
-    name, prefix = text(metadata.get("name")), text(metadata.get("generateName"))
+    name, prefix = as_text(metadata.get("name")), as_text(metadata.get("generateName"))
     if not name and not prefix:
         yield NO_NAME.at(("metadata",), f"the {kind} has no name")
     for field, value in (("name", name), ("generateName", prefix and f"{prefix}x")):
         if value and not _SUBDOMAIN.fullmatch(value):
             yield OBJECT_NAME.at(
-                ("metadata", field), f"{text(metadata[field])!r} is not a valid name of an object"
+                ("metadata", field), f"{as_text(metadata[field])!r} is not a valid name of an object"
             )
     longest = _LONGEST.get(kind, 63)
     if len(name) > longest:

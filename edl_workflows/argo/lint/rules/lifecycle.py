@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.manifests import resource_object
 from edl_workflows.argo.lint.rules.plugin import is_ours
-from edl_workflows.argo.lint.workflow import Spec, Template, mapping
+from edl_workflows.argo.lint.workflow import Spec, Template, as_mapping
 from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.stages.submit import SUBMIT
@@ -42,10 +42,10 @@ def _left(template: Template) -> str:
     body = template.part("resource")
     if body.get("action") in ("create", "apply") and body.get("setOwnerReference") is not True:
         one = resource_object(template)
-        if one and one.kind in _JOBS and not mapping(one.value.get("metadata")).get("ownerReferences"):
+        if one and one.kind in _JOBS and not as_mapping(one.value.get("metadata")).get("ownerReferences"):
             return f"creates the {one.kind} {one.name!r}"
     if is_ours(template):
-        task = mapping(template.part("plugin")[PLUGIN])
+        task = as_mapping(template.part("plugin")[PLUGIN])
         if task.get("stage") == SUBMIT.name and task.get("wait") is False and task.get("onCancel") != "keep":
             return "submits a job without waiting for it"
     return ""

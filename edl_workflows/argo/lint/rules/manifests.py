@@ -12,7 +12,7 @@ from edl_workflows.argo.api import GROUP
 from edl_workflows.argo.lint import documents, schema
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.schema import Placeholder, Schemas
-from edl_workflows.argo.lint.workflow import Spec, Template, mapping, text
+from edl_workflows.argo.lint.workflow import Spec, Template, as_mapping, as_text
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.schemas.structural import Path, spell_path
 
@@ -60,18 +60,18 @@ class ResourceObject:
 def resource_object(template: Template) -> ResourceObject | None:
     """The object in a template's manifest; None if there is no manifest or it cannot be parsed."""
     try:
-        value = _read(text(template.part("resource").get("manifest")))
+        value = _read(as_text(template.part("resource").get("manifest")))
     except ValueError:
         return None
     if not isinstance(value, Mapping):
         return None
-    metadata = mapping(value.get("metadata"))
+    metadata = as_mapping(value.get("metadata"))
     return ResourceObject(
-        group=text(value.get("apiVersion")).rpartition("/")[0],
-        kind=text(value.get("kind")),
-        name=text(metadata.get("name")),
+        group=as_text(value.get("apiVersion")).rpartition("/")[0],
+        kind=as_text(value.get("kind")),
+        name=as_text(metadata.get("name")),
         generated=bool(metadata.get("generateName")),
-        namespace=text(metadata.get("namespace")),
+        namespace=as_text(metadata.get("namespace")),
         value=value,
     )
 
@@ -110,11 +110,11 @@ def _unmarked(marked: str, found: list[str]) -> str:
 
 def _manifests(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
-        manifest = text(template.part("resource").get("manifest"))
+        manifest = as_text(template.part("resource").get("manifest"))
         if not manifest or _TAG.fullmatch(manifest.strip()):
             continue  # a whole manifest that comes as a parameter
         path: Path = (*template.path, "resource", "manifest")
-        action = text(template.part("resource").get("action"))
+        action = as_text(template.part("resource").get("action"))
         try:
             value = _read(manifest)
         except ValueError as error:
@@ -129,9 +129,9 @@ def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
         yield NO_YAML.at(path, f"the manifest of {template} is not a map")
         return
     for field in ("apiVersion", "kind"):
-        if not text(value.get(field)):
+        if not as_text(value.get(field)):
             yield NO_YAML.at(path, f"the manifest of {template} has no {field}")
-    schemas = _schemas(text(value.get("apiVersion")), text(value.get("kind")))
+    schemas = _schemas(as_text(value.get("apiVersion")), as_text(value.get("kind")))
     if schemas is None:
         return
     for one in schemas.check_object(value):
@@ -141,7 +141,7 @@ def _object(template: Template, value: Any, path: Path) -> Iterator[Finding]:
 
 def _schemas(version: str, kind: str) -> Schemas | None:
     if version.startswith(f"{GROUP}/"):
-        return schema.load() if kind in schema.load().kinds else None
+        return schema.load_schemas() if kind in schema.load_schemas().kinds else None
     return _ours().get((version, kind))
 
 

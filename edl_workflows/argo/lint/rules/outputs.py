@@ -9,9 +9,9 @@ from edl_workflows.argo.lint.workflow import (
     POD_TYPES,
     Spec,
     Template,
+    as_mapping,
+    as_text,
     has_container_main,
-    mapping,
-    text,
 )
 from edl_workflows.schemas.structural import Path
 
@@ -53,12 +53,12 @@ def _sources(spec: Spec) -> Iterator[Finding]:
         for index, output in template.outputs("parameters"):
             path: Path = (*template.path, "outputs", "parameters", index)
             if problem := _problem(template, output):
-                name = text(output.get("name"))
+                name = as_text(output.get("name"))
                 yield OUTPUT_SOURCE.at(path, f"output {name!r} of {template} {problem}", _remedy(template))
 
 
 def _problem(template: Template, output: Mapping[str, Any]) -> str:
-    source = mapping(output.get("valueFrom"))
+    source = as_mapping(output.get("valueFrom"))
     if output.get("value") is not None:
         return "has both value and valueFrom" if source else ""
     if output.get("valueFrom") is None:
@@ -86,9 +86,9 @@ def _artifacts(spec: Spec) -> Iterator[Finding]:
             ("outputs", template.outputs("artifacts")),
         ):
             for index, artifact in artifacts:
-                if not text(artifact.get("path")):
+                if not as_text(artifact.get("path")):
                     path: Path = (*template.path, side, "artifacts", index, "path")
-                    name = text(artifact.get("name"))
+                    name = as_text(artifact.get("name"))
                     yield ARTIFACT_PATH.at(path, f"{side[:-1]} artifact {name!r} of {template} has no path")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules.scope import ROOTS, HyphenUsed, PlaceholderScope
-from edl_workflows.argo.lint.workflow import Call, Spec, Template, has_tag, mapping, tags
+from edl_workflows.argo.lint.workflow import Call, Spec, Template, as_mapping, find_tags, has_tag
 from edl_workflows.schemas.structural import Path
 
 UNRESOLVED = Rule(
@@ -49,15 +49,15 @@ def _all(spec: Spec) -> Iterator[Finding]:
         own = {key: value for key, value in template.body.items() if key not in ("steps", "dag")}
         if target := template.part("dag").get("target"):
             own["dag"] = {"target": target}
-        for tag, path in tags(own, template.path):
+        for tag, path in find_tags(own, template.path):
             yield from _told(scope, tag, path, None)
-        for value, path in _fields(mapping(template.body.get("outputs")), (*template.path, "outputs")):
+        for value, path in _fields(as_mapping(template.body.get("outputs")), (*template.path, "outputs")):
             yield from _expression(scope, value, path, None)
         for call in template.calls:
             for value, path in _fields({"hooks": call.body.get("hooks")}, call.path):
                 yield from _expression(scope, value, path, call)
             body = {key: value for key, value in call.body.items() if key != "inline"}
-            for tag, path in tags(body, call.path):
+            for tag, path in find_tags(body, call.path):
                 yield from _told(scope, tag, path, call)
         yield from _unclosed(template.body, template.path)
 
@@ -84,7 +84,7 @@ def _expression(scope: PlaceholderScope, expression: str, path: Path, call: Call
 def _hooks(spec: Spec) -> Iterator[Finding]:
     """The workflow's own hooks are in no template: only values of the whole workflow are known there."""
     scope = PlaceholderScope(spec, Template({"name": "hooks"}, spec.path))
-    for tag, path in tags({"hooks": spec.body.get("hooks")}, spec.path):
+    for tag, path in find_tags({"hooks": spec.body.get("hooks")}, spec.path):
         yield from _told(scope, tag, path, None)
 
 

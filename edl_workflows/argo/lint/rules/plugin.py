@@ -6,7 +6,7 @@ from typing import Any
 from pydantic.alias_generators import to_camel
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
-from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, tags, text
+from edl_workflows.argo.lint.workflow import Spec, Template, as_mapping, as_text, find_tags, has_tag
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.argo.plugin_task import PLUGIN, PluginTask
 from edl_workflows.exceptions import InvalidError, ManifestError, Problem
@@ -74,7 +74,7 @@ def _ours(spec: Spec) -> Iterator[Finding]:
         if not template.body.get("timeout"):
             yield PLUGIN_TIMEOUT.at(template.path, f"{template} has no timeout")
         for index, output in template.outputs("parameters"):
-            name = text(output.get("name"))
+            name = as_text(output.get("name"))
             if name and name not in PARAMETERS:
                 at = (*template.path, "outputs", "parameters", index, "name")
                 yield PLUGIN_OUTPUT.at(at, f"no stage provides {name!r}")
@@ -83,7 +83,7 @@ def _ours(spec: Spec) -> Iterator[Finding]:
 def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
     """Check what is known before placeholders have values; a field with a placeholder may get any value."""
     known = {key: value for key, value in body.items() if not _open(value)}
-    request = mapping(body.get("request"))
+    request = as_mapping(body.get("request"))
     given = {key: value for key, value in request.items() if not _open(value)}
     if "stage" in body and "stage" not in known:
         known["stage"] = "wait"  # which, is known when it runs
@@ -122,7 +122,7 @@ def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> b
     """Whether a problem may disappear when placeholders have values."""
     steps = _steps(problem)
     if not steps:
-        return bool(later) or any(True for _ in tags(dict(given)))
+        return bool(later) or any(True for _ in find_tags(dict(given)))
     if to_camel(str(steps[0])) in later:
         return True
     value: Any = given
@@ -131,7 +131,7 @@ def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> b
             value = value[step]
         except (KeyError, IndexError, TypeError):
             break  # a field that is missing, or known by its other name
-    return value is not given and any(True for _ in tags(value))
+    return value is not given and any(True for _ in find_tags(value))
 
 
 def _said(problem: Problem) -> str:
@@ -145,7 +145,7 @@ def _parallelism(spec: Spec) -> Iterator[Finding]:
             target = spec.resolve(call)
             if not (bound and call.loops and isinstance(target, Template) and target.type == "plugin"):
                 continue
-            if not mapping(target.body.get("synchronization")):
+            if not as_mapping(target.body.get("synchronization")):
                 yield PLUGIN_PARALLELISM.at(call.path, f"{call.role} {call.name!r} loops over {target}")
 
 

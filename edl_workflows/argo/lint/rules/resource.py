@@ -7,7 +7,7 @@ from typing import Any
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.argo.lint.rules import conditions
 from edl_workflows.argo.lint.rules.manifests import ResourceObject, resource_object
-from edl_workflows.argo.lint.workflow import Spec, Template, has_tag, mapping, names, text
+from edl_workflows.argo.lint.workflow import Spec, Template, as_mapping, as_text, entry_names, has_tag
 from edl_workflows.schemas.structural import Path
 
 FAILURE_ALONE = Rule(
@@ -136,7 +136,7 @@ def _resources(spec: Spec) -> Iterator[tuple[Template, Mapping[str, Any], Path]]
 
 def _conditions(spec: Spec) -> Iterator[Finding]:
     for template, body, path in _resources(spec):
-        success, failure = text(body.get("successCondition")), text(body.get("failureCondition"))
+        success, failure = as_text(body.get("successCondition")), as_text(body.get("failureCondition"))
         if failure and not success:
             yield FAILURE_ALONE.at((*path, "failureCondition"), f"{template} has no successCondition")
         for name, condition in (("successCondition", success), ("failureCondition", failure)):
@@ -146,7 +146,7 @@ def _conditions(spec: Spec) -> Iterator[Finding]:
 
 def _condition(path: Path, condition: str) -> Iterator[Finding]:
     try:
-        requirements = conditions.parse(condition)
+        requirements = conditions.parse_condition(condition)
     except ValueError as error:
         yield SYNTAX.at(path, f"{condition!r}: {error}")
         return
@@ -163,14 +163,14 @@ def _condition(path: Path, condition: str) -> Iterator[Finding]:
 
 def _manifests(spec: Spec) -> Iterator[Finding]:
     for template, body, path in _resources(spec):
-        action = text(body.get("action"))
+        action = as_text(body.get("action"))
         if action in ("create", "apply", "replace", "patch"):
-            source = mapping(mapping(body.get("manifestFrom")).get("artifact"))
-            artifacts = names([entry for _, entry in template.inputs("artifacts")])
+            source = as_mapping(as_mapping(body.get("manifestFrom")).get("artifact"))
+            artifacts = entry_names([entry for _, entry in template.inputs("artifacts")])
             if not body.get("manifest") and not source:
                 yield NO_MANIFEST.at(path, f"{template} has no manifest to {action}")
-            elif source and text(source.get("name")) not in artifacts:
-                message = f"{template} has no input artifact {text(source.get('name'))!r}"
+            elif source and as_text(source.get("name")) not in artifacts:
+                message = f"{template} has no input artifact {as_text(source.get('name'))!r}"
                 yield NO_MANIFEST.at((*path, "manifestFrom", "artifact"), message)
         if one := resource_object(template):
             yield from _patch(template, one, path)
@@ -189,7 +189,7 @@ def _patch(template: Template, one: ResourceObject, path: Path) -> Iterator[Find
 
 
 def _retry(template: Template, one: ResourceObject, path: Path) -> Iterator[Finding]:
-    action = text(template.part("resource").get("action"))
+    action = as_text(template.part("resource").get("action"))
     at = (*path, "manifest")
     if action == "apply" and one.generated and not one.name:
         yield APPLY_GENERATED.at(at, f"{template} applies a {one.kind} with generateName")

@@ -11,13 +11,13 @@ from edl_workflows.argo.lint.workflow import (
     Call,
     Spec,
     Template,
+    as_mapping,
+    as_mappings,
+    as_text,
+    entry_names,
     has_container_main,
     has_tag,
     is_gathered,
-    mapping,
-    maps,
-    names,
-    text,
 )
 
 ROOTS = ("item.", "steps.", "inputs.", "outputs.", "pod.", "workflow.", "tasks.")
@@ -96,8 +96,8 @@ class PlaceholderScope:
 
     def _inputs(self, kind: str, call: Call | None) -> frozenset[str]:
         own = self.template.names("inputs", kind)
-        inline = mapping(mapping(call.body.get("inline")).get("inputs")) if call else {}
-        return own | set(names(inline.get(kind))) if inline else own
+        inline = as_mapping(as_mapping(call.body.get("inline")).get("inputs")) if call else {}
+        return own | set(entry_names(inline.get(kind))) if inline else own
 
     def _input(self, rest: str, call: Call | None) -> PlaceholderProblem | None:
         kind, _, name = rest.partition(".")
@@ -194,9 +194,11 @@ class PlaceholderScope:
         if call is None or not call.loops:
             return PlaceholderProblem("there is no loop here")
         items = call.body.get("withItems")
-        if not isinstance(items, list) or any(isinstance(one, list) or has_tag(text(one)) for one in items):
+        if not isinstance(items, list) or any(
+            isinstance(one, list) or has_tag(as_text(one)) for one in items
+        ):
             return None
-        known = {key for _, item in maps(items) for key in item}
+        known = {key for _, item in as_mappings(items) for key in item}
         return None if rest in known else _unknown("the items have no", rest, known)
 
     def problems_of_expression(self, expression: str, call: Call | None) -> Iterator[PlaceholderProblem]:

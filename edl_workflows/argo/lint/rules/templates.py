@@ -12,10 +12,10 @@ from edl_workflows.argo.lint.workflow import (
     TYPES,
     Spec,
     Template,
+    as_mapping,
+    as_mappings,
+    as_text,
     has_tag,
-    mapping,
-    maps,
-    text,
 )
 from edl_workflows.schemas.structural import Path
 
@@ -77,14 +77,16 @@ def _names(spec: Spec) -> Iterator[Finding]:
 
 def _values(value: Any, path: Path) -> Iterator[Finding]:
     for kind in ("parameters", "artifacts"):
-        yield from _unique([((*path, kind, index), entry) for index, entry in maps(mapping(value).get(kind))])
+        yield from _unique(
+            [((*path, kind, index), entry) for index, entry in as_mappings(as_mapping(value).get(kind))]
+        )
 
 
 def _unique(entries: list[tuple[Path, Mapping[str, Any]]], *, named: bool = False) -> Iterator[Finding]:
     """Duplicate names; with `named` also missing names, which Argo's definitions accept."""
     seen: set[str] = set()
     for path, entry in entries:
-        name, at = text(entry.get("name")), (*path, "name")
+        name, at = as_text(entry.get("name")), (*path, "name")
         if named and "name" not in entry:
             yield schema.MISSING_FIELD.at(at, "name is required here")
         if name and name in seen:
@@ -96,13 +98,16 @@ def _containers(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
         for kind in ("container", "script"):
             if template.type == kind:
-                default = mapping(template.defaults.get(kind)).get("image")
-                if not text(template.part(kind).get("image")) and not default:
+                default = as_mapping(template.defaults.get(kind)).get("image")
+                if not as_text(template.part(kind).get("image")) and not default:
                     yield NO_IMAGE.at((*template.path, kind, "image"), f"{template} has no image")
-        inside = maps(template.part("containerSet").get("containers"))
-        for field, entries in (("sidecars", maps(template.body.get("sidecars"))), ("containerSet", inside)):
+        inside = as_mappings(template.part("containerSet").get("containers"))
+        for field, entries in (
+            ("sidecars", as_mappings(template.body.get("sidecars"))),
+            ("containerSet", inside),
+        ):
             for index, entry in entries:
-                yield from _reserved(template, field, index, text(entry.get("name")))
+                yield from _reserved(template, field, index, as_text(entry.get("name")))
 
 
 def _reserved(template: Template, field: str, index: int, name: str) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ LABELS = st.dictionaries(st.sampled_from(["app", "tier"]), st.sampled_from(["x",
 
 
 def _holds(selector: str, labels: dict[str, str]) -> bool:
-    return all(requirement(labels) for requirement in selectors.labels(selector))
+    return all(requirement(labels) for requirement in selectors.parse_label_selector(selector))
 
 
 @given(LABELS, st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y"]))
@@ -34,7 +34,7 @@ def test_prefixed_keys() -> None:
 def test_unparsable(selector: str) -> None:
     """What is no selector is a BadRequest that quotes it."""
     with pytest.raises(ApiError, match="unable to parse"):
-        selectors.labels(selector)
+        selectors.parse_label_selector(selector)
 
 
 @given(st.from_regex(r"\A[a-z]([a-z0-9-]{0,80})\Z"))
@@ -62,6 +62,6 @@ def test_owner_references_are_checked() -> None:
     """An owner reference needs all of its four fields, and one owner controls."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
     broken = {"metadata": {"name": "a", "ownerReferences": [owner, {**owner, "uid": ""}]}}
-    fields = [cause.field for cause in metadata.validate(broken)]
+    fields = [cause.field for cause in metadata.check_metadata(broken)]
 
     assert fields == ["metadata.ownerReferences[1].uid", "metadata.ownerReferences"]

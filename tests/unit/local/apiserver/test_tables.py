@@ -83,8 +83,8 @@ def _container(**state: Any) -> dict[str, Any]:
 )
 def test_pod_rows(pod: dict[str, Any], cells: list[str]) -> None:
     """The status column of a pod says what is wrong with it."""
-    resource = next(one for one in builtin.resources() if one.plural == "pods")
-    table = tables.table(resource, [pod], NOW, "None", {})
+    resource = next(one for one in builtin.builtin_resources() if one.plural == "pods")
+    table = tables.render_table(resource, [pod], NOW, "None", {})
 
     assert table["rows"][0]["cells"][:5] == ["p", *cells]
     assert len(table["columnDefinitions"]) == len(table["rows"][0]["cells"])

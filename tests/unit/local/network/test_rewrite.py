@@ -2,7 +2,7 @@
 
 import pytest
 
-from edl_workflows.local.network.rewrite import rewrite
+from edl_workflows.local.network.rewrite import rewrite_addresses
 
 KNOWN = {
     ("ps-0.default.svc", 2222): "127.0.0.1:31000",
@@ -36,7 +36,9 @@ KNOWN = {
 )
 def test_addresses_in_text(text: str, expected: str) -> None:
     """Known addresses are replaced in every spelling and surrounding; everything else stays as it is."""
-    assert rewrite(text, "default", lambda host, port, _explicit: KNOWN.get((host, port))) == expected
+    assert (
+        rewrite_addresses(text, "default", lambda host, port, _explicit: KNOWN.get((host, port))) == expected
+    )
 
 
 def test_explicit_service_names_are_told_apart() -> None:
@@ -46,6 +48,6 @@ def test_explicit_service_names_are_told_apart() -> None:
     def lookup(host: str, port: int, explicit: bool) -> None:
         seen.append((host, explicit))
 
-    rewrite("a:1 b.default.svc:1 c.default.svc.cluster.local:1", "default", lookup)
+    rewrite_addresses("a:1 b.default.svc:1 c.default.svc.cluster.local:1", "default", lookup)
 
     assert seen == [("a.default.svc", False), ("b.default.svc", True), ("c.default.svc", True)]

@@ -17,7 +17,7 @@ from edl_workflows.local.runner.lifecycle import (
     PodSituation,
     Waiting,
     crashes_after,
-    decide,
+    decide_pod,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,17 +54,17 @@ def situation(pod: Pod, *, started: Any = 0, **fields: Any) -> PodSituation:
 
 def test_all_containers_start_together() -> None:
     """Without init containers, all containers start at once."""
-    assert decide(situation(make_pod())).start == ("a", "b")
+    assert decide_pod(situation(make_pod())).start == ("a", "b")
 
 
 def test_init_containers_come_one_by_one() -> None:
     """The next init container starts when the one before succeeded, the containers after the last."""
     pod = make_pod(init=2)
 
-    assert decide(situation(pod)).start == ("i0",)
-    assert decide(situation(pod, i0=RUNNING)).start == ()
-    assert decide(situation(pod, i0=ended(0))).start == ("i1",)
-    assert decide(situation(pod, i0=ended(0), i1=ended(0))).start == ("a", "b")
+    assert decide_pod(situation(pod)).start == ("i0",)
+    assert decide_pod(situation(pod, i0=RUNNING)).start == ()
+    assert decide_pod(situation(pod, i0=ended(0))).start == ("i1",)
+    assert decide_pod(situation(pod, i0=ended(0), i1=ended(0))).start == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_init_containers_come_one_by_one() -> None:
 )
 def test_restart_policy(policy: str, code: int, restarts: bool) -> None:
     """Which ends lead to a restart; a pod is finished when none does."""
-    decision = decide(situation(make_pod(restartPolicy=policy), a=ended(code), b=ended(code)))
+    decision = decide_pod(situation(make_pod(restartPolicy=policy), a=ended(code), b=ended(code)))
 
     assert bool(decision.start) == restarts
     assert decision.finished != restarts
@@ -90,8 +90,8 @@ def test_restart_policy(policy: str, code: int, restarts: bool) -> None:
 def test_back_off(crashes: int, pause: float) -> None:
     """The first restart is immediate, later ones wait 10, 20, 40 … 300 s."""
     pod = make_pod(restartPolicy="Always")
-    early = decide(situation(pod, a=ended(1, ago=pause - 1, crashes=crashes), b=RUNNING))
-    late = decide(situation(pod, a=ended(1, ago=pause, crashes=crashes), b=RUNNING))
+    early = decide_pod(situation(pod, a=ended(1, ago=pause - 1, crashes=crashes), b=RUNNING))
+    late = decide_pod(situation(pod, a=ended(1, ago=pause, crashes=crashes), b=RUNNING))
 
     assert late.start == ("a",)
     if pause:
@@ -107,44 +107,44 @@ def test_a_long_run_forgives_crashes() -> None:
 
 def test_a_failed_init_container_ends_a_pod_that_restarts_nothing() -> None:
     """With Never nothing else starts; with OnFailure the init container is tried again."""
-    assert decide(situation(make_pod(init=1), i0=ended(1))).finished
-    assert decide(situation(make_pod(init=1, restartPolicy="OnFailure"), i0=ended(1))).start == ("i0",)
+    assert decide_pod(situation(make_pod(init=1), i0=ended(1))).finished
+    assert decide_pod(situation(make_pod(init=1, restartPolicy="OnFailure"), i0=ended(1))).start == ("i0",)
 
 
 def test_deletion_grants_what_is_left_of_the_grace() -> None:
     """A deleted pod's containers are stopped with the remaining grace, once; nothing is started."""
     pod = make_pod(deleted=12)
 
-    assert decide(situation(pod, a=RUNNING)).stop == {"a": 12.0}
-    assert decide(situation(pod, a=replace(RUNNING, stopping=True))).stop == {}
-    assert decide(situation(pod)).finished
+    assert decide_pod(situation(pod, a=RUNNING)).stop == {"a": 12.0}
+    assert decide_pod(situation(pod, a=replace(RUNNING, stopping=True))).stop == {}
+    assert decide_pod(situation(pod)).finished
 
 
 def test_a_pod_that_is_gone_is_killed_even_while_it_stops() -> None:
     """A forced deletion grants no grace, also to a container that was granted some before."""
-    assert decide(situation(make_pod(), a=replace(RUNNING, stopping=True), gone=True)).stop == {"a": 0.0}
+    assert decide_pod(situation(make_pod(), a=replace(RUNNING, stopping=True), gone=True)).stop == {"a": 0.0}
 
 
 def test_the_deadline() -> None:
     """Before the deadline it only sets a time to wake; after it everything is stopped."""
     pod = make_pod(activeDeadlineSeconds=60)
 
-    assert decide(situation(pod, started=50, a=RUNNING, b=RUNNING)).wake == NOW + seconds(10)
-    late = decide(situation(pod, started=61, a=RUNNING, b=RUNNING))
+    assert decide_pod(situation(pod, started=50, a=RUNNING, b=RUNNING)).wake == NOW + seconds(10)
+    late = decide_pod(situation(pod, started=61, a=RUNNING, b=RUNNING))
     assert (late.failure and late.failure.reason, set(late.stop)) == ("DeadlineExceeded", {"a", "b"})
 
 
 def test_a_finished_pod_never_starts_again() -> None:
     """A terminal phase is final, whatever restartPolicy says."""
-    assert decide(situation(make_pod(phase="Failed", restartPolicy="Always"))).finished
+    assert decide_pod(situation(make_pod(phase="Failed", restartPolicy="Always"))).finished
 
 
 def test_an_unhealthy_container_is_stopped_once() -> None:
     """A failed liveness probe stops its container alone."""
     sick = replace(RUNNING, unhealthy="liveness probe failed")
 
-    assert decide(situation(make_pod(), a=sick, b=RUNNING)).stop == {"a": 30.0}
-    assert decide(situation(make_pod(), a=replace(sick, stopping=True), b=RUNNING)).stop == {}
+    assert decide_pod(situation(make_pod(), a=sick, b=RUNNING)).stop == {"a": 30.0}
+    assert decide_pod(situation(make_pod(), a=replace(sick, stopping=True), b=RUNNING)).stop == {}
 
 
 STATES = st.sampled_from(
@@ -174,14 +174,14 @@ def test_a_decision_is_taken_once(
     what does not is never stopped; a finished pod has nothing running; and a status can be built of every
     state."""
     now = situation(make_pod(init=1, restartPolicy=policy, deleted=deleted), failure=failure, **states)
-    decision = decide(now)
+    decision = decide_pod(now)
     after = dict(states)
     for name in decision.start:
         after[name] = replace(RUNNING, starts=states[name].starts + 1)
     for name in decision.stop:
         after[name] = replace(after[name], stopping=True)
-    again = decide(replace(now, states=after))
-    built = status.build(
+    again = decide_pod(replace(now, states=after))
+    built = status.build_status(
         now, status.PodAddresses("127.64.0.1", "127.0.0.1"), status.PodVerdict(failure, decision.finished), {}
     )
 
