@@ -16,7 +16,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
 from edl_workflows.master.master import Master, WriteUrgency
 from edl_workflows.master.metrics import render_metrics
-from edl_workflows.master.state import goodput_steps, messages, sync, views
+from edl_workflows.master.state import goodput_steps, messages, model_messages, sync, views
 from edl_workflows.master.state.nodes import standstill
 from edl_workflows.process.http_api import (
     BodyLimit,
@@ -191,30 +191,30 @@ def _checkpoint_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers
 
     @app.post("/v1/checkpoints")
     async def begin(message: CheckpointBegin) -> CheckpointTicket:
-        ticket = messages.begin_checkpoint(state, message, master.now())
+        ticket = model_messages.begin_checkpoint(state, message, master.now())
         await master.durable(master.changed(WriteUrgency.NOW))
         position = ticket.position.model_dump(mode="json", exclude_defaults=True)
         return CheckpointTicket(id=ticket.id, position=position)
 
     @app.post("/v1/checkpoints/restored", response_model=Directive)
     async def restored(message: CheckpointRestore) -> Response:
-        messages.take_restored_checkpoint(state, message, master.now())
+        model_messages.take_restored_checkpoint(state, message, master.now())
         return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/model")
     async def model(message: ModelReport) -> ModelVerdict:
-        verdict = messages.take_model_report(state, message)
+        verdict = model_messages.take_model_report(state, message)
         await master.durable(master.changed(WriteUrgency.NOW))
         return verdict
 
     @app.post("/v1/checkpoints/damaged", response_model=Directive)
     async def damaged(message: CheckpointDamage) -> Response:
-        messages.take_damaged_checkpoint(state, message)
+        model_messages.take_damaged_checkpoint(state, message)
         return await answers.once_stored(message.node)
 
     @app.post("/v1/checkpoints/{ticket}")
     async def end(ticket: str, message: CheckpointEnd) -> CheckpointRef:
-        messages.end_checkpoint(state, ticket, message, master.now())
+        model_messages.end_checkpoint(state, ticket, message, master.now())
         await master.durable(master.changed(WriteUrgency.NOW))
         return CheckpointRef(uri=message.uri, step=message.step)
 

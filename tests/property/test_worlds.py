@@ -11,7 +11,7 @@ from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages
+from edl_workflows.master.state import messages, model_messages
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
 from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.master.state.versions.cluster_versions import cut_into_groups
@@ -129,7 +129,7 @@ class Worlds(RuleBasedStateMachine):
         for say in (
             lambda: messages.take_process_report(state, ProcessReport(node=ref, version=version, state=what)),
             lambda: messages.take_step_report(state, step),
-            lambda: messages.begin_checkpoint(state, CheckpointBegin(node=ref, version=version), 0.0),
+            lambda: model_messages.begin_checkpoint(state, CheckpointBegin(node=ref, version=version), 0.0),
         ):
             try:
                 say()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from edl_workflows.exceptions import ConflictError, EdlError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase, ScalePlanSpec
-from edl_workflows.master.state import messages, observations, views
+from edl_workflows.master.state import messages, model_messages, observations, views
 from edl_workflows.master.state.autoscale import autoscale_steps
 from edl_workflows.master.state.job import JobState, ObservedPlan
 from edl_workflows.master.state.observations import ObservedPod, PodPhase
@@ -310,7 +310,7 @@ class SimulatedJob:
             return True
         report = ModelReport(node=pod.ref, version=active.version, evaluation=says)
         try:
-            return not messages.take_model_report(self.state, report).refused
+            return not model_messages.take_model_report(self.state, report).refused
         except ConflictError:
             return False  # another is the chief, or the version is left
 
@@ -321,7 +321,7 @@ class SimulatedJob:
         newest = list(self.manifests.values())[-1]
         said = newest.model_copy(update={"node": pod.ref, "version": active.version})
         try:
-            messages.take_restored_checkpoint(self.state, said, self.now)
+            model_messages.take_restored_checkpoint(self.state, said, self.now)
         except ConflictError:
             return False  # the version, or the chief, is another by now
         return newest.uri not in self.damaged
@@ -329,7 +329,7 @@ class SimulatedJob:
     def _report_damage(self, pod: SimulatedPod, version: int, uri: str) -> None:
         damage = CheckpointDamage(node=pod.ref, version=version, uri=uri, error=f"{uri}: torn")
         with contextlib.suppress(ConflictError):  # another process said it before, and the version is left
-            messages.take_damaged_checkpoint(self.state, damage)
+            model_messages.take_damaged_checkpoint(self.state, damage)
 
     def _report(self, pod: SimulatedPod, version: int, what: ProcessState) -> None:
         messages.take_process_report(self.state, ProcessReport(node=pod.ref, version=version, state=what))
@@ -339,7 +339,7 @@ class SimulatedJob:
 
     def _save(self, pod: SimulatedPod, active: TrainingCluster, request: str = "") -> None:
         if (published := self._publish(pod, active, request)) is not None:
-            messages.end_checkpoint(self.state, *published, self.now)
+            model_messages.end_checkpoint(self.state, *published, self.now)
 
     def _publish(
         self, pod: SimulatedPod, active: TrainingCluster, request: str
@@ -348,7 +348,7 @@ class SimulatedJob:
         says = self.says(active) if request else None
         begin = CheckpointBegin(node=pod.ref, version=active.version, request=request, evaluation=says)
         try:
-            ticket = messages.begin_checkpoint(self.state, begin, self.now)
+            ticket = model_messages.begin_checkpoint(self.state, begin, self.now)
         except EdlError:
             return None  # the version changed meanwhile
         uri = f"{active.version}/{ticket.id}/{len(self.saved)}"

@@ -7,7 +7,7 @@ import pytest
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import messages, model_messages, views
 from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.master.state.transitions import settle_job
@@ -91,7 +91,7 @@ def test_a_connected_process_has_not_trained_yet() -> None:
         messages.take_process_report(state, ProcessReport(node=CHIEF, version=1, state=said))
         settle_job(state, 3.0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/checkpoints/7", error="/checkpoints/7: torn")
-    messages.take_damaged_checkpoint(state, damage)
+    model_messages.take_damaged_checkpoint(state, damage)
     settle_job(state, 4.0)
 
     assert state.versions.trained == 0
@@ -128,7 +128,7 @@ def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
     taken = CheckpointRef(uri="/c/checkpoint-1", step=1)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/c/checkpoint-2", error="torn", instead=taken)
     for _ in range(2):  # repeatable
-        messages.take_damaged_checkpoint(job.state, damage)
+        model_messages.take_damaged_checkpoint(job.state, damage)
     job.settle()
 
     assert job.state.outcome is None
@@ -143,12 +143,12 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
     job, _ = job_with_checkpoints("ps=1,worker=1", 0)
     other = CheckpointRef(uri="/other", step=0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/latest", error="torn", instead=other)
-    messages.take_damaged_checkpoint(job.state, damage)
+    model_messages.take_damaged_checkpoint(job.state, damage)
     assert job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
 
-    ticket = messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
+    ticket = model_messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     saved = CheckpointEnd(node=CHIEF, uri="/latest", step=7)
-    messages.end_checkpoint(job.state, ticket.id, saved, job.now)
+    model_messages.end_checkpoint(job.state, ticket.id, saved, job.now)
 
     assert not job.state.checkpoints.is_damaged(CheckpointRef(uri="/latest", step=7))
     assert views.job_status(job.state, job.now)["warnings"] == []
@@ -161,7 +161,7 @@ def test_a_late_word_of_a_version_that_was_left_changes_nothing() -> None:
     job.calm(8)
     assert job.state.versions.settled
     with pytest.raises(ConflictError, match="version 1 is not the active one"):
-        messages.take_damaged_checkpoint(
+        model_messages.take_damaged_checkpoint(
             job.state, CheckpointDamage(node=CHIEF, version=1, uri=uri, error="torn")
         )
     assert job.state.checkpoints.newest is not None

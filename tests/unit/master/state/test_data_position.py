@@ -7,7 +7,7 @@ import pytest
 
 from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import model_messages, views
 from edl_workflows.master.state.settings import JobSettings, Timeouts
 from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, ReleasedShard
 from edl_workflows.protocol.nodes import NodeRef
@@ -97,12 +97,12 @@ def test_late_news_of_a_checkpoint_that_the_job_goes_on_from_is_welcome() -> Non
     """A late report of the checkpoint that the job continues from is accepted, so that its writer does not
     remove it."""
     job = training()
-    ticket = messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
+    ticket = model_messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     job.save_periodically(told=False)
     (uri,) = job.saved
     to_next_version(job)
     before = job.state.checkpoints
-    messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=CHIEF, uri=uri, step=8), job.now)
+    model_messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=CHIEF, uri=uri, step=8), job.now)
     assert job.state.checkpoints == before
 
 
@@ -140,7 +140,7 @@ def test_data_that_is_registered_later_is_where_the_model_is() -> None:
     before = training()
     position = position_of(before)
     again = submitted(shards=0)
-    messages.take_restored_checkpoint(again.state, restored(position=position), again.now)
+    model_messages.take_restored_checkpoint(again.state, restored(position=position), again.now)
     assert position_of(again) == position
     again.commit()
     again.crash()
@@ -185,7 +185,7 @@ def test_what_becomes_of_the_data_of_a_finished_job(
 
     if first == "registered":
         job.state.shards.register(again)
-    messages.take_restored_checkpoint(job.state, restored(position=position), job.now)
+    model_messages.take_restored_checkpoint(job.state, restored(position=position), job.now)
     job.state.shards.register(again)
 
     assert job.state.shards.progress(again.name).records_done == records
@@ -199,7 +199,7 @@ def test_what_becomes_of_the_data_of_a_finished_job(
 def test_a_manifest_without_a_position_is_told_of() -> None:
     """Programs that save without one train all of their data on top of the model, and people can know."""
     job = submitted()
-    messages.take_restored_checkpoint(job.state, restored(), job.now)
+    model_messages.take_restored_checkpoint(job.state, restored(), job.now)
     assert done(job) == 0
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert (
@@ -212,7 +212,7 @@ def test_what_failed_before_is_tried_again() -> None:
     """A shard that has used up its tries fails a job once, not each time that it is submitted."""
     job = submitted()
     sequence = {"cursor": 1, "outstanding": [[0, 1]], "retries": {"0": 3}}
-    messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
+    model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
     assert job.state.shards.position().datasets[DATA].sequences[0].retries == {}
 
 
@@ -227,7 +227,7 @@ def with_sequence(job: SimulatedJob, sequence: dict[str, Any]) -> CheckpointRest
 def test_a_position_beyond_the_data_is_not_taken(sequence: dict[str, Any]) -> None:
     """The data starts from its beginning, and people hear why."""
     job = submitted()
-    messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
+    model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
     (warning,) = views.job_status(job.state, job.now)["warnings"]
     assert "all of it is trained" in warning
     assert job.state.shards.position().datasets[DATA].epoch == 0
@@ -237,7 +237,7 @@ def test_a_damaged_position_is_refused() -> None:
     """The chief then says that the checkpoint is damaged; nothing of it is taken."""
     job = submitted()
     with pytest.raises(InvalidError, match=r"the data position is damaged: datasets\.train\.sequences\.0"):
-        messages.take_restored_checkpoint(
+        model_messages.take_restored_checkpoint(
             job.state, with_sequence(job, {"cursor": 5, "outstanding": [[0, 9]]}), job.now
         )
     assert job.state.checkpoints.newest is None
@@ -247,14 +247,16 @@ def test_only_the_chief_of_the_version_says_so_and_only_before_it_trains() -> No
     """Anybody else, or a late word, changes neither model nor data."""
     job = submitted()
     with pytest.raises(ConflictError, match="worker-1 is not the chief"):
-        messages.take_restored_checkpoint(
+        model_messages.take_restored_checkpoint(
             job.state, restored().model_copy(update={"node": NodeRef(type="worker", id=1)}), job.now
         )
     with pytest.raises(ConflictError, match="version 2 is not the active one"):
-        messages.take_restored_checkpoint(job.state, restored().model_copy(update={"version": 2}), job.now)
+        model_messages.take_restored_checkpoint(
+            job.state, restored().model_copy(update={"version": 2}), job.now
+        )
     job.calm(3)
     before, records = job.state.checkpoints, done(job)
-    messages.take_restored_checkpoint(job.state, restored(), job.now)
+    model_messages.take_restored_checkpoint(job.state, restored(), job.now)
     assert (job.state.checkpoints, done(job)) == (before, records)
 
 
@@ -270,7 +272,7 @@ def test_what_the_chief_has_trained_beyond_its_acknowledgements_is_in_the_checkp
     begun = ReleasedShard(**second.model_dump(include={"epoch", "ordinal", "lease"}), records_done=4)
     said = {DATA: {"done": [first.model_dump()], "begun": begun.model_dump()}}
     begin = CheckpointBegin.model_validate({"node": CHIEF, "version": 1, "consumed": said})
-    ticket = messages.begin_checkpoint(job.state, begin, job.now)
+    ticket = model_messages.begin_checkpoint(job.state, begin, job.now)
 
     assert ticket.position.datasets[DATA].records_done == 14
     assert done(job) == 10
@@ -285,10 +287,12 @@ def test_what_the_chief_has_trained_beyond_its_acknowledgements_is_in_the_checkp
 def test_a_checkpoint_that_ends_while_the_job_is_suspended_is_in_its_status() -> None:
     """The members save when they are told to end; the master, which goes last, knows it then."""
     job = training()
-    ticket = messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
+    ticket = model_messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     job.state.settings = replace(job.settings, suspend=True)
     job.settle()
-    messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=CHIEF, uri="/c/9", step=9), job.now)
+    model_messages.end_checkpoint(
+        job.state, ticket.id, CheckpointEnd(node=CHIEF, uri="/c/9", step=9), job.now
+    )
     for pod in job.pods.values():
         job.kill((pod.type, pod.id), 143)
     job.observe()

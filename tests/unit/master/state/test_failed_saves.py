@@ -6,7 +6,7 @@ import pytest
 
 from edl_workflows.jobs.elastic_job.policies import FaultTolerance
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import messages, model_messages, views
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.protocol.nodes import ExitReport, NodeRef
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd
@@ -30,11 +30,11 @@ def save(job: SimulatedJob, error: str = "", times: int = 1, *, last: bool = Fal
     assert active is not None
     for _ in range(times):
         begin = CheckpointBegin(node=CHIEF, version=active.number, last=last)
-        ticket = messages.begin_checkpoint(job.state, begin, job.now)
+        ticket = model_messages.begin_checkpoint(job.state, begin, job.now)
         said = {"error": error} if error else {"uri": f"/ckpt/{ticket.id}", "step": 9}
         for _ in range(2):
             end = CheckpointEnd(node=CHIEF, **said)
-            messages.end_checkpoint(job.state, ticket.id, end, job.now)
+            model_messages.end_checkpoint(job.state, ticket.id, end, job.now)
         job.settle()
 
 

@@ -9,7 +9,7 @@ import pytest
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec, ScalePlanPhase, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import model_messages, views
 from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.protocol.cluster import TrainingCluster
@@ -131,7 +131,7 @@ def test_refused_model_stays_refused() -> None:
     assert active.number == 2, "the old servers are not active again yet"
     report = ModelReport(node=NodeRef(type="worker", id=0), version=2, evaluation=Evaluation(value=0.9))
     for _ in ("the same master", "another master"):
-        assert messages.take_model_report(job.state, report).refused
+        assert model_messages.take_model_report(job.state, report).refused
         job.crash()
 
 
@@ -143,4 +143,4 @@ def test_only_the_chief_of_the_active_version_is_heard() -> None:
         ref = NodeRef(type="worker", id=node)
         report = ModelReport(node=ref, version=version, evaluation=Evaluation(value=0.9))
         with pytest.raises(ConflictError, match="is not the"):
-            messages.take_model_report(job.state, report)
+            model_messages.take_model_report(job.state, report)

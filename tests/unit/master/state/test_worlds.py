@@ -13,7 +13,7 @@ from edl_workflows.jobs.scale_plan.model import (
     ScalePlanSpec,
 )
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import messages, views
+from edl_workflows.master.state import messages, model_messages, views
 from edl_workflows.master.state.settings import Timeouts
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause, ClusterVersions
 from edl_workflows.protocol.nodes import (
@@ -274,10 +274,10 @@ def test_newcomers_wait_when_the_checkpoint_fails() -> None:
 
 
 def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, request: str) -> None:
-    ticket = messages.begin_checkpoint(
+    ticket = model_messages.begin_checkpoint(
         job.state, CheckpointBegin(node=node, version=version, request=request), job.now
     )
-    messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
+    model_messages.end_checkpoint(job.state, ticket.id, CheckpointEnd(node=node, error="disk full"), job.now)
 
 
 def test_newcomers_that_never_get_ready_are_replaced() -> None:
@@ -375,7 +375,9 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
             id="a step of a version that is over",
         ),
         pytest.param(
-            lambda state: messages.begin_checkpoint(state, CheckpointBegin(node=worker(2), version=2), 0.0),
+            lambda state: model_messages.begin_checkpoint(
+                state, CheckpointBegin(node=worker(2), version=2), 0.0
+            ),
             "only rank 0 saves",
             id="a checkpoint of another than rank 0",
         ),
