@@ -116,7 +116,7 @@ def step_states(workflow: Mapping[str, Any]) -> list[StepState]:
     """The steps that have begun, in order of their beginning; none where the nodes can't be read."""
     name = workflow["metadata"]["name"]
     nodes = nodes_of(workflow.get("status") or {}) or {}
-    shown = [node for node in nodes.values() if node.get("type") in _SHOWN_TYPES]
+    shown = [node for node in nodes.values() if node.get("type") in _SHOWN_TYPES or _waits_for_attempt(node)]
     return [
         StepState(
             node["id"],
@@ -126,6 +126,11 @@ def step_states(workflow: Mapping[str, Any]) -> list[StepState]:
         )
         for node in sorted(shown, key=lambda node: (node.get("startedAt") or "", node["name"]))
     ]
+
+
+def _waits_for_attempt(node: Mapping[str, Any]) -> bool:
+    """Whether a step with retries waits for a lock: the node of its first attempt does not exist yet."""
+    return node.get("type") == "Retry" and not node.get("children") and bool(node.get("message"))
 
 
 def changed_steps(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:

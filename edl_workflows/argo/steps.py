@@ -62,6 +62,9 @@ OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
 """How the marks of all that the workflow makes begin, whichever way it waits."""
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
 """The node's name without the numbers of its attempts: the same in each."""
+_MARK_PATH = f"sprig.regexReplaceAll('[^A-Za-z0-9().:_-]+', {_STEP_PATH}, '-')"
+"""The path in the mark of an object. The name of a step in a loop holds all values of its item, which may be
+no plain text of YAML."""
 
 ENDED = "status.phase == Failed"
 
@@ -439,7 +442,7 @@ def _object(
     """
     metadata: dict[str, Any] = {"name": name, "namespace": Tag(NAMESPACE)}
     if owned if marked is None else marked:
-        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_STEP_PATH}}}}}")}
+        metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_MARK_PATH}}}}}")}
     if owned:
         # Not its controller: the job's own controller is that of its children, and finalizers are nobody's
         # business here.

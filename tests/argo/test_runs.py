@@ -54,6 +54,26 @@ def test_steps_are_told_in_order_and_once() -> None:
     assert list(runs.changed_steps(_workflow(nodes=changed), told)) == ["wait(0): Succeeded"]
 
 
+def test_a_step_with_retries_that_waits_for_a_lock_is_told() -> None:
+    """Its attempt has no node yet, so its own message is told; as soon as there is an attempt, that is."""
+    told: dict[str, runs.StepState] = {}
+    waiting = {
+        "id": "w-3",
+        "name": "w.train",
+        "type": "Retry",
+        "phase": "Pending",
+        "message": "Waiting for q",
+    }
+    attempt = {"id": "w-4", "name": "w.train(0)", "type": "Pod", "phase": "Running"}
+    begun = {**waiting, "phase": "Running", "message": "", "children": ["w-4"]}
+
+    assert list(runs.changed_steps(_workflow(nodes={"w-3": waiting}), told)) == [
+        "train: Pending: Waiting for q"
+    ]
+    after = _workflow(nodes={"w-3": begun, "w-4": attempt})
+    assert list(runs.changed_steps(after, told)) == ["train(0): Running"]
+
+
 def test_outputs_and_phase() -> None:
     """Those of the entrypoint; a workflow that no controller has seen is Pending."""
     assert runs.outputs_of(_workflow(nodes=NODES)) == {"phase": "Succeeded", "step": ""}

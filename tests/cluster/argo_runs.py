@@ -197,6 +197,13 @@ class Argo:
         }
         return Run(self.cluster, create(self.cluster, WORKFLOWS, manifest)["metadata"]["name"])
 
+    def queue(self, name: str, jobs: int) -> None:
+        """Make the ConfigMap of a queue, unless it is there."""
+        if client.find(self.cluster, resources.CONFIG_MAPS, name) is None:
+            metadata, data = {"name": name}, {"jobs": str(jobs)}
+            manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            client.create(self.cluster, manifest)
+
     def job(self, name: str) -> DrivenJob:
         """A job of the namespace."""
         return DrivenJob(self.cluster, name)

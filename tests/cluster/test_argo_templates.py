@@ -24,7 +24,7 @@ from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Scope
 from tests.argo.templates import WAYS, example
-from tests.cluster.argo_runs import SPEC, Argo, Run, argo, create, named, until
+from tests.cluster.argo_runs import SPEC, Argo, DrivenJob, Run, argo, create, named, until
 from tests.cluster.argo_templates import CHECKPOINT, here, role_spec
 from tests.cluster.bed.bed import Bed
 from tests.cluster.training import place
@@ -293,8 +293,7 @@ def test_locks_hold_while_a_step_waits(kind: str, way: WaitMode, here: Argo) -> 
     """Two workflows of one lock: the second's job is made only when the first's has ended."""
     lock = f"{kind}-{way}"
     if kind == "semaphores":
-        limits = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": lock}, "data": {"jobs": "1"}}
-        client.create(here.cluster, limits)
+        here.queue(lock, 1)
         held: dict[str, Any] = {"semaphores": [{"configMapKeyRef": {"name": lock, "key": "jobs"}}]}
     else:
         held = {"mutexes": [{"name": lock}]}
@@ -369,6 +368,46 @@ def test_cron_starts_a_workflow(here: Argo, nightly: str) -> None:
 ROOT = Path(__file__).parents[2]
 REST = {"resource": "0.3", "plugin": "0.15"}
 """Seconds after each step of training. A resource step takes a pod, and its outputs a request each."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_jobs_of_a_sweep_share_a_queue(
+    way: WaitMode, bed: Bed, cluster: Cluster, namespace: str, tmp_path: Path
+) -> None:
+    """With a queue of two the third job is made when one of the first two has ended; until then its step says
+    what it waits for. The last step names the most accurate model."""
+    with argo(bed, cluster.in_namespace(namespace), (), tmp_path) as here:
+        here.queue("edl-queue", 2)
+        create(here.cluster, WORKFLOW_TEMPLATES, named(example(way, "example-sweep"), way))
+        run = here.start(
+            "example-sweep", way, image=bed.image, python=bed.python, configurations=CONFIGURATIONS
+        )
+        jobs = [here.job(f"{run.name}-{name}") for name in ("slow", "medium", "fast")]
+        first, second = until(lambda: _two_of(jobs), 240, run.story)
+        (third,) = [job for job in jobs if job not in (first, second)]
+        until(lambda: "Waiting for" in run.story(), 240, run.story)
+        assert third.found() is None
+        for job, accuracy in ((first, 0.8), (second, 0.9), (third, 0.7)):
+            job.appear(240).say(
+                "Succeeded",
+                progress={"step": 7, "records": 224, "metrics": {"accuracy": accuracy}},
+                checkpoint={**CHECKPOINT, "uri": f"/models/{job.name}"},
+            )
+        run.wait(seconds=240)
+
+        best = json.loads(run.outputs(run.name)["best"])
+        assert best == {"accuracy": 0.9, "checkpoint": f"/models/{second.name}"}
+
+
+CONFIGURATIONS = json.dumps(
+    [{"name": name, "rate": "0.1", "why": 'rate: "high" # or not'} for name in ("slow", "medium", "fast")]
+)
+"""Argo writes all values of an item into the names of its nodes, by which objects are marked."""
+
+
+def _two_of(jobs: list[DrivenJob]) -> list[DrivenJob] | None:
+    found = [job for job in jobs if job.found() is not None]
+    return found if len(found) == 2 else None
 
 
 @pytest.mark.long
