@@ -7,12 +7,11 @@ The model lives in the chief, the job's only worker. Run by the agent in its pod
 import argparse
 import logging
 import time
-from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_digits
 
-from edl_workflows.agent import CheckpointStore, connect
+from edl_workflows.agent import connect, open_store
 from edl_workflows.agent.logs import json_lines
 from edl_workflows.protocol.cluster import CheckpointRef
 
@@ -54,7 +53,7 @@ def main() -> None:
         data = load_digits()
         images, labels = data.data / 16.0, data.target
         model = Model(options.learning_rate)
-        store = CheckpointStore(options.checkpoint_dir)
+        store = open_store(options.checkpoint_dir)
 
         def save() -> CheckpointRef:
             return store.publish(
@@ -78,7 +77,7 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--checkpoint-dir", type=Path, required=True, help="folder of the checkpoints")
+    parser.add_argument("--checkpoint-dir", required=True, help="folder of the checkpoints, or its URI")
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--save-seconds", type=float, default=600.0, metavar="SECONDS")
     parser.add_argument("--step-delay", type=float, default=0.0, metavar="SECONDS")

@@ -12,7 +12,12 @@ from edl_workflows.argo.step import WaitMode
 from edl_workflows.argo.workflows import TemplateOptions
 
 WAYS: tuple[WaitMode, ...] = ("resource", "plugin")
-EXAMPLES = ("example-elastic-training", "example-collective-training", "example-sweep")
+EXAMPLES = (
+    "example-elastic-training",
+    "example-collective-training",
+    "example-sweep",
+    "example-artifact",
+)
 """Pipelines in ``dags/argo``; the file of each is named as it is."""
 VALUES = {
     "spec": "replicaSpecs: {worker: {replicas: 1}}\n",

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from tests.cluster.bed.images import PROGRAMS
 from tests.cluster.bed.process import BedError, Daemon
 from tests.cluster.bed.wait import until
 
@@ -85,6 +86,12 @@ class Bed:
         self._own("a shared folder")
         assert self.data is not None
         return self.data
+
+    @property
+    def programs(self) -> str:
+        """Where containers find the bed's own programs, such as ``gofakes3``."""
+        self._own("an S3 server")
+        return PROGRAMS
 
     def log(self, name: str) -> Path:
         """The log of one daemon."""

@@ -177,5 +177,15 @@ def _pause(sources: Path) -> None:
     _compile(sources, ".", "pause")
 
 
-_PARTS: dict[str, Callable[[Path], None]] = {"pause": _pause, "kube": _kube, "argo": _argo, "kwok": _kwok}
+def _s3(sources: Path) -> None:
+    _compile(sources, "github.com/johannesboyne/gofakes3/cmd/gofakes3", "gofakes3", "-mod=mod")
+
+
+_PARTS: dict[str, Callable[[Path], None]] = {
+    "pause": _pause,
+    "kube": _kube,
+    "argo": _argo,
+    "kwok": _kwok,
+    "s3": _s3,
+}
 """Folder below go/ → how it is built."""

@@ -16,6 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.clients import environments
 from tests.cluster.bed import build, images
 from tests.cluster.bed.node import Network
 from tests.cluster.bed.process import Daemon
@@ -52,7 +53,8 @@ class Site:
         bin: the built programs.
         network: its addresses.
         binds: folders of the machine that every container sees, read-only at the same path, beside the
-            machine's programs, this checkout and the Python that runs this.
+            machine's programs, this checkout, the Python that runs this and the environments of
+            `tests.clients`.
     """
 
     folder: Path
@@ -289,10 +291,12 @@ def _cni(site: Site) -> dict[str, Any]:
 
 
 def _base_spec(site: Site) -> dict[str, Any]:
-    """What every container gets: the machine's programs, this checkout and its Python, read-only."""
+    """What every container gets: the machine's programs, this checkout, its Python and the environments of
+    `tests.clients`, read-only."""
+    environments.CACHE.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(["ctr", "oci", "spec"], capture_output=True, text=True, check=True)
     spec: dict[str, Any] = json.loads(done.stdout)
-    own = {Path(path) for path in (_REPOSITORY, sys.prefix, sys.base_prefix)}
+    own = {Path(path) for path in (_REPOSITORY, environments.CACHE, sys.prefix, sys.base_prefix)}
     binds = [
         (site.bin, Path(images.PROGRAMS)),
         *_same(_HOST_FOLDERS),

@@ -1,0 +1,96 @@
+"""Train the digits with checkpoints in an object store, and evaluate the newest one: the step gets it as an
+artifact, which Argo downloads from where the training saved it.
+
+The store is the bucket of Argo's artifact repository. The training program reads the credentials from the
+Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; its image holds
+``edl-workflows[fsspec]`` and the store's driver, ``s3fs``. The step that evaluates needs neither.
+
+``python example_artifact.py [resource|plugin]`` prints the WorkflowTemplate.
+"""
+
+import sys
+from typing import Any
+
+from hera.workflows import DAG, Artifact, Container, Parameter, WorkflowTemplate, models
+
+from edl_workflows.argo import builders, workflows
+from edl_workflows.argo.artifacts import saved_artifact
+from edl_workflows.argo.groups import output, outputs_of
+from edl_workflows.argo.serializer import to_manifest, to_yaml
+from edl_workflows.argo.step import WaitMode
+
+# Numbers stand without quotes: a parameter's text becomes what it looks like.
+SPEC = """\
+replicaSpecs:
+  worker:
+    replicas: 1
+    template:
+      spec:
+        containers:
+          - name: main
+            image: {{workflow.parameters.image}}
+            command:
+              - {{workflow.parameters.python}}
+              - -m
+              - edl_workflows.agent
+              - run
+              - --
+              - {{workflow.parameters.python}}
+              - {{workflow.parameters.training-dir}}/train_digits_numpy.py
+              - --checkpoint-dir={{workflow.parameters.store}}/{{workflow.name}}
+            envFrom:
+              - secretRef: {name: object-store}
+            resources:
+              requests: {cpu: 50m, memory: 256Mi}
+"""
+
+EVALUATE = """\
+import json, sys
+import numpy as np
+from sklearn.datasets import load_digits
+data = load_digits()
+scores = data.data[1437:] / 16.0 @ np.load(sys.argv[1])
+print(json.dumps({"accuracy": float((scores.argmax(axis=1) == data.target[1437:]).mean())}))
+"""
+"""The accuracy on held-out digits."""
+
+PARAMETERS = (
+    Parameter(name="store", value="s3://models/digits", description="where checkpoints are saved"),
+    Parameter(name="image", value="edl-workflows/digits:latest", description="image of all pods"),
+    Parameter(name="python", value="python", description="interpreter in that image"),
+    Parameter(
+        name="training-dir", value="/opt/training", description="folder with the programs, in that image"
+    ),
+)
+
+
+def pipeline(waiting: WaitMode) -> WorkflowTemplate:
+    """The workflow, with steps that wait in this way."""
+    with WorkflowTemplate(
+        name="example-artifact",
+        entrypoint="main",
+        service_account_name=workflows.ACCOUNT,
+        arguments=list(PARAMETERS),
+    ) as workflow:
+        # [START howto_argo_artifact]
+        submit = builders.submit(waiting)
+        evaluate = Container(
+            name="evaluate",
+            inputs=[Artifact(name="checkpoint", path="/mnt/checkpoint")],
+            image="{{workflow.parameters.image}}",
+            command=["{{workflow.parameters.python}}"],
+            args=["-c", EVALUATE, "/mnt/checkpoint/weights.npy"],
+        )
+        with DAG(name="main", outputs=[*outputs_of("train"), Parameter(name="metrics", value_from=METRICS)]):
+            trained: Any = submit(name="train", arguments={"name": "{{workflow.name}}", "spec": SPEC})
+            checkpoint = saved_artifact("checkpoint", output(trained, "checkpoint-uri"))
+            trained >> evaluate(arguments=[checkpoint])
+            # [END howto_argo_artifact]
+    return workflow
+
+
+METRICS = models.ValueFrom(parameter="{{tasks.evaluate.outputs.result}}")
+
+if __name__ == "__main__":
+    chosen: WaitMode = "plugin" if sys.argv[1:] == ["plugin"] else "resource"
+    print(to_yaml([to_manifest(pipeline(chosen))]), end="")  # noqa: T201 - its output
