@@ -10,8 +10,10 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 from edl_workflows.exceptions import EdlError, StageTimeoutError, UnavailableError
+from edl_workflows.jobs.manifests import parse_time
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_of
@@ -31,7 +33,7 @@ from edl_workflows.stages.goals import (
     read_object,
 )
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
-from edl_workflows.stages.job_log import StateReporter
+from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_unobserved, is_unobserved
 from edl_workflows.stages.ownership import resource_of
 from edl_workflows.stages.training_logs import TrainingLogs
 
@@ -152,11 +154,16 @@ def check_now(cluster: Cluster, handle: Handle, queue_deadline: float | None = N
         handle: what to wait for.
         queue_deadline: Unix time until which the job must have begun to run; None for no limit.
     """
-    seen = read_object(handle.kind, _find(cluster, handle))
+    found = _find(cluster, handle)
+    seen = read_object(handle.kind, found)
     result = evaluate_goal(handle, seen)
     overdue = queue_deadline is not None and time.time() >= queue_deadline
     if overdue and isinstance(result, InProgress) and queueing.is_queued(seen):
         return queueing.fail_queued(handle, seen)
+    if isinstance(result, InProgress) and found is not None and is_unobserved(seen):
+        created = parse_time(found["metadata"].get("creationTimestamp"))
+        age = time.time() - created.timestamp() if created else 0.0
+        return replace(result, message=describe_unobserved(age)) if age >= PROGRESS_SECONDS else result
     if not isinstance(result, Failed):
         return result
     return failed_pod.explain_failure(ClusterSource.of(cluster), handle, result)

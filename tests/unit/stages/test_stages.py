@@ -184,6 +184,23 @@ def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: Sta
     assert all("it has no status: no controller has observed it" in str(one.error) for one in results)
 
 
+def test_a_single_look_names_the_controller_that_does_not_answer(
+    cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a sensor that pokes looks: an old job without a status is told as such, a new one is Pending."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    new = driver.check_now(cluster, handle)
+    monkeypatch.setattr(driver, "PROGRESS_SECONDS", -60.0)
+    old = driver.check_now(cluster, handle)
+
+    assert isinstance(new, InProgress)
+    assert isinstance(old, InProgress)
+    assert new.message == "is Pending"
+    assert old.message.startswith("has no status: no controller has observed it in ")
+
+
 def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
     cluster: Cluster, stand_in: StandIn
 ) -> None:
