@@ -23,9 +23,9 @@ from edl_workflows.exceptions import UnavailableError
 
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_SECONDS = 300.0
-API_LOCK_SECONDS = 20
-CALLS = 5
-"""How often a request is sent that the API server can't answer."""
+API_LOCK_SECONDS = 2
+REPEAT_SECONDS = 120.0
+"""How long a request is repeated that the API server answers with a server error."""
 
 
 def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
@@ -173,7 +173,7 @@ class Airflow:
             UnavailableError: it rejected the request or did not respond.
         """
         try:
-            for attempt in stamina.retry_context(_is_server_error, attempts=CALLS, timeout=None):
+            for attempt in stamina.retry_context(_is_server_error, attempts=None, timeout=REPEAT_SECONDS):
                 with attempt:
                     answer = self._http.request(method, f"/api/v2{path}", json=body)
                     answer.raise_for_status()

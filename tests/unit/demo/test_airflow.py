@@ -7,8 +7,10 @@ import httpx
 import pytest
 import stamina
 
-from edl_workflows.demo.airflow import CALLS, Airflow
+from edl_workflows.demo.airflow import Airflow
 from edl_workflows.exceptions import UnavailableError
+
+CALLS = 3
 
 
 @pytest.fixture
