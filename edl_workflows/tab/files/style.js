@@ -45,7 +45,8 @@ const STYLE = `
 .edl td { border-top:1px solid var(--grid); padding:5px 12px 5px 0; vertical-align:top; overflow-wrap:anywhere; }
 .edl td.nowrap, .edl .nowrap { white-space:nowrap; font-variant-numeric:tabular-nums; }
 .edl .spent { margin-top:8px; } .edl .spent td { padding-inline-end:16px; }
-.edl .spent td:nth-child(n+3) { width:1%; text-align:end; } .edl .spent td:last-child { padding-inline-end:0; }
+.edl .spent td:first-child, .edl .spent td:nth-child(n+3) { width:1%; }
+.edl .spent td:nth-child(n+3) { text-align:end; } .edl .spent td:last-child { padding-inline-end:0; }
 .edl .counts { display:flex; flex-wrap:wrap; gap:6px; margin-bottom:8px; }
 .edl .counts span { background:var(--soft); border-radius:4px; padding:1px 8px; font-size:13px; }
 .edl .actions { display:flex; flex-wrap:wrap; align-items:center; gap:8px; margin-top:10px; }
