@@ -13,7 +13,6 @@ from airflow.sdk import DAG, task
 
 from edl_workflows.task_groups import elastic_job
 
-# [START howto_own_manifest]
 PYTHON = "{{ var.value.get('edl_python', 'python') }}"
 CHECKPOINTS = (
     "{{ var.value.get('edl_work_dir', '/tmp/edl-workflows') }}/{{ dag.dag_id }}"
@@ -38,12 +37,10 @@ MANIFEST = {
     "kind": "ElasticJob",
     "spec": {"replicaSpecs": {"worker": {"replicas": 1, "template": {"spec": {"containers": [CONTAINER]}}}}},
 }
-# [END howto_own_manifest]
 
 with DAG(
     "example_own_script", schedule=None, catchup=False, doc_md=__doc__, tags=["example", "edl-workflows"]
 ):
-    # [START howto_own_dag]
     with elastic_job(manifest=MANIFEST, completion_timeout=timedelta(minutes=10)) as job:
         job.wait(step=50, timeout=300, task_id="begun") >> job.checkpoint(task_id="save")
 
@@ -53,4 +50,3 @@ with DAG(
         return f"trained {trained['step']} steps: {trained['checkpoint']['uri']}"
 
     job >> report(job.output)
-    # [END howto_own_dag]
