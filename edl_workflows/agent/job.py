@@ -289,8 +289,8 @@ class Job(ClusterMember):
 
     def save_last(self, *, always: bool = False) -> None:
         """Save what was trained since the newest checkpoint; returns when it is on storage and the master
-        knows it. Does nothing unless this is the chief, or the model is sharded, this process knows how to
-        save, and the job is open. A ``with`` block of the job that ends without an error calls it.
+        knows it. Does nothing where another process saves this one's model, or no way to save is set, or the
+        job is closed. A ``with`` block of the job that ends without an error calls it.
 
         Args:
             always: save also when nothing was trained, unless this process saved before. For a job with
@@ -304,7 +304,8 @@ class Job(ClusterMember):
         if self.saves_only_part:
             self.checkpoint_part(SaveWish.CHECKPOINT)
             return
-        deadline = time.monotonic() + LAST_SAVE_SECONDS
+        alone = self.replica_size == 1  # else the others would have to save their parts again, too
+        deadline = time.monotonic() + LAST_SAVE_SECONDS * alone
         while self._saving.save(float("inf"), self._stopped, stored=True, last=True) is None:
             if self.successor is not None:
                 return  # the chief of that version saves
@@ -471,9 +472,8 @@ class Job(ClusterMember):
                 reader.resume()
 
     def _must_save(self, directive: Directive) -> bool:
-        if self.saves_only_part:
-            return self._saving.requested(directive)
-        return self.is_chief and self._saving.due(directive)
+        due = self._saving.requested if self.saves_only_part else self._saving.due
+        return due(directive) and (self.is_chief or self.saves_only_part)
 
     def _drain(self) -> bool:
         """Settle all readers and report it; False if asked to exit meanwhile. The switch checkpoint comes

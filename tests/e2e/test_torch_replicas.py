@@ -12,12 +12,12 @@ import pytest
 
 from tests.e2e.collective_standalone import CollectiveStandalone
 from tests.e2e.test_torch_survivors import SECONDS, alive, finished
-from tests.e2e.test_torch_trouble import newest_process
+from tests.e2e.test_torch_trouble import newest_process, taken_out
 from tests.e2e.turns import Turns, command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-SIZE, WORKERS, EPOCHS = 2, 4, 30
+SIZE, WORKERS, EPOCHS, FEW_EPOCHS = 2, 4, 30, 2
 
 
 @pytest.fixture
@@ -96,6 +96,55 @@ def test_plans_and_the_death_of_a_whole_group_and_of_the_master(job: CollectiveS
     finished(job, EPOCHS)
 
     equal_at_the_end(job)
+
+
+@pytest.mark.long
+def test_a_rank_that_is_stopped(job: CollectiveStandalone) -> None:
+    """SIGSTOP to a rank: its group waits for it in the forward pass, and the other group for both. The rank
+    that is silent is taken out, and its group with it; the other group goes on."""
+    job.wait(job.trains, SECONDS, "two groups train")
+    before, members = job.version, job.members()
+    victim = newest_process(job, members[3])
+    os.kill(victim, signal.SIGSTOP)
+    job.wait(partial(job.goes_on, before), SECONDS, "the other group goes on")
+    assert f"{members[3]}: silent for 1" in taken_out(job)
+    job.wait(partial(job.trains, before), SECONDS, "both groups train again")
+    finished(job, EPOCHS)
+
+    equal_at_the_end(job)
+    assert not alive(victim)
+
+
+@pytest.mark.long
+def test_a_rank_dies_while_its_group_prepares(tmp_path: Path) -> None:
+    """In its warm-up step. The other process of the group is started again with it, and the groups train."""
+    (tmp_path / "die-forward").touch()
+    program = command(tmp_path, FEW_EPOCHS, "--replicas")
+    with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
+        job.wait(lambda: list(tmp_path.glob("died-forward-*")), SECONDS, "a rank dies")
+        job.wait(job.trains, SECONDS, "two groups train")
+        finished(job, FEW_EPOCHS)
+        equal_at_the_end(job)
+
+
+@pytest.mark.long
+def test_all_pods_are_deleted(tmp_path: Path) -> None:
+    """As for a suspension: each process saves its part before it ends. New pods go on after that step."""
+    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--replicas")
+    with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
+        job.wait(job.trains, SECONDS, "two groups train")
+        turns, members, before = Turns(tmp_path), job.members(), job.version
+        first = turns.processes()
+        for node in members:
+            job.pods.terminate(node)
+        job.wait(job.checkpoint, SECONDS, "the parts are saved")
+        step = int(job.checkpoint()["step"])
+        job.wait(partial(job.trains, before), SECONDS, "new pods train")
+        finished(job, EPOCHS)
+        equal_at_the_end(job)
+
+    made = [step for process in first for _, _, _, done, step, *_ in turns.of(process) if done]
+    assert step == max(made)
 
 
 @pytest.mark.long

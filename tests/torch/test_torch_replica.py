@@ -10,12 +10,15 @@ import pytest
 import torch
 from torch.multiprocessing import spawn
 
+from edl_workflows.agent.checkpoint_parts import Part
+from edl_workflows.agent.tensor_parts import assemble
+from edl_workflows.agent.tensors import load
 from edl_workflows.agent.torch_collective import TorchTraining
 from edl_workflows.agent.torch_replica import join_replica_group
 from edl_workflows.agent.world import Place, Wishes
 from edl_workflows.exceptions import InvalidError
 from tests.torch.members import network, places, records
-from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank
+from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank, whole_state
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,16 @@ def test_a_group_that_is_behind_gets_the_shards_of_the_other(ranks: Path) -> Non
 def test_each_rank_restores_its_shards(ranks: Path) -> None:
     """From the parts that all ranks saved, into a model and an optimizer without values."""
     assert all(equal for equal, _ in read(ranks, "restored"))
+
+
+def test_one_process_restores_the_whole_model(ranks: Path) -> None:
+    """From the parts that the two groups saved, without groups."""
+    parts = [load(ranks / Part(rank, RANKS).file) for rank in range(RANKS)]
+    member = TorchTraining(lambda: replace(network(1), more=None))
+    member.prepare()
+    member.load(assemble(parts, "here").tensors)
+
+    assert whole_state(member) == read(ranks, "restored")[0][1]
 
 
 @pytest.mark.parametrize(
