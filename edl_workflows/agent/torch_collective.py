@@ -230,8 +230,8 @@ class TorchTraining:
         the checksum that `root` has computed. In replica groups, each process gets the shards of the one with
         its index in group `root`, and all of a group load or none."""
         first_numbers, state = self._replica.agree(lambda: self._receive(numbers, root, load))
-        if len(steps := set(self._replica.gather(first_numbers[0]))) > 1:
-            raise DamagedStateError(f"the replica group got states of several steps: {sorted(steps)}")
+        if len(set(self._replica.gather(sum(first_numbers)))) > 1:
+            raise DamagedStateError("the processes of the replica group got states of different steps")
         if state is not None:
             self._load(state)
         return first_numbers

@@ -36,7 +36,9 @@ class LostError(Exception):
     """In place of the end of a process."""
 
 
-def job_of(rank: int, addresses: Sequence[str], *, max_workers: int = RANKS, size: int = SIZE) -> Job:
+def job_of(
+    rank: int, addresses: Sequence[str], *, max_workers: int = RANKS, size: int = SIZE, active: bool = True
+) -> Job:
     """What `join_replica_group` asks of a job."""
     members = [Member(rank=at, id=at, address=address) for at, address in enumerate(addresses)]
 
@@ -50,7 +52,7 @@ def job_of(rank: int, addresses: Sequence[str], *, max_workers: int = RANKS, siz
         name="alone",
         version=1,
         process=1,
-        active=True,
+        active=active,
         terminated=False,
         replica_size=1,
         cluster_lost=cluster_lost,

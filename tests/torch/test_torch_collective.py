@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.gloo_group import GlooGroup
 from edl_workflows.agent.tensors import load, save
 from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
-from edl_workflows.agent.world import Reduced, Wishes
+from edl_workflows.agent.world import Place, Reduced, Wishes
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
 from tests.torch.members import (
     PIXELS,
@@ -312,13 +313,22 @@ def test_a_killed_member_breaks_the_group(killed: int) -> None:
 def test_rank_0_that_can_not_listen() -> None:
     """If the port of rank 0 is in use, by the process of the former version perhaps, it raises
     UnavailableError, and the agent restarts the process."""
-    (place,) = places(1)
-    holder = GlooGroup(place)
-    holder.form()
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="can't listen"):
+            GlooGroup(Place(1, 0, (address,))).form()
 
-    with pytest.raises(UnavailableError, match="can't listen"):
-        GlooGroup(place).form()
-    assert holder.broadcast_bytes(b"still here") == b"still here"
+
+def test_a_process_has_one_store_for_its_groups() -> None:
+    """A process whose port is in use by its own store, as that of its replica group, forms a group of another
+    version over it. The former one goes on."""
+    (place,) = places(1)
+    former, later = GlooGroup(place), GlooGroup(replace(place, version=3))
+    former.form()
+    later.form()
+
+    assert later.broadcast_bytes(b"version 3") == b"version 3"
+    assert former.broadcast_bytes(b"version 1") == b"version 1"
 
 
 def test_a_model_without_anything_to_train() -> None:

@@ -1,6 +1,9 @@
 """Members that hold the model together: two replica groups of two processes each, with ``fully_shard``."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +20,8 @@ from edl_workflows.agent.torch_collective import TorchTraining
 from edl_workflows.agent.torch_replica import join_replica_group
 from edl_workflows.agent.world import Place, Wishes
 from edl_workflows.exceptions import InvalidError
-from tests.torch.members import network, places, records
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from tests.torch.members import SECONDS, network, places, records
 from tests.torch.replica_ranks import RANKS, SIZE, STEPS, free_addresses, job_of, run_rank, whole_state
 
 
@@ -92,6 +96,44 @@ def test_one_process_restores_the_whole_model(ranks: Path) -> None:
     member.load(assemble(parts, "here").tensors)
 
     assert whole_state(member) == read(ranks, "restored")[0][1]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+    """Starts a process of a group of two whose version has not begun."""
+    addresses = free_addresses(SIZE)
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(rank: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.torch.replica_process", str(rank), *addresses]
+        running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("killed", range(SIZE))
+def test_a_group_starts_again_as_a_whole(start: Callable[[int], subprocess.Popen[str]], killed: int) -> None:
+    """A process is killed before its version begins, and started again by its agent. The other one ends, too,
+    instead of waiting for the dead one, and without blame; then they form their group."""
+    members = [start(rank) for rank in range(SIZE)]
+    assert [joined(member) for member in members] == ["joined\n"] * SIZE
+    members[killed].kill()
+    if killed == 1:  # index 0 has the group's store, so its end is noticed at once
+        assert start(1).wait(SECONDS) == CLUSTER_LOST_EXIT_CODE
+    assert members[1 - killed].wait(SECONDS) == CLUSTER_LOST_EXIT_CODE
+
+    again = [start(rank) for rank in range(SIZE)]
+    assert [joined(member) for member in again] == ["joined\n"] * SIZE
+
+
+def joined(member: subprocess.Popen[str]) -> str:
+    """What a process says when it has joined its group."""
+    assert member.stdout is not None
+    return member.stdout.readline()
 
 
 @pytest.mark.parametrize(
