@@ -69,6 +69,29 @@ def cel_rules(*pairs: tuple[str, str]) -> ConfigDict:
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
 
 
+def job_name_rules(
+    limit: int, *, added: str = "pods", letter_first: bool = True
+) -> tuple[tuple[str, str], ...]:
+    """The rules of `cel_rules` for the name of a job.
+
+    Args:
+        limit: characters that a name may have.
+        added: the objects whose names consist of the job's name and more.
+        letter_first: whether it must begin with a letter; otherwise a digit may be first.
+    """
+    first, how = ("a-z", ", beginning with a letter") if letter_first else ("a-z0-9", "")
+    return (
+        (
+            f"size(self.metadata.name) <= {limit}",
+            f"metadata.name: at most {limit} characters: the names of the job's {added} add to it",
+        ),
+        (
+            f"self.metadata.name.matches('^[{first}]([-a-z0-9]*[a-z0-9])?$')",
+            f"metadata.name: must be lower-case letters, digits and '-'{how}",
+        ),
+    )
+
+
 NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
 """CEL: nobody had looked at the object yet."""
 _SAME_PHASE = "has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase"

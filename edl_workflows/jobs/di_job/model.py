@@ -21,6 +21,7 @@ from edl_workflows.jobs.objects import (
     PodTemplate,
     TimeToLive,
     cel_rules,
+    job_name_rules,
     raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
@@ -212,14 +213,7 @@ class DIJob(Job):
     """A reinforcement learning job of DI-engine: learner, collectors, evaluator, each told of the others."""
 
     model_config = cel_rules(
-        (
-            f"size(self.metadata.name) <= {MAX_NAME}",
-            f"metadata.name: at most {MAX_NAME} characters: the names of the job's pods add to it",
-        ),
-        (
-            "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name: must be lower-case letters, digits and '-'",
-        ),
+        *job_name_rules(MAX_NAME, letter_first=False),
         FINAL_PHASES,
     )
     api_version: Literal["diengine.opendilab.org/v2alpha1"] = "diengine.opendilab.org/v2alpha1"

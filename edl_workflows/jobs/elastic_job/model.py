@@ -23,6 +23,7 @@ from edl_workflows.jobs.objects import (
     Status,
     TimeToLive,
     cel_rules,
+    job_name_rules,
     raise_problems,
 )
 from edl_workflows.jobs.scale_plan.model import PodMeta, ReplicaResourceSpec
@@ -415,17 +416,7 @@ class ElasticJob(Job):
     """A training job whose workers and parameter servers may change while it runs."""
 
     model_config = cel_rules(
-        (
-            f"size(self.metadata.name) <= {names.MAX_JOB_NAME}",
-            (
-                f"metadata.name: at most {names.MAX_JOB_NAME} characters: "
-                "the names of the job's services add to it"
-            ),
-        ),
-        (
-            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
-        ),
+        *job_name_rules(names.MAX_JOB_NAME, added="services"),
         FINAL_PHASES,
     )
     api_version: Literal["elastic.iml.github.io/v1alpha1"] = "elastic.iml.github.io/v1alpha1"

@@ -20,6 +20,7 @@ from edl_workflows.jobs.objects import (
     Status,
     TimeToLive,
     cel_rules,
+    job_name_rules,
     raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
@@ -363,14 +364,7 @@ STATIC_CLUSTER = (
 def job_rules(max_name: int) -> ConfigDict:
     """The CEL rules of a kind: how its jobs are named, and that final phases are final."""
     return cel_rules(
-        (
-            f"size(self.metadata.name) <= {max_name}",
-            f"metadata.name: at most {max_name} characters: the names of the job's pods add to it",
-        ),
-        (
-            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
-        ),
+        *job_name_rules(max_name),
         FINAL_PHASES,
     )
 

@@ -19,6 +19,7 @@ from edl_workflows.jobs.objects import (
     TimeToLive,
     cel_rules,
     final_phases_rule,
+    job_name_rules,
     raise_problems,
 )
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
@@ -374,14 +375,7 @@ class TrainingJob(Job):
     """A PaddlePaddle job: a master that hands out the data, parameter servers, trainers that come and go."""
 
     model_config = cel_rules(
-        (
-            f"size(self.metadata.name) <= {MAX_NAME}",
-            f"metadata.name: at most {MAX_NAME} characters: the names of the job's pods add to it",
-        ),
-        (
-            "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name: must be lower-case letters, digits and '-', beginning with a letter",
-        ),
+        *job_name_rules(MAX_NAME),
         (f"{_BEGUN} || {_within('self.spec.trainer')}", f"spec.trainer.{_BOUNDS}"),
         final_phases_rule(TrainingJobPhase.SUCCEEDED, TrainingJobPhase.FAILED),
     )
