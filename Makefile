@@ -7,8 +7,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # A file's tests share one process, so that its servers start once. Groups would do, but pytest 9.2 does not see them
 # (pytest-xdist 3.8 writes them where it does not look). In the order of the files: those that take longest come first.
-# Tests wait for processes as much as they compute, so two processes to a core.
-PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder
+# Tests wait for processes as much as they compute, so two processes to a core; those of `make test-unit` compute more,
+# and each process imports and collects all of them first, with 7 s of CPU.
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+WORKERS := 4
+test-unit: WORKERS := 3
 # What `make test-e2e` and `make test-cluster` run of theirs; CI gives 'not long'.
 E2E := e2e
 CLUSTER_TESTS := cluster

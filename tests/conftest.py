@@ -1,12 +1,13 @@
 """What all tests share: no test sees the user's own state, and golden files change only when asked."""
 
+import gc
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -16,6 +17,9 @@ from tests import leaks
 
 if TYPE_CHECKING:
     from edl_workflows.testing import ApiServerProcess
+
+# By default, garbage collection takes a fifth of the CPU that collecting the tests takes.
+gc.set_threshold(50_000, 20, 20)
 
 _CLUSTER = Path(__file__).parent / "cluster"
 _USER_STATE = ("KUBECONFIG", "EDL_LOCAL_DIR", "EDL_SERVICE_MAP", "DLROVER_MASTER_ADDR", "EDL_JOB_TOKEN")
@@ -35,10 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The tests on a real cluster need root and minutes: they run where their folder is named, as `make
     test-cluster` does."""
+    if collection_path != _CLUSTER:
+        return None
     named = any(
         Path(argument.partition("::")[0]).resolve().is_relative_to(_CLUSTER) for argument in config.args
     )
-    return True if collection_path == _CLUSTER and not named else None
+    return None if named else True
 
 
 _DIFFERS_BY_PROCESS = re.compile(r"set\(\{| at 0x")
@@ -49,6 +55,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     between them."""
     if wrong := [item.nodeid for item in items if _DIFFERS_BY_PROCESS.search(item.nodeid)]:
         raise pytest.UsageError(f"give the parameters of these tests ids: {', '.join(wrong[:3])}")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+_TENSORFLOW_FILES = re.compile(r"tests/unit/agent/test_(tensorflow|tf)(_\w+)?\.py")
+
+
+@pytest.hookimpl(optionalhook=True)  # PyTorch's environment has no pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``: a file's tests run in one process, and so do those of all files that import
+    TensorFlow, which takes 3 s of CPU."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "tensorflow" if _TENSORFLOW_FILES.fullmatch(file) else file
+
+    return Scheduling(config, log)
 
 
 _airflow_home = pytest.StashKey[str]()

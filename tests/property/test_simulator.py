@@ -74,6 +74,7 @@ def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) ->
         assert result.pending >= result.started - result.submitted - 1e-9
 
 
+@pytest.mark.slow
 @given(traces(), POLICY, DEMAND, st.integers(0, 5))
 @settings(max_examples=40, deadline=None)
 def test_failures_lose_no_job(
@@ -91,6 +92,7 @@ def test_failures_lose_no_job(
     assert measure_run(found).utilisation <= 1 + 1e-9
 
 
+@pytest.mark.slow
 @given(traces(), POLICY, st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_the_rows_does_not_matter(jobs: list[ClusterJob], policy: str, random: Random) -> None:

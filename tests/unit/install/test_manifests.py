@@ -65,15 +65,21 @@ def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
     }
 
 
+def _without_definitions(options: InstallOptions, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The definitions of our kinds are large and the same in all installations: only the first prints
+    them."""
+    return [one for one in objects if options is OPTIONS[0] or one["kind"] != "CustomResourceDefinition"]
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=described)
 def test_text_is_the_objects(options: InstallOptions) -> None:
     """The printed YAML contains exactly the objects, is reproducible, has each name once, and has no
     anchors."""
     objects = _objects(options)
-    text = render_yaml(objects)
+    text = render_yaml(_without_definitions(options, objects))
 
-    assert list(yaml.load_all(text, yaml.CSafeLoader)) == objects
-    assert render_yaml(installation_manifests(options)) == text
+    assert list(yaml.load_all(text, yaml.CSafeLoader)) == _without_definitions(options, objects)
+    assert render_yaml(_without_definitions(options, installation_manifests(options))) == text
     assert "&id" not in text
     keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
     assert len(set(keys)) == len(keys)
