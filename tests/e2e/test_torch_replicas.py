@@ -23,7 +23,7 @@ SIZE, WORKERS, EPOCHS = 2, 4, 20
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[CollectiveStandalone]:
     """A job of two groups that train slowly."""
-    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--replicas")
+    program = command(tmp_path, EPOCHS, "--step-delay", "1", "--replicas")
     with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as running:
         yield running
 
@@ -118,7 +118,7 @@ def test_a_rank_that_is_stopped(job: CollectiveStandalone) -> None:
 @pytest.mark.long
 def test_all_pods_are_deleted(tmp_path: Path) -> None:
     """As for a suspension: each process saves its part before it ends. New pods go on after that step."""
-    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--replicas")
+    program = command(tmp_path, EPOCHS, "--step-delay", "1", "--replicas")
     with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
         job.wait(job.trains, SECONDS, "two groups train")
         turns, members, before = Turns(tmp_path), job.members(), job.version
@@ -139,7 +139,7 @@ def test_all_pods_are_deleted(tmp_path: Path) -> None:
 def test_each_group_loses_a_rank(tmp_path: Path) -> None:
     """Nobody holds the model any more. The agents persist the parts that were copied to memory. New processes
     of both groups restore their shards from them; each record is in the model exactly once an epoch."""
-    program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--replicas", "--memory-seconds", "0.2")
+    program = command(tmp_path, EPOCHS, "--step-delay", "1", "--replicas", "--memory-seconds", "0.2")
     with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
         job.wait(job.trains, SECONDS, "two groups train")
         started = job.step()

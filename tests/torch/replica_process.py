@@ -11,9 +11,10 @@ def main() -> None:
     """Join the group, and wait."""
     rank, *addresses = sys.argv[1:]
     job = job_of(int(rank), addresses, max_workers=len(addresses), active=False)
-    join_replica_group(job)
-    print("joined", flush=True)
+    replica = join_replica_group(job)
+    print(f"joined as {replica.index}", flush=True)
     sys.stdin.read()
+    del replica  # it has kept the group's store
 
 
 if __name__ == "__main__":

@@ -120,14 +120,14 @@ def test_a_group_starts_again_as_a_whole(start: Callable[[int], subprocess.Popen
     """A process is killed before its version begins, and started again by its agent. The other one ends, too,
     instead of waiting for the dead one, and without blame; then they form their group."""
     members = [start(rank) for rank in range(SIZE)]
-    assert [joined(member) for member in members] == ["joined\n"] * SIZE
+    assert [joined(member) for member in members] == ["joined as 0\n", "joined as 1\n"]
     members[killed].kill()
     if killed == 1:  # index 0 has the group's store, so its end is noticed at once
         assert start(1).wait(SECONDS) == CLUSTER_LOST_EXIT_CODE
     assert members[1 - killed].wait(SECONDS) == CLUSTER_LOST_EXIT_CODE
 
     again = [start(rank) for rank in range(SIZE)]
-    assert [joined(member) for member in again] == ["joined\n"] * SIZE
+    assert [joined(member) for member in again] == ["joined as 0\n", "joined as 1\n"]
 
 
 def joined(member: subprocess.Popen[str]) -> str:
