@@ -324,7 +324,7 @@ def running_master() -> Iterator[FakeMaster]:
         finally:
             master.away = True  # ends the long polls
             server.should_exit = True
-            thread.join(10)
+            thread.join(240)
 
 
 Connect = Callable[..., Job]

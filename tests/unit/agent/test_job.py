@@ -65,14 +65,14 @@ def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, con
                 half_way.set()
 
     thread, raised = in_background(train)
-    assert half_way.wait(10)
+    assert half_way.wait(240)
     eventually(lambda: master.got(ProcessReport, state=ProcessState.DRAINED))
     progress = master.shards.progress("train")
     assert (len(seen), progress.shards_leased) == (45, 0)
     assert progress.records_done == 45  # also the first five records of the third shard
 
     master.say(drain=False)
-    thread.join(10)
+    thread.join(240)
     assert not raised
     assert sorted(seen) == list(range(100))
 
@@ -92,7 +92,7 @@ def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drai
     if drain:
         eventually(lambda: [m for m in master.got(ProcessReport) if m.state is ProcessState.DRAINED])
     job.close()
-    loop.join(60)
+    loop.join(240)
     assert not loop.is_alive()
     assert [type(error) for error in raised] == [UnavailableError]
 
@@ -129,7 +129,7 @@ def test_successor_waits_until_its_version_is_active(master: FakeMaster, connect
     assert job.cluster.restore is None
 
     master.say(active=cluster(2, restore=CheckpointRef(uri="/ckpt/9", step=9)), next=None)
-    thread.join(2)
+    thread.join(240)
     assert not thread.is_alive()
     assert not raised
     assert job.cluster.restore == CheckpointRef(uri="/ckpt/9", step=9)
@@ -151,7 +151,7 @@ def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: 
     assert thread.is_alive()
     assert leased <= 2
     job.terminate()
-    thread.join(10)
+    thread.join(240)
     assert isinstance(raised[0], SystemExit)
 
 
@@ -165,7 +165,7 @@ def test_broken_cluster_waits_for_the_next_version(master: FakeMaster, connected
     time.sleep(0.1)
     assert thread.is_alive()
     job.terminate()
-    thread.join(10)
+    thread.join(240)
     assert isinstance(raised[0], SystemExit)
 
 
@@ -190,7 +190,7 @@ def test_broken_cluster_whose_next_version_is_withdrawn_ends(
     eventually(lambda: job.active)
     thread, raised = in_background(lambda: job.cluster_lost("socket closed"))
     master.say(next=None)
-    thread.join(10)
+    thread.join(240)
     assert isinstance(raised[0], SystemExit)
     assert raised[0].code == CLUSTER_LOST_EXIT_CODE
 
@@ -290,7 +290,7 @@ def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Con
     assert thread.is_alive()
     master.sync_finished = True
     job.open_barrier("saved")
-    thread.join(10)
+    thread.join(240)
     assert not thread.is_alive()
 
 
@@ -314,5 +314,5 @@ def test_program_says_which_changes_of_its_servers_it_survives(
     assert unfit.servers.changes is ServerChanges.SAME_COUNT
     assert thread.is_alive()
     next_one.terminate()
-    thread.join(10)
+    thread.join(240)
     assert isinstance(raised[0], SystemExit)

@@ -89,7 +89,7 @@ def test_the_last_model_is_tried_until_the_disk_has_room(
     eventually(lambda: len(master.got(CheckpointEnd)) >= 2)
     assert "No space left on device" in master.got(CheckpointEnd)[0].error
     saves.full = False
-    thread.join(30)
+    thread.join(240)
     assert (raised, len(saves.steps)) == ([], 1)
 
 
@@ -146,7 +146,7 @@ def test_a_closed_job_is_not_saved(master: FakeMaster, connected: Connect) -> No
     eventually(lambda: job.is_chief)
     job.close()
     thread, raised = in_background(job.save_last)
-    thread.join(10)
+    thread.join(240)
     assert not thread.is_alive()
     assert (raised, saves.steps) == ([], [])
 
@@ -163,7 +163,7 @@ def test_the_last_checkpoint_waits_for_no_master_once_the_job_is_closed(
     thread, raised = in_background(job.save_last)
     eventually(lambda: master.ends_asked)
     job.close()
-    thread.join(30)
+    thread.join(240)
     assert not thread.is_alive()
     assert (raised, saves.steps) == ([], [0])
 

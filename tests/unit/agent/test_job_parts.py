@@ -68,7 +68,7 @@ def test_each_member_saves_its_part_for_a_switch(
     master.say(save="world-2")
     assert eventually(lambda: missing(store) == [0])
     master.say(save="", drain=False)
-    thread.join(10)
+    thread.join(240)
     assert parts.asked == 1
     assert not master.got(CheckpointBegin)
 

@@ -47,7 +47,7 @@ def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Con
     master.say(save="switch-1")
     eventually(lambda: master.got(CheckpointEnd, uri="/ckpt/7", step=7))
     master.say(save="", drain=False)
-    thread.join(10)
+    thread.join(240)
     assert len(master.got(CheckpointBegin, request="switch-1")) == len(master.got(CheckpointBegin)) == 1
 
 
@@ -75,7 +75,7 @@ def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Co
     assert [begin.request for begin in begins] == ["switch"]
     assert master.received.index(master.got(AckRequest)[-1]) < master.received.index(begins[0])
     master.say(drain=False, save="")
-    waiting.join(60)
+    waiting.join(240)
 
 
 def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect) -> None:

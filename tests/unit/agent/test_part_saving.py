@@ -349,7 +349,7 @@ def test_state_is_copied_while_training_goes_on(
     value = np.zeros(3)
 
     def fill(into: Any) -> None:
-        may_copy.wait(60)
+        may_copy.wait(240)
         np.copyto(into["w"], value)
 
     state = State(7, {"w": TensorSpec(value.dtype, value.shape)}, fill, guard=guard)

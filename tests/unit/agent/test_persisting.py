@@ -95,9 +95,9 @@ def test_copy_for_memory_is_persisted_only_after_a_loss(
     copy(folder, store, 12, persist=False)
     assert persister.wait(0)
     persister.save_newest()
-    assert persister.wait(10)
+    assert persister.wait(240)
     persister.save_newest()
-    assert persister.wait(10)
+    assert persister.wait(240)
 
     assert [end.step for end in master.got(CheckpointEnd)] == [10, 12]
     newest = store.newest()
@@ -130,7 +130,7 @@ def test_newest_is_looked_for_after_it_was_asked_for(
     folder.ring()
 
     eventually(lambda: master.got(CheckpointEnd))
-    assert persister.wait(10)
+    assert persister.wait(240)
     assert [end.step for end in master.got(CheckpointEnd)] == [12]
 
 
@@ -148,7 +148,7 @@ def test_what_an_agent_before_left_is_persisted(
     persister.start()
     persister.save_newest()
 
-    assert persister.wait(10)
+    assert persister.wait(240)
     assert [end.step for end in master.got(CheckpointEnd, error="")] == [10, 11]
 
 
@@ -223,7 +223,7 @@ def test_trouble_with_one_copy_does_not_end_the_agents_part(
         persister.start()
         copied(folder, b"x", 10, **{"place": store.place, **fields})
         persister.save_newest()
-        assert persister.wait(10)
+        assert persister.wait(240)
     copy(folder, store, 11)
     eventually(lambda: master.got(CheckpointEnd, step=11, error=""))
 
@@ -269,7 +269,7 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
     made = copy(folder, store, 10)
     persister.start()
     persister.save_newest()
-    assert persister.wait(10)
+    assert persister.wait(240)
     assert [end.error for end in master.got(CheckpointEnd)] == [""]
     assert store.verify(made.ref) == made.ref
     assert [path.name for path in store.folder.iterdir()] == [made.name]
@@ -284,7 +284,7 @@ def test_newest_that_was_refused_does_not_hide_the_one_before(
     copy(folder, store, 11, stage="failed")
     persister.start()
     persister.save_newest()
-    assert persister.wait(10)
+    assert persister.wait(240)
     assert [end.step for end in master.got(CheckpointEnd)] == [10]
 
 

@@ -43,7 +43,7 @@ def _joined(places: Sequence[Place]) -> list[float]:
         server.accept()[0].close()
     join(0)
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     for ring in formed:
         ring.close()
     return sums

@@ -170,7 +170,7 @@ def test_killed_agent_is_followed_by_one_that_persists(
     agent = start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 3, what="three copies")
     agent.kill()
-    agent.wait(10)
+    agent.wait(240)
     assert not ends(master)
     start(copies=1000.0)
     (end,) = eventually(lambda: ends(master), what="the copy is persisted")
@@ -187,7 +187,7 @@ def test_agent_killed_while_it_persists_leaves_no_half(
     agent = start(every=0.1, size=4 * 2**20)
     eventually(lambda: list(checkpoints.glob(".unfinished-*")), what="a checkpoint is being written")
     agent.kill()
-    agent.wait(10)
+    agent.wait(240)
     heard = len(ends(master))
     assert all(CheckpointStore(checkpoints).verify(ref(path)) for path in checkpoints.glob("checkpoint-*"))
 
@@ -278,6 +278,6 @@ def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, start: S
     eventually(lambda: master.ends_asked >= 4, what="the checkpoint is told in vain")
     assert not master.got(ExitReport)
     master.deaf_to_ends = False
-    assert agent.wait(30) == 0
+    assert agent.wait(240) == 0
     kinds = [type(message) for message in master.received]
     assert kinds.index(CheckpointEnd) < kinds.index(ExitReport)

@@ -53,7 +53,7 @@ class Member:
 
     def ended(self) -> object:
         """Its code, once it has ended."""
-        self.thread.join(30)
+        self.thread.join(240)
         assert not self.thread.is_alive(), "it hangs"
         return self.code
 

@@ -73,7 +73,7 @@ class Browser:
         with contextlib.suppress(OSError):
             self._send("Browser.close")
         try:
-            self._process.wait(10)
+            self._process.wait(240)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -60,7 +60,7 @@ def test_it_plans_and_is_replaced(
     assert process is not None
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    process.join(30)
+    process.join(240)
     with pytest.raises(UnavailableError, match="ended"):
         planner.plan(asked(), NOW)
     assert planner.plan(asked(), NOW) == expected

@@ -52,7 +52,7 @@ def process(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[byte
             yield running, log
         finally:
             running.kill()
-            running.wait(30)
+            running.wait(240)
 
 
 def logged(log: Path, event: str, field: str) -> str:
@@ -113,10 +113,10 @@ def test_kill_9_loses_nothing_acknowledged(database_url: str, tmp_path: Path) ->
             planners = psutil.Process(running.pid).children(recursive=True)
         finally:
             running.send_signal(signal.SIGKILL)
-            running.wait(30)
+            running.wait(240)
             stop.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(240)
 
     with BrainStore(database_url) as store:
         stored = {uid: {s.step for s in store.samples(JobKey("team", uid), 10**6)} for uid in acknowledged}
@@ -148,7 +148,7 @@ def test_sigterm_ends_it(tmp_path: Path) -> None:
         assert re.search(r'edl_brain_answers_total{call="metrics",code="200",method="POST"} 1\.0', metrics)
         assert "edl_brain_store_waiting 0.0" in metrics
         running.terminate()
-        assert running.wait(30) == 0
+        assert running.wait(240) == 0
         assert "tokens are not required" in log.read_text()
     with BrainStore(f"sqlite:///{tmp_path}/brain.db") as store:
         assert len(store.samples(JobKey("team", "uid-1"), 9)) == 1

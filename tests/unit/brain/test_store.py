@@ -132,19 +132,19 @@ def test_writes_that_wait_share_a_transaction(store: BrainStore) -> None:
 
     def slow(_: object) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(240)
 
     first: Future[None] = store._writer.call(slow)
-    assert begun.wait(30)
+    assert begun.wait(240)
     good = [store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(30)]
     bad = store.submit(JobReport(facts(), [sample(NOW, step=2**70)]), NOW)  # what the service never lets in
     assert store.waiting == 31
     go_on.set()
-    first.result(30)
+    first.result(240)
     for done in good:
-        done.result(30)
+        done.result(240)
     with pytest.raises(InvalidError):
-        bad.result(30)
+        bad.result(240)
     assert len(store.samples(KEY, 99)) == 30
 
 
@@ -155,16 +155,16 @@ def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: p
 
     def slow(_: object) -> None:
         begun.set()
-        assert go_on.wait(30)
+        assert go_on.wait(240)
 
     sqlite_store._writer.call(slow)
-    assert begun.wait(30)
+    assert begun.wait(240)
     waiting = [sqlite_store.submit(JobReport(facts(), [sample(NOW + i)]), NOW) for i in range(3)]
     with pytest.raises(UnavailableError, match="writes are waiting"):
         sqlite_store.submit(JobReport(facts()), NOW)
     go_on.set()
     for done in waiting:
-        done.result(30)
+        done.result(240)
 
 
 def test_a_closed_store_has_written_what_waited(database_url: str) -> None:

@@ -46,7 +46,7 @@ def options(cluster: Cluster) -> RunOptions:
 def controller(cluster: Cluster, options: RunOptions) -> Iterator[RunningController]:
     """A running one."""
     running = run_in_thread(cluster, options)
-    assert running.wait_ready(10)
+    assert running.wait_ready(240)
     yield running
     running.stop()
 

@@ -51,7 +51,7 @@ def start(cluster: Cluster) -> Iterator[Callable[[AutoscalerOptions], RunningCon
         kinds = (TRAINING_JOB, DI_JOB, ELASTIC_JOB, SCALE_PLAN)
         manager = ManagerOptions(namespace=cluster.namespace, kinds=kinds, autoscaler=options)
         running.append(run_in_thread(cluster, RunOptions(manager=manager)))
-        assert running[-1].wait_ready(10)
+        assert running[-1].wait_ready(240)
         return running[-1]
 
     yield run

@@ -25,7 +25,7 @@ def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
     options = ManagerOptions(namespace=cluster.namespace, kinds=choose_kinds(("ElasticJob", "ScalePlan")))
     running = run_in_thread(cluster, RunOptions(manager=options))
     try:
-        assert running.wait_ready(10)
+        assert running.wait_ready(240)
         client.create(cluster, elastic_job())
         eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
 

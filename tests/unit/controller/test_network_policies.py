@@ -55,7 +55,7 @@ def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
     settings = InstallationSettings(network_policies=True)
     running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(cluster.namespace, settings=settings)))
     try:
-        assert running.wait_ready(30)
+        assert running.wait_ready(240)
         client.create(cluster, elastic_job())
         eventually(lambda: bool(names_of(cluster, Scope(PODS, cluster.namespace))))
         eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")

@@ -43,7 +43,7 @@ class Loop:
         options = ManagerOptions(namespace=self.cluster.namespace, workers=2, kinds=(kind,))
         self.manager = Manager(self.cluster, options, ControllerMetrics(), self._guard)
         self.manager.start()
-        assert self.manager.world.wait_synced(10)
+        assert self.manager.world.wait_synced(240)
 
     def settled(self) -> bool:
         assert self.manager is not None
@@ -348,7 +348,7 @@ def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster)
     )
     world.start()
     try:
-        assert world.wait_synced(10)
+        assert world.wait_synced(240)
         group = JobGroup(cluster.namespace, "mnist")
         ours = client.create(cluster, config_map("ours"))
         theirs = config_map("theirs")

@@ -38,7 +38,7 @@ def options(cluster: Cluster) -> RunOptions:
 def controller(cluster: Cluster, options: RunOptions) -> Iterator[RunningController]:
     """A running one."""
     running = run_in_thread(cluster, options)
-    assert running.wait_ready(10)
+    assert running.wait_ready(240)
     yield running
     running.stop()
 
@@ -109,7 +109,7 @@ def test_a_second_controller_takes_over(cluster: Cluster, options: RunOptions) -
     """Of two controllers only the leader works; when it ends, the other one takes over at once."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     first = run_in_thread(cluster, replace(options, election=election))
-    assert first.wait_ready(10)
+    assert first.wait_ready(240)
     second = run_in_thread(cluster, replace(options, election=replace(election, identity="second")))
     try:
         client.create(cluster, elastic_job("one"))
@@ -130,21 +130,20 @@ def test_crds_that_come_later(tmp_path: Path) -> None:
     """Without the CRDs the controller waits and says what it waits for; when they come it works."""
     server = ApiServerProcess(tmp_path)
     server.start()
+    cluster = server.cluster()
+    running = run_in_thread(cluster)
     try:
-        cluster = server.cluster()
-        running = run_in_thread(cluster)
-        assert not running.wait_ready(1)
-        assert {f"not listed yet: {kind.source.api.plural}" for kind in KINDS} == set(
-            running.controller.manager.waits_for()
-        )
+        lacking = {f"not listed yet: {kind.source.api.plural}" for kind in KINDS}
+        eventually(lambda: set(running.controller.manager.waits_for()) == lacking)
+        assert not running.wait_ready(0)
         for crd in crds():
             client.create(cluster, crd)
-        assert running.wait_ready(20)
+        assert running.wait_ready(240)
         client.create(cluster, elastic_job())
 
         eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
-        running.stop()
     finally:
+        running.stop()
         server.kill()
 
 
@@ -206,7 +205,7 @@ def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
         for crd in crds():
             client.create(cluster, crd)
         running = run_in_thread(cluster)
-        assert running.wait_ready(20)
+        assert running.wait_ready(240)
         for index in range(20):
             client.create(cluster, elastic_job(f"job-{index}"))
         server.kill()

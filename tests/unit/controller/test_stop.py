@@ -67,7 +67,7 @@ def test_the_lease_is_kept_while_work_in_hand_is_finished(
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     options = RunOptions(manager=ManagerOptions(cluster.namespace), election=election)
     running = run_in_thread(cluster, options)
-    assert running.wait_ready(10)
+    assert running.wait_ready(240)
 
     def lease() -> dict[str, Any]:
         found: dict[str, Any] = client.get(cluster, LEASES, "edl-controller")["spec"]
@@ -87,5 +87,5 @@ def test_the_lease_is_kept_while_work_in_hand_is_finished(
     assert renewed == ["first"]
     assert not lease().get("holderIdentity")
     successor = run_in_thread(cluster, replace(options, election=replace(election, identity="second")))
-    assert successor.wait_ready(10)
+    assert successor.wait_ready(240)
     successor.stop()

@@ -27,7 +27,7 @@ def controller(cluster: Cluster) -> Iterator[RunningController]:
     running = run_in_thread(
         cluster, RunOptions(manager=ManagerOptions(namespace=cluster.namespace, kinds=(DI_JOB,)))
     )
-    assert running.wait_ready(10)
+    assert running.wait_ready(240)
     yield running
     running.stop()
 
@@ -72,7 +72,7 @@ def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningControll
     assert not answers
     give_address(cluster, "walk-w-1", "fd00::2")
 
-    caller.join(20)
+    caller.join(240)
     assert data(answers[0]) == ["10.0.0.1:22270", "[fd00::2]:22270"]
 
 

@@ -50,7 +50,7 @@ def test_threads_connect_at_once(server: ApiServerProcess, monkeypatch: pytest.M
     together = threading.Barrier(4)
 
     def certificate() -> bytes:
-        together.wait(timeout=60)
+        together.wait(timeout=240)
         configuration = server.cluster().api_client.configuration
         return Path(configuration.ssl_ca_cert).read_bytes()
 

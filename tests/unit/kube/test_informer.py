@@ -33,7 +33,7 @@ def start() -> Iterator[Start]:
             informer.on_change(listener)
         informer.start()
         started.append(informer)
-        assert informer.wait_synced(10)
+        assert informer.wait_synced(240)
         return informer
 
     yield begin

@@ -52,11 +52,11 @@ class MasterProcess:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(240)
 
     def wait(self) -> int:
         assert self.process is not None
-        return self.process.wait(30)
+        return self.process.wait(240)
 
 
 class FakeWorker(threading.Thread):

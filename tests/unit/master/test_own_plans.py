@@ -256,11 +256,11 @@ def test_a_master_killed_around_its_plan_makes_it_once(when: str, tmp_path: Path
         assert _plans(tmp_path)[NAME]["spec"]["reason"]
     finally:
         nodes.ended.set()
-        nodes.join(20)
+        nodes.join(240)
         nodes.http.close()
         for process in filter(None, (first, second)):
             process.kill()
-            process.wait(20)
+            process.wait(240)
 
 
 def _plans(folder: Path) -> dict[str, Any]:

@@ -198,6 +198,6 @@ def running(cluster: Cluster, options: ArgoAgentOptions | None = None) -> Iterat
         yield agent
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(240)
         assert not thread.is_alive(), "the agent does not end"
         assert not errors, errors

@@ -104,7 +104,7 @@ def test_a_pod_that_ends_with_its_workflow_cancels_first(
     thread.join(0.5)
     assert thread.is_alive()
     argo.complete("w")
-    thread.join(20)
+    thread.join(240)
     assert not thread.is_alive()
     assert jobs(cluster) == {}
 
