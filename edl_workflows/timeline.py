@@ -5,6 +5,7 @@ The samples come from whoever watches the job (`edl timeline --follow`, the demo
 master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
 """
 
+import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +21,7 @@ from edl_workflows.jobs.view import JobView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROLE_COLOURS = {"ps": "#b5532a", "worker": "#2a6fb5", "chief": "#163f69", "evaluator": "#6b8f3c"}
 PHASE_COLOURS = {
@@ -106,6 +108,17 @@ class Timeline:
         """The values, as JSON can hold them."""
         return asdict(self)
 
+    def __repr__(self) -> str:
+        return f"Timeline(job={self.job!r}, {len(self.samples)} samples)"
+
+    def _repr_png_(self) -> bytes | None:
+        """The picture, for notebooks. None without samples."""
+        if not self.samples:
+            return None
+        picture = io.BytesIO()
+        _draw_figure(self).savefig(picture, format="png", dpi=80)
+        return picture.getvalue()
+
 
 def sample_job(view: JobView, now: float) -> TimelineSample:
     """The job's view as a sample."""
@@ -176,14 +189,19 @@ def draw_timeline(timeline: Timeline, path: Path) -> None:
     """
     if not timeline.samples:
         raise ValueError(f"timeline of {timeline.job}: no samples; was the job watched while it ran?")
+    _draw_figure(timeline).savefig(path, dpi=120)
+
+
+def _draw_figure(timeline: Timeline) -> "Figure":
     from matplotlib.figure import Figure  # without pyplot: no global state, no display
 
     origin = timeline.samples[0].time
     names = timeline.metric_names
-    ratios = [2, 2, *(1.2 for _ in names), 1, 1.2]
-    figure = Figure(figsize=(10, 7.5 + 1.3 * len(names)), layout="constrained")
+    ratios = [2, 2, *(1.2 for _ in names), 1, *([1.2] if timeline.spans else [])]
+    figure = Figure(figsize=(10, 1.2 * sum(ratios)), layout="constrained")
     panels = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios)
-    replicas, speed, *measured, data, plans = panels
+    replicas, speed = panels[:2]
+    measured, data = panels[2 : 2 + len(names)], panels[2 + len(names)]
     _draw_replicas(replicas, timeline.samples, origin)
     _draw_speed(speed, timeline.samples, origin)
     _draw_restarts(speed, timeline.restarts, origin)
@@ -192,18 +210,19 @@ def draw_timeline(timeline: Timeline, path: Path) -> None:
         for restart in timeline.restarts:
             axes.axvline(restart.time - origin, color="#999999", lw=1, ls="--")
     _draw_data(data, timeline.samples, origin)
-    _draw_plans(plans, timeline.spans, origin, timeline.job.split("/")[-1])
+    if timeline.spans:
+        _draw_plans(panels[-1], timeline.spans, origin, timeline.job.split("/")[-1])
     for axes in (replicas, speed, *measured, data):
         for span in timeline.spans:
             if span.phase is ScalePlanPhase.RESTARTING:
                 axes.axvspan(span.start - origin, span.end - origin, color="#c0392b", alpha=0.15, lw=0)
-    plans.set_xlim(0, max(timeline.samples[-1].time - origin, 1.0))
-    plans.set_xlabel("seconds")
+    panels[-1].set_xlim(0, max(timeline.samples[-1].time - origin, 1.0))
+    panels[-1].set_xlabel("seconds")
     figure.align_ylabels((replicas, speed, data))
     newest = timeline.samples[-1]
     goodput = "" if timeline.goodput is None else f", goodput {timeline.goodput:.0%}"
     figure.suptitle(f"{timeline.job}: {newest.phase} at step {newest.step}{goodput}")
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _draw_replicas(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -> None:
@@ -293,8 +312,7 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, 
         span.phase for span in all_spans if span.phase is not ScalePlanPhase.CHECKPOINTED
     ):
         axes.bar(0, 0, color=PHASE_COLOURS[phase], label=str(phase))
-    if names:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False, ncols=5, fontsize="small")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45), frameon=False, ncols=5, fontsize="small")
     axes.spines[["top", "right"]].set_visible(False)
 
 

@@ -61,7 +61,9 @@ def render_html(rows: Mapping[str, str], share: float | None = None, lines: Iter
         f'<progress value="{share:.4f}" max="1" style="width: 100%"></progress>' if share is not None else ""
     )
     log = "".join(f"{html.escape(line)}\n" for line in lines)
-    below = f'<pre style="text-align: left; white-space: pre-wrap">{log}</pre>' if log else ""
+    below = (
+        f'<pre style="text-align: left; white-space: pre-wrap; word-break: normal">{log}</pre>' if log else ""
+    )
     return f"<div><table style='color: inherit'>{''.join(cells)}</table>{bar}{below}</div>"
 
 

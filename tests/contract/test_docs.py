@@ -1,6 +1,7 @@
 """The documentation is correct: snippets are tested code, commands parse, links lead to files."""
 
 import importlib.util
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -36,7 +37,9 @@ def _snippets(language: str) -> Iterator[Any]:
 
 def _sources() -> str:
     files = [*(ROOT / "dags").rglob("*.py"), *(ROOT / "tests" / "docs").rglob("*.py")]
-    return "\n".join(file.read_text() for file in files)
+    notebooks = [json.loads(file.read_text()) for file in (ROOT / "docs").rglob("*.ipynb")]
+    cells = ["".join(cell["source"]) for notebook in notebooks for cell in notebook["cells"]]
+    return "\n".join([*(file.read_text() for file in files), *cells])
 
 
 @pytest.mark.parametrize("snippet", list(_snippets("python")))

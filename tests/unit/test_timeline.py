@@ -96,7 +96,7 @@ def test_restarts_goodput_and_data_are_the_status() -> None:
 
 
 def test_picture_is_written(tmp_path: Path) -> None:
-    """The picture is a PNG of some size."""
+    """The picture is a PNG of some size, in a file and in a notebook."""
     path = tmp_path / "timeline.png"
     line = Timeline(
         "default/j",
@@ -109,6 +109,7 @@ def test_picture_is_written(tmp_path: Path) -> None:
 
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert path.stat().st_size > 10_000
+    assert (line._repr_png_() or b"").startswith(b"\x89PNG")
 
 
 def test_each_metric_has_a_curve(tmp_path: Path) -> None:
@@ -135,6 +136,8 @@ def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) 
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    """A timeline without samples is refused with the likely reason."""
+    """A timeline without samples is refused with the likely reason; a notebook shows its text."""
+    line = Timeline("default/j", (), ())
+    assert (line._repr_png_(), repr(line)) == (None, "Timeline(job='default/j', 0 samples)")
     with pytest.raises(ValueError, match="was the job watched"):
-        draw_timeline(Timeline("default/j", (), ()), tmp_path / "x.png")
+        draw_timeline(line, tmp_path / "x.png")
