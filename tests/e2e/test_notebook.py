@@ -21,6 +21,17 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.t
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "how-to" / "train-in-a-notebook.ipynb"
+COUNT = """
+from edl_workflows.client import train
+
+def count():
+    import time
+    from edl_workflows.agent import connect
+    with connect() as job:
+        for step in range(1_000_000):
+            job.report(step, {"loss": 1.0})
+            time.sleep(0.05)
+"""
 STEP = re.compile(r">step</th><td [^>]*>([\d,]+)")
 
 
@@ -66,4 +77,31 @@ def test_the_notebook_of_the_guide(state: Path, tmp_path: Path) -> None:
     assert steps[-1] == 270
     assert "accuracy" in "".join(outputs["training.result()"][0]["data"]["text/plain"])
     assert "image/png" in outputs["training.history()"][0]["data"]
+    assert daemon.find(state) is None
+
+
+def test_an_interrupted_kernel_leaves_the_training(state: Path, tmp_path: Path) -> None:
+    """After *Interrupt kernel* the job trains on, and a new `watch` shows it; `close` deletes it."""
+    sources = [
+        COUNT,
+        "training = train(count)",
+        "training.watch();",
+        "training.status().phase",
+        "training.close()",
+    ]
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "code", "execution_count": None, "id": f"cell-{index}", "metadata": {}, "outputs": [],
+         "source": source}
+        for index, source in enumerate(sources)
+    ]  # fmt: skip
+    notebook = tmp_path / "count.ipynb"
+    notebook.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+
+    outputs = execute(notebook, tmp_path, str(sources.index("training.watch();")))
+
+    view, interrupt = outputs["training.watch();"]
+    assert STEP.search("".join(view["data"]["text/html"]))
+    assert interrupt["ename"] == "KeyboardInterrupt"
+    assert "Running" in "".join(outputs["training.status().phase"][0]["data"]["text/plain"])
+    assert outputs["training.close()"] == []
     assert daemon.find(state) is None
