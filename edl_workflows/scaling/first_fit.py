@@ -35,12 +35,14 @@ class FirstFitPolicy:
         previous: Mapping[str, Allocation],
     ) -> dict[str, list[str]]:
         held = {key: list(previous.get(key, ())) for key in jobs}
-        order = sorted(jobs.values(), key=lambda job: (not _pinned(job, held[job.key]), *_importance(job)))
+        # A job that first gets replicas in one of the rounds may still be moved in the next.
+        pinned = frozenset(job.key for job in jobs.values() if not job.preemptible and held[job.key])
+        order = sorted(jobs.values(), key=lambda job: (job.key not in pinned, *_importance(job)))
         # Replicas that a job gives up are room for more important jobs, so rounds are repeated until nothing
         # moves. Each round but the last serves a more important job than the previous one could: len(jobs) +
         # 2 are enough.
         for _ in range(len(order) + 2):
-            found = _Round(order, nodes, held).run()
+            found = _Round(order, nodes, held, pinned).run()
             if found == held:
                 break
             held = found
@@ -102,9 +104,14 @@ class _Round:
     """One pass over all jobs, in the order of their importance."""
 
     def __init__(
-        self, order: Sequence[JobInfo], nodes: Mapping[str, NodeInfo], held: Mapping[str, Allocation]
+        self,
+        order: Sequence[JobInfo],
+        nodes: Mapping[str, NodeInfo],
+        held: Mapping[str, Allocation],
+        pinned: Collection[str],
     ) -> None:
         self._order = order
+        self._pinned = pinned
         self._room = _Room.of(nodes)
         """What is free beside the minima of the jobs that have been served."""
         self._minimum: dict[str, RankNodes] = {}
@@ -123,7 +130,7 @@ class _Round:
 
     def _split(self, job: JobInfo, held: Allocation) -> None:
         """Divide a job's replicas into its minimum, which only more important jobs may take, and the rest."""
-        if _pinned(job, held):
+        if job.key in self._pinned:
             self._minimum[job.key], self._beyond[job.key] = dict(enumerate(held)), []
             return
         fixed = len(job.fixed)
@@ -136,7 +143,7 @@ class _Round:
     def _serve(self, job: JobInfo, later: Sequence[JobInfo]) -> None:
         """Give the job its minimum, or nothing at all."""
         held = self._minimum[job.key]
-        if _pinned(job, held.values()):
+        if job.key in self._pinned:
             self._room.take_all(job, held.items())
             return
         kept: RankNodes = {}
@@ -173,10 +180,6 @@ class _Round:
             if self._room.fits(node, job.resources):
                 self._room.take(node, job.resources)
                 found.append(node)
-
-
-def _pinned(job: JobInfo, held: Collection[str]) -> bool:
-    return not job.preemptible and bool(held)
 
 
 def _importance(job: JobInfo) -> tuple[int, float, str]:

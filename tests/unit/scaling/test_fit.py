@@ -113,3 +113,18 @@ def test_a_job_that_is_not_preemptible_is_left_alone() -> None:
     fixed = JobInfo("a", CPU, min_replicas=1, max_replicas=9, preemptible=False)
     found = optimized(fixed, job("b", priority=1), on=nodes(n1=2), held={"a": ["n1", "n1"]})
     assert found == {"a": ["n1", "n1"], "b": []}
+
+
+def test_a_job_without_replicas_may_be_moved_until_the_answer() -> None:
+    """A job that is not preemptible keeps what it held before, not what an earlier round gave it: a node is
+    not given to it and to a more important job."""
+    one, two = {"cpu": 1.0, "gpu": 1.0}, {"cpu": 2.0, "gpu": 2.0}
+    new = JobInfo("new", one, (two, one), min_replicas=2, max_replicas=2, preemptible=False)
+    large = {"cpu": 3.0, "gpu": 2.0}
+    old = JobInfo("old", large, (one, two), min_replicas=3, max_replicas=4, priority=2)
+    gpus = {"b": NodeInfo("b", one), "c": NodeInfo("c", {"cpu": 8.0, "gpu": 4.0})}
+
+    found = optimized(new, old, on=gpus, held={"old": ["c", "c"]})
+
+    assert found == {"new": [], "old": ["b", "c", "c"]}
+    assert optimized(new, old, on=gpus, held=found) == found
