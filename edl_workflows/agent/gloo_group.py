@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
+from edl_workflows.agent.regrouping import CannotTakePartError
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 
@@ -301,7 +302,7 @@ def _listen_as_store(own: str, port: int) -> Any:
     try:
         listener = _listen(own, port)
     except OSError as error:
-        raise UnavailableError(f"rank 0 can't listen on {own}:{port}: {error}") from error
+        raise CannotTakePartError(f"rank 0 can't listen on {own}:{port}: {error}") from error
     return distributed.TCPStore(
         own,
         port,

@@ -382,7 +382,9 @@ class Job(ClusterMember):
             lambda: self._client.open_barrier(name, SyncJoin(node=self.node)), threading.Event()
         )
 
-    def cluster_lost(self, reason: str, code: int = CLUSTER_LOST_EXIT_CODE) -> NoReturn:
+    def cluster_lost(
+        self, reason: str, code: int = CLUSTER_LOST_EXIT_CODE, patience: float | None = None
+    ) -> NoReturn:
         """Exit because the cluster does not answer, most likely because a parameter server was lost.
 
         Waits for the master to name the next cluster version and then for the agent to end this process. If
@@ -391,13 +393,15 @@ class Job(ClusterMember):
         Args:
             reason: for the log, and the process's last output line.
             code: exit code.
+            patience: seconds in which the master has to name the next version; None: `CLUSTER_LOST_SECONDS`.
 
         Raises:
             SystemExit: always.
         """
+        patience = CLUSTER_LOST_SECONDS if patience is None else patience
         log.warning("cluster version %d is broken: %s", self.version, reason)
         while not (self.terminated or self._closed):
-            self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), CLUSTER_LOST_SECONDS)
+            self._watch.wait_for(lambda d: self._terminated or self._superseded_by(d), patience)
             if not self._superseded_by(self._watch.latest):
                 self.give_up(reason, TERMINATED if self._terminated else code)
             # A plan may withdraw its next version; then nothing would end this process.

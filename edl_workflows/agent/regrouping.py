@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from edl_workflows.agent.job import Job
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol.nodes import STATE_DAMAGED_EXIT_CODE
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, STATE_DAMAGED_EXIT_CODE
 
 if TYPE_CHECKING:
     from edl_workflows.agent.world import Place
@@ -38,8 +38,16 @@ class Progress(NamedTuple):
     completed: int
 
 
-class DamagedStateError(UnavailableError):
-    """The state of another member did not arrive as it was sent. This member can't take part."""
+class CannotTakePartError(UnavailableError):
+    """This member can't take part, whoever the others are: its process ends at once, with `exit_code`."""
+
+    exit_code = CLUSTER_LOST_EXIT_CODE
+
+
+class DamagedStateError(CannotTakePartError):
+    """The state of another member did not arrive as it was sent."""
+
+    exit_code = STATE_DAMAGED_EXIT_CODE
 
 
 NO_STATE = -1
@@ -60,6 +68,7 @@ class RegroupingFramework(Protocol):
 
         Raises:
             UnavailableError: a member can't be reached, or `interrupt` was called.
+            CannotTakePartError: this member can't listen at its address.
         """
         ...
 
@@ -120,8 +129,8 @@ class GroupChanges:
         self._job.wait_until_active(in_place=True)
         try:
             return self._form(NOTHING_YET)
-        except DamagedStateError as error:
-            self._job.give_up(str(error), STATE_DAMAGED_EXIT_CODE)
+        except CannotTakePartError as error:
+            self._job.give_up(str(error), error.exit_code)
         except UnavailableError as error:
             return self.go_on(str(error), NOTHING_YET)
 
@@ -141,12 +150,12 @@ class GroupChanges:
         while True:
             successor = self._job.wait_for_successor(reason)
             if successor is None:
-                self._job.cluster_lost(reason)
+                self._job.cluster_lost(reason, patience=0.0)
             self._job.go_on_in(successor)
             try:
                 return self._form(progress)
-            except DamagedStateError as error:
-                self._job.give_up(str(error), STATE_DAMAGED_EXIT_CODE)
+            except CannotTakePartError as error:
+                self._job.give_up(str(error), error.exit_code)
             except UnavailableError as error:
                 reason = str(error)
 

@@ -30,7 +30,7 @@ from edl_workflows.agent.cluster_member import TERMINATED
 from edl_workflows.agent.job import Job
 from edl_workflows.agent.options import TrainingOptions
 from edl_workflows.agent.part_saving import PartFramework
-from edl_workflows.agent.regrouping import DamagedStateError, GroupChanges, Progress, RegroupingFramework
+from edl_workflows.agent.regrouping import CannotTakePartError, GroupChanges, Progress, RegroupingFramework
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.agent.sampler import Dataset, ElasticSampler
 from edl_workflows.agent.saving import SaveWish
@@ -38,7 +38,7 @@ from edl_workflows.agent.two_stages import TwoStages
 from edl_workflows.exceptions import CheckpointError, InvalidError, UnavailableError
 from edl_workflows.protocol import addresses
 from edl_workflows.protocol.cluster import CheckpointRef
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, STATE_DAMAGED_EXIT_CODE
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 
 if TYPE_CHECKING:
     from edl_workflows.agent.tensors import Array, State
@@ -377,8 +377,8 @@ class World:
     def _together(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except DamagedStateError as error:
-            self.job.give_up(str(error), STATE_DAMAGED_EXIT_CODE)
+        except CannotTakePartError as error:
+            self.job.give_up(str(error), error.exit_code)
         except UnavailableError as error:
             if self.job.preparing:
                 # Nothing is lost: the agent restarts this process, and the group forms then.

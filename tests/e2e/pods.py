@@ -14,6 +14,7 @@ from pathlib import Path
 
 from edl_workflows.agent.snapshots import SHARED_MEMORY
 from edl_workflows.jobs import names
+from edl_workflows.local.network.host_ports import HostPorts
 from edl_workflows.protocol import addresses
 
 JOB = "demo"
@@ -53,6 +54,7 @@ class Pods:
         self._memory = tempfile.mkdtemp(prefix="edl-tests-", dir=SHARED_MEMORY)
         self._command = list(command)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        self._host_ports = HostPorts(seed=os.getpid())
         self._ports = self._assign(ids)
         self._map = folder / "services.json"
         self._map.write_text(
@@ -130,16 +132,20 @@ class Pods:
         for agent in self._agents.values():
             agent.wait(10)
         shutil.rmtree(self._memory, ignore_errors=True)
+        self._host_ports.close()
 
-    @staticmethod
-    def _assign(ids: int) -> dict[tuple[str, int, int], int]:
+    def _assign(self, ids: int) -> dict[tuple[str, int, int], int]:
+        """Ports that stay free until a node with this id runs: outgoing connections use none of them."""
         keys = [
             (kind, node_id, which)
             for kind in (names.PS_TYPE, names.WORKER_TYPE)
             for node_id in range(ids)
             for which in range(PORTS)
         ]
-        return dict(zip(keys, free_ports(len(keys)), strict=True))
+        assigned: dict[tuple[str, int, int], int] = {}
+        for key in keys:
+            assigned[key] = self._host_ports.allocate(frozenset(assigned.values()))
+        return assigned
 
 
 def _address(kind: str, node_id: int, which: int) -> str:

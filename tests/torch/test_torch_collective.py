@@ -16,6 +16,7 @@ import torch
 
 from edl_workflows.agent.checkpoint_parts import STATE_FILE
 from edl_workflows.agent.gloo_group import GlooGroup
+from edl_workflows.agent.regrouping import CannotTakePartError
 from edl_workflows.agent.tensors import load, save
 from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
 from edl_workflows.agent.world import Place, Reduced, Wishes
@@ -311,11 +312,11 @@ def test_a_killed_member_breaks_the_group(killed: int) -> None:
 
 
 def test_rank_0_that_can_not_listen() -> None:
-    """If the port of rank 0 is in use, by the process of the former version perhaps, it raises
-    UnavailableError, and the agent restarts the process."""
+    """If the port of rank 0 is in use, by the process of the former version perhaps, it can't take part, and
+    the agent restarts the process."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
-        with pytest.raises(UnavailableError, match="can't listen"):
+        with pytest.raises(CannotTakePartError, match="can't listen"):
             GlooGroup(Place(1, 0, (address,))).form()
 
 

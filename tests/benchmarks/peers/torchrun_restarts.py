@@ -38,7 +38,6 @@ def measure_torchrun(folder: Path, kills: int, members: int) -> list[float]:
         ],
         env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"},
         stderr=subprocess.DEVNULL,
-        start_new_session=True,
     )
     gaps: list[float] = []
     try:
@@ -51,8 +50,8 @@ def measure_torchrun(folder: Path, kills: int, members: int) -> list[float]:
             before = max(at for at, of in _steps(folder) if of == attempt)
             gaps.append(min(at for at, of in _steps(folder) if of == attempt + 1) - before)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        process.terminate()  # it ends its members, each of which leads a session of its own
+        process.wait(SECONDS)
     return gaps
 
 

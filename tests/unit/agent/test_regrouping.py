@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.environment import NodeEnvironment
 from edl_workflows.agent.job import Job
-from edl_workflows.agent.regrouping import DamagedStateError, GroupChanges, Progress
+from edl_workflows.agent.regrouping import CannotTakePartError, DamagedStateError, GroupChanges, Progress
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.protocol.nodes import (
@@ -20,6 +20,8 @@ from edl_workflows.protocol.nodes import (
 )
 from edl_workflows.protocol.training import StepReport
 from tests.unit.agent.fake_master import TOKEN, FakeMaster, eventually, in_place, world
+
+FOR_EVER = 100_000.0
 
 
 class Group:
@@ -154,7 +156,7 @@ def test_a_version_that_names_another_process(
 ) -> None:
     """If the new version has other processes, no member holds the model: this process ends and does not join
     the new group."""
-    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", FOR_EVER)
     monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", 0.1)
     group = Group(7)
 
@@ -188,6 +190,25 @@ def test_a_damaged_state_ends_the_process_at_once(
     assert ended.value.code == STATE_DAMAGED_EXIT_CODE
     assert group.loaded == []
     assert capfd.readouterr().err.endswith("the state of rank 1 arrived damaged\n")
+
+
+def test_a_member_that_can_not_listen_ends_at_once(
+    job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for another version: the others, who wait for it, go on when the master hears of its
+    end. The node is sound."""
+    monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", FOR_EVER)
+    monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", FOR_EVER)
+    group = Group(7)
+
+    def regroup(place: Place) -> None:
+        raise CannotTakePartError("rank 0 can't listen")
+
+    group.regroup = regroup  # type: ignore[method-assign]
+    master.say(active=in_place(2, (0, 1)))
+    with pytest.raises(SystemExit) as ended:
+        changes(job, group).go_on("lost", MINE)
+    assert ended.value.code == CLUSTER_LOST_EXIT_CODE
 
 
 def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
