@@ -44,6 +44,7 @@ class Figures:
         silent_once: unfinished jobs and pods that gave no reason at the first look.
         silent: those of them that still gave none at a second look, ten seconds later. A pod that was created
             a moment before a look has no reason yet.
+        silent_names: kind and name of some of them.
         answer_milliseconds: median and longest time of a small request, asked once a second throughout.
         memory_mib: of the cluster's process at its largest.
         cpu_seconds: of the cluster's process.
@@ -57,6 +58,7 @@ class Figures:
     waiting: dict[str, int] | None = None
     silent_once: int = 0
     silent: int = 0
+    silent_names: list[str] | None = None
     answer_milliseconds: tuple[float, float] = (0.0, 0.0)
     memory_mib: float = 0.0
     cpu_seconds: float = 0.0
@@ -97,11 +99,11 @@ def waits_for(pod: Object) -> str:
     return next(filter(None, [*refused, *(one.get("reason") for one in states if one)]), "")
 
 
-def look(target: Cluster, figures: Figures) -> set[str]:
+def look(target: Cluster, figures: Figures) -> dict[str, str]:
     """Count phases and reasons.
 
     Returns:
-        The uids of the unfinished jobs and pods that give no reason.
+        The unfinished jobs and pods that give no reason: kind and name by uid.
     """
     jobs, pods = (client.list_objects(target, Scope(one)).items for one in (ELASTIC_JOBS, PODS))
     figures.phases = dict(Counter((one.get("status") or {}).get("phase", "(none yet)") for one in jobs))
@@ -110,7 +112,7 @@ def look(target: Cluster, figures: Figures) -> set[str]:
     figures.waiting = dict(Counter(map(waits_for, pending)))
     silent = [one for one in jobs if not (one.get("status") or {}).get("phase")]
     silent += [one for one in pending if not waits_for(one)]
-    return {one["metadata"]["uid"] for one in silent}
+    return {one["metadata"]["uid"]: f"{one['kind']} {one['metadata']['name']}" for one in silent}
 
 
 def look_twice(target: Cluster, figures: Figures) -> None:
@@ -118,7 +120,8 @@ def look_twice(target: Cluster, figures: Figures) -> None:
     first = look(target, figures)
     time.sleep(SECOND_LOOK_SECONDS)
     figures.silent_once = len(first)
-    figures.silent = len(first & look(target, figures))
+    both = sorted(first[uid] for uid in first.keys() & look(target, figures).keys())
+    figures.silent, figures.silent_names = len(both), both[:10]
 
 
 def watch(found: LocalCluster, figures: Figures, seconds: float, submitted: Future[None]) -> None:

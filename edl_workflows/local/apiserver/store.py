@@ -193,7 +193,8 @@ class StoreWatch:
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
             except TimeoutError:
-                return []
+                if not self._pending:  # a change may have come at the same moment
+                    return []
         self._wake.clear()
         if self._lost:
             raise errors.expired_error("too many changes since the last read of this watch; list again")

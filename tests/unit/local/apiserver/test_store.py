@@ -28,6 +28,21 @@ def _next(watch: StoreWatch) -> list[StoreEvent]:
     return asyncio.run(watch.batch(0.01))
 
 
+def test_a_change_at_the_end_of_the_wait_is_handed_out(store: ObjectStore) -> None:
+    """A reader whose wait ends in the moment of a change gets the change. If nothing came, the server tells
+    it the newest version in a bookmark, and it would resume after a change that it has not seen."""
+
+    async def wait_while_something_changes() -> list[StoreEvent]:
+        with store.watch("things", since=store.revision) as watch:
+            waiting = asyncio.create_task(watch.batch(0))
+            await asyncio.sleep(0)  # it waits
+            await asyncio.sleep(0)  # its time is over, which it has not noticed yet
+            store.create(A, _thing())
+            return await waiting
+
+    assert [event.type for event in asyncio.run(wait_while_something_changes())] == ["ADDED"]
+
+
 def test_returned_objects_are_copies(store: ObjectStore) -> None:
     """Changing a read object or the one that was written does not change the store."""
     given = _thing(spec={"n": 1})
