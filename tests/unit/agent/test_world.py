@@ -391,6 +391,9 @@ def test_the_last_step_is_reported_if_the_members_change_then(
         def waiting(self) -> float:
             return 0.0
 
+        def any_of_replica(self, wanted: bool) -> bool:
+            return wanted
+
         def compare(self, number: int) -> list[int]:
             return [number]
 
