@@ -370,49 +370,55 @@ def test_group_that_does_not_form_is_tried_again(
     assert ended.value.code == CLUSTER_LOST_EXIT_CODE
 
 
+class AloneInGroup(SoftmaxRegression):
+    """It goes on when the others of its group are lost.
+
+    Attributes:
+        lose_others: called once when it next meets the others.
+    """
+
+    lose_others: Callable[[], None] | None = None
+
+    def prepare(self) -> None:
+        """Nothing to build."""
+
+    def regroup(self, place: Place) -> None:
+        """It is alone."""
+
+    def interrupt(self, version: int) -> None:
+        """It waits for nobody."""
+
+    def waiting(self) -> float:
+        return 0.0
+
+    def any_of_replica(self, wanted: bool) -> bool:
+        return wanted
+
+    def compare(self, number: int) -> list[int]:
+        return [number]
+
+    def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
+        return list(numbers)
+
+    def meet(self) -> None:
+        lose, self.lose_others = self.lose_others, None
+        if lose is not None:
+            lose()
+            raise UnavailableError("rank 1 has died")
+
+
 def test_the_last_step_is_reported_if_the_members_change_then(
     master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
 ) -> None:
     """Another member is lost when all steps are made, and the last one's report still waits: the status of
     the job ends with that step."""
-
-    class GoesOn(SoftmaxRegression):
-        loses_one = False
-
-        def prepare(self) -> None:
-            """Nothing to build."""
-
-        def regroup(self, place: Place) -> None:
-            """It is alone."""
-
-        def interrupt(self, version: int) -> None:
-            """It waits for nobody."""
-
-        def waiting(self) -> float:
-            return 0.0
-
-        def any_of_replica(self, wanted: bool) -> bool:
-            return wanted
-
-        def compare(self, number: int) -> list[int]:
-            return [number]
-
-        def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
-            return list(numbers)
-
-        def meet(self) -> None:
-            if self.loses_one:
-                self.loses_one = False
-                master.say(active=in_place(2, (0,)))
-                raise UnavailableError("rank 1 has died")
-
     master.say(active=world(1, (0,)))
     job, data = Job(environment, 1, MasterClient(master.url, TOKEN)), digits()
-    framework, saving = GoesOn(), Saving(CheckpointStore(tmp_path), every_seconds=None)
+    framework, saving = AloneInGroup(), Saving(CheckpointStore(tmp_path), every_seconds=None)
     with training(job, framework, Dataset(size=80, batch_size=10, num_epochs=1), saving) as run:
         for mini_batches in run:
             run.step([Batch(data.images[list(i)], data.labels[list(i)]) for i in mini_batches])
-        framework.loses_one = True
+        framework.lose_others = lambda: master.say(active=in_place(2, (0,)))
     framework.ring.close()
 
     assert job.version == 2
