@@ -20,6 +20,8 @@ LIGHTNING = Path(__file__).parent / "lightning_digits.py"
 TORCHRUN = Path(__file__).parent / "torchrun_script.py"
 TORCHRUN_HUGGING_FACE = Path(__file__).parent / "torchrun_hugging_face.py"
 TORCHRUN_LIGHTNING = Path(__file__).parent / "torchrun_lightning.py"
+LOCAL = Container("local", sys.executable)
+"""Of pods of the embedded cluster."""
 _LOSS = re.compile(r"^step (\d+) of (\d+) loss (\S+)$", re.MULTILINE)
 
 
@@ -36,6 +38,7 @@ class CollectiveTraining:
         rendezvous: of the job's spec.
         python: the interpreter that runs the program.
         agent_options: of ``edl agent run``.
+        container: of each pod.
     """
 
     program: Path
@@ -46,6 +49,7 @@ class CollectiveTraining:
     rendezvous: dict[str, Any] = field(default_factory=lambda: {"maxNodes": 3, "waitingTimeoutSeconds": 5})
     python: str = sys.executable
     agent_options: tuple[str, ...] = ()
+    container: Container = LOCAL
 
     def hurry(self) -> None:
         """No more rest after a step."""
@@ -53,11 +57,10 @@ class CollectiveTraining:
 
     def manifest(self, name: str) -> dict[str, Any]:
         """The job."""
-        container = Container("local", sys.executable)
         run = ("-m", "edl_workflows.cli", "agent", "run", *self.agent_options)
         agent = (*run, "--", self.python, str(self.program))
         options = ("--epochs", str(self.epochs), "--step-delay", str(self.delay))
-        main = container.runs(*agent, str(self.folder), *options)
+        main = self.container.runs(*agent, str(self.folder), *options)
         main["volumeMounts"] = [{"name": "work", "mountPath": str(self.folder)}]
         volume = {"name": "work", "hostPath": {"path": str(self.folder), "type": "Directory"}}
         template = {"spec": {"containers": [main], "volumes": [volume]}}

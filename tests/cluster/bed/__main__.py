@@ -29,7 +29,7 @@ def main() -> int:
         "--bind", type=Path, action="append", default=[], help="one more folder that every container sees"
     )
     given = parser.parse_args()
-    site = Site(given.dir.absolute(), build.BIN, Network(given.network), tuple(given.bind))
+    site = Site(given.dir.absolute(), build.BIN, Network(given.network), (*_DEFAULT.binds, *given.bind))
     began = time.monotonic()
     try:
         code = _COMMANDS[given.command](site)

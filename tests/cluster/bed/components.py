@@ -74,8 +74,10 @@ class Site:
 
 
 def default_site() -> Site:
-    """The bed of this user on this machine."""
-    return Site(build.CACHE / "run", build.BIN, Network(222))
+    """The bed of this user on this machine. Its containers see the Python environments of the tests, also
+    those that are built later."""
+    environments.CACHE.mkdir(parents=True, exist_ok=True)
+    return Site(build.CACHE / "run", build.BIN, Network(222), (environments.CACHE,))
 
 
 def write_files(site: Site) -> None:

@@ -1,0 +1,45 @@
+"""Unmodified scripts for ``torchrun`` in real pods: DistributedDataParallel, Hugging Face's ``Trainer``,
+Lightning."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from edl_workflows.jobs import names
+from edl_workflows.jobs.view import JobPhase
+from edl_workflows.kube.connect import Cluster
+from tests.cluster.bed.bed import Bed
+from tests.cluster.training import Place, container, place
+from tests.e2e.torchrun_jobs import SCRIPTS, TorchrunJob, assert_progress
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """A controller for all tests here."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_unmodified_script_survives_kills(name: str, here: Place) -> None:
+    """A worker's pod is killed, then the pods of the master and of a worker at once. Each time the script
+    trains on in a complete group, from its own checkpoint, and in the end it has made all its steps."""
+    folder = here.folder / name
+    folder.mkdir()
+    job = TorchrunJob.start(here.cluster, name, folder, 1, container(here.bed))
+    groups = [job.group(2, 0)]
+    seen = len(job.starts)
+    job.kill(max(job.running(names.WORKER_TYPE)))
+    groups.append(job.group(2, seen))
+    seen = len(job.starts)
+    job.kill(job.running(names.MASTER_TYPE)[0])
+    job.kill(min(job.running(names.WORKER_TYPE)))
+    groups.append(job.group(2, seen))
+    job.training.hurry()
+    job.wait_phase(JobPhase.SUCCEEDED, seconds=600)
+
+    assert_progress(groups)
