@@ -32,7 +32,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def torch_training(folder: Path, delay: float) -> CollectiveTraining:
     """The training, by an interpreter that has PyTorch."""
     folder.mkdir()
-    return CollectiveTraining(TORCH, folder, EPOCHS, delay, python=str(python_environment("torch")))
+    return CollectiveTraining(
+        TORCH,
+        folder,
+        EPOCHS,
+        delay,
+        rendezvous={"maxNodes": 4, "waitingTimeoutSeconds": 5},
+        python=str(python_environment("torch")),
+    )
 
 
 def undisturbed(cluster: Cluster, folder: Path) -> dict[int, float]:
@@ -45,9 +52,9 @@ def undisturbed(cluster: Cluster, folder: Path) -> dict[int, float]:
 
 
 def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path) -> None:
-    """1 → 3 workers by the scale stage, one killed, its replacement let in, → 2 workers: each record of each
-    epoch is trained into the model exactly once, and the loss of each step is within 1e-5 of that of a run
-    that nobody disturbed. The first worker trains in the same process all the time."""
+    """1 → 3 workers by the scale stage, one killed, its replacement let in, → 2 → 4 workers: each record of
+    each epoch is trained into the model exactly once, and the loss of each step is within 1e-5 of that of a
+    run that nobody disturbed. The first worker trains in the same process all the time."""
     expected = undisturbed(cluster, tmp_path / "undisturbed")
     training = torch_training(tmp_path / "elastic", 0.3)
     job = CollectiveJob.submit(cluster, training.manifest("elastic"))
@@ -58,12 +65,13 @@ def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path
     folder = tmp_path / "elastic"
     job.until(lambda: list(worlds(folder).values())[-1] == 2, START_SECONDS, "the survivors train")
     job.until(lambda: list(worlds(folder).values())[-1] == 3, START_SECONDS, "the replacement is let in")
-    fewer = job.scale(2, START_SECONDS)
+    plans = [more, job.scale(2, START_SECONDS), job.scale(4, START_SECONDS)]
+    job.until(lambda: list(worlds(folder).values())[-1] == 4, START_SECONDS, "four workers train")
     training.hurry()
     job.wait_phase(JobPhase.SUCCEEDED, seconds=600)
 
-    assert all(plan.status.stall_seconds is not None for plan in (more, fewer))
-    assert set(worlds(folder).values()) >= {1, 2, 3}  # a step that was made again has notes of both groups
+    assert all(plan.status.stall_seconds is not None for plan in plans)
+    assert set(worlds(folder).values()) >= {1, 2, 3, 4}  # a step that was made again has notes of both groups
     assert trained(folder) == collections.Counter(
         (epoch, record) for epoch in range(1, EPOCHS + 1) for record in range(RECORDS)
     )
