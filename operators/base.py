@@ -177,12 +177,6 @@ class StageTask(LineageTask, ClusterTask):
         self.log.info("%s: %s", handle, self.link or handle.describe_command)
         return handle
 
-    def check_now(self, handle: "Handle", queue_deadline: float | None = None) -> "StageResult":
-        """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
-        from edl_workflows.stages import driver
-
-        return driver.check_now(self.hook.cluster(), handle, queue_deadline)
-
     def queue_deadline(self, context: "Context") -> float | None:
         """Unix time until which the job must have begun to run; None without a `queue_timeout`."""
         if self.queue_timeout is None:
@@ -398,6 +392,12 @@ class StageOperator(StageTask):
             self.report_job("RUNNING" if handle.uid == self._known_uid else "START", self._ti)
         result = self.check_now(handle)
         return self._wait(context, handle, result) if isinstance(result, InProgress) else result
+
+    def check_now(self, handle: "Handle") -> "StageResult":
+        """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
+        from edl_workflows.stages import driver
+
+        return driver.check_now(self.hook.cluster(), handle)
 
     def _outputs_if_reached(self) -> "Outputs | None":
         """The outputs if the goal was reached while nobody waited; None if not, or if the cluster is

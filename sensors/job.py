@@ -19,27 +19,38 @@ from edl_workflows.operators.base import CLUSTER_FIELDS, StageTask, WhenFinished
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from edl_workflows.stages.driver import GoalWait
+
 
 class StageSensor(StageTask, BaseSensorOperator):
     """A sensor whose condition is the goal of a stage."""
 
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError, PlanFailedError)
+    _goal_wait: "GoalWait | None" = None
+    """Of all pokes in this process."""
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Evaluate the goal once."""
         from edl_workflows.stages.goals import Done, Failed, Skipped
 
         with raised_for_airflow():
-            handle = self._handle or self.begin(context)
-            result = self.check_now(handle, self.queue_deadline(context))
+            if self._goal_wait is None:
+                self._goal_wait = self._begin_wait(context)
+            result = self._goal_wait.check(self.hook.cluster())
             if isinstance(result, Failed):
                 raise self.failure(result.error)
         if isinstance(result, Skipped):
             raise AirflowStageSkipped(result.reason)
         if isinstance(result, Done):
             return PokeReturnValue(True, self.deliver(context, result.outputs))
-        self.log.info("%s %s", self._handle, result.message)
         return PokeReturnValue(False)
+
+    def _begin_wait(self, context: "Context") -> "GoalWait":
+        from edl_workflows.stages.driver import GoalWait
+        from edl_workflows.stages.identity import Notify, tell_nobody
+
+        notify: Notify = tell_nobody if self.deferrable else self.log.info  # a trigger writes its own lines
+        return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)
 
     def execute(self, context: "Context") -> Any:
         """Poke as every sensor does, or evaluate once and wait in the triggerer."""

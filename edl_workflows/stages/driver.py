@@ -1,7 +1,7 @@
-"""Waiting for the goal of a stage on the process's shared watch: `wait_for_goal` blocks, `await_goal` is for
-event loops.
+"""Waiting for the goal of a stage: `wait_for_goal` blocks on the process's shared watch, `await_goal` does so
+in event loops, and `check_now` asks once.
 
-Both feed the pure `goals.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
+All feed the pure `goals.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
 since a wait may continue in another process. The deadline of a queued job no longer counts once it has run.
 """
 
@@ -33,7 +33,7 @@ from edl_workflows.stages.goals import (
     read_object,
 )
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
-from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_unobserved, is_unobserved
+from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter
 from edl_workflows.stages.ownership import resource_of
 from edl_workflows.stages.training_logs import TrainingLogs
 
@@ -96,6 +96,24 @@ class GoalWait:
         """Evaluate the next state; None to keep waiting."""
         if state is not None and version_of(state) < self._handle.version:
             return None  # older than the beginning of the stage
+        result = self._evaluate(state)
+        return None if isinstance(result, InProgress) else result
+
+    def check(self, cluster: Cluster) -> StageResult:
+        """Evaluate the state that the API server has now, with one request; for callers that ask again and
+        again.
+
+        Raises:
+            EdlError: the object can't be read.
+        """
+        result = self._evaluate(_find(cluster, self._handle))
+        if isinstance(result, Failed):
+            return failed_pod.explain_failure(ClusterSource.of(cluster), self._handle, result)
+        silence = self._reporter.describe_silence(time.monotonic(), PROGRESS_SECONDS)
+        return replace(result, message=silence) if silence and isinstance(result, InProgress) else result
+
+    def _evaluate(self, state: Object | None) -> StageResult:
+        """Evaluate a state, and write the lines that it is worth while the goal is not reached."""
         try:
             seen = read_object(self._handle.kind, state)
             result = evaluate_goal(self._handle, seen)
@@ -110,12 +128,12 @@ class GoalWait:
             return queueing.fail_queued(self._handle, seen)
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
-        if seen is not None:
-            self._write(self._reporter.take(seen, time.monotonic()))
+        if state is not None and seen is not None:
+            self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
         elif result.message != self._state:
             self._write([result.message])
         self._state = result.message
-        return None
+        return result
 
     def remind(self) -> None:
         """Write a line if none was written for a minute."""
@@ -147,30 +165,24 @@ class GoalWait:
 
 
 def check_now(cluster: Cluster, handle: Handle, queue_deadline: float | None = None) -> StageResult:
-    """Evaluate the goal now, with one request.
+    """Evaluate the goal now, with one request; for callers that ask once.
 
     Args:
         cluster: the API server.
         handle: what to wait for.
         queue_deadline: Unix time until which the job must have begun to run; None for no limit.
     """
-    found = _find(cluster, handle)
-    seen = read_object(handle.kind, found)
-    result = evaluate_goal(handle, seen)
-    overdue = queue_deadline is not None and time.time() >= queue_deadline
-    if overdue and isinstance(result, InProgress) and queueing.is_queued(seen):
-        return queueing.fail_queued(handle, seen)
-    if isinstance(result, InProgress) and found is not None and is_unobserved(seen):
-        created = parse_time(found["metadata"].get("creationTimestamp"))
-        age = time.time() - created.timestamp() if created else 0.0
-        return replace(result, message=describe_unobserved(age)) if age >= PROGRESS_SECONDS else result
-    if not isinstance(result, Failed):
-        return result
-    return failed_pod.explain_failure(ClusterSource.of(cluster), handle, result)
+    return GoalWait(handle, queue_deadline=queue_deadline).check(cluster)
 
 
 def _find(cluster: Cluster, handle: Handle) -> Object | None:
     return client.find(cluster, resource_of(handle.kind), handle.name, handle.namespace)
+
+
+def _age_of(found: Object) -> float:
+    """Seconds since its creation."""
+    created = parse_time(found["metadata"].get("creationTimestamp"))
+    return max(0.0, time.time() - created.timestamp()) if created else 0.0
 
 
 def wait_for_goal(

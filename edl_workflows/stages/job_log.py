@@ -184,28 +184,30 @@ class StateReporter:
     Attributes:
         seen: the newest state; None before the first.
         written: when the last line was written, in seconds of the caller's clock.
-        began: when the first state was taken, in seconds of the same clock.
+        created: when the object was created, in seconds of the same clock.
     """
 
     seen: JobView | ScalePlan | None = None
     written: float = 0.0
-    began: float = 0.0
+    created: float = 0.0
 
-    def take(self, now: JobView | ScalePlan, clock: float) -> list[str]:
+    def take(self, now: JobView | ScalePlan, clock: float, age: float = 0.0) -> list[str]:
         """The lines for the next state.
 
         Args:
             now: the state.
             clock: the present time in seconds, of any clock that only advances.
+            age: seconds since the object was created.
         """
         lines = describe_changes(self.seen, now)
         if self.seen is None:
-            self.began = clock
+            self.created = clock - age
         self.seen = now
-        if lines:
-            self.written = clock
-            return lines
-        return self.remind(clock)
+        if not lines:
+            return self.remind(clock)
+        self.written = clock
+        silence = self.describe_silence(clock, PROGRESS_SECONDS)
+        return [silence] if silence else lines
 
     def remind(self, clock: float) -> list[str]:
         """The newest state, if no line was written for `PROGRESS_SECONDS`."""
@@ -214,9 +216,11 @@ class StateReporter:
         self.written = clock
         return [self.describe_silence(clock) or describe_state(self.seen)]
 
-    def describe_silence(self, clock: float) -> str:
-        """That no controller has observed the object, and for how long; "" if one has."""
-        return describe_unobserved(clock - self.began) if is_unobserved(self.seen) else ""
+    def describe_silence(self, clock: float, least: float = 0.0) -> str:
+        """That no controller has observed the object, and for how long; "" if one has, or if it is not
+        older than `least` seconds."""
+        age = clock - self.created
+        return describe_unobserved(age) if is_unobserved(self.seen) and age >= least else ""
 
     def seconds_left(self, clock: float) -> float:
         """After how many seconds `remind` has something to write, at the earliest."""

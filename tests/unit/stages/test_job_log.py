@@ -228,6 +228,19 @@ def test_an_object_that_no_controller_observes_is_named(unseen: JobView | ScaleP
     assert "edl controller run" in second
 
 
+@pytest.mark.parametrize("unseen", [_UNSEEN, _plan("")], ids=["job", "plan"])
+def test_an_old_object_that_no_controller_observes_is_named_at_once(unseen: JobView | ScalePlan) -> None:
+    """A wait that begins late, as each look of a sensor does, knows the age of the object."""
+    reporter = StateReporter()
+
+    (first,) = reporter.take(unseen, 1000.0, age=300.0)
+    (second,) = reporter.take(unseen, 1000.0 + PROGRESS_SECONDS, age=300.0 + PROGRESS_SECONDS)
+
+    assert "in 300 s;" in first
+    assert "in 360 s;" in second
+    assert StateReporter().take(unseen, 1000.0, age=PROGRESS_SECONDS - 1) == ["is Pending"]
+
+
 def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -> None:
     """Its state is written at once, and the reminders are of its state."""
     reporter = StateReporter()

@@ -187,7 +187,8 @@ def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: Sta
 def test_a_single_look_names_the_controller_that_does_not_answer(
     cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a sensor that pokes looks: an old job without a status is told as such, a new one is Pending."""
+    """As that of an Argo step that does not wait: an old job without a status is told as such, a new one is
+    Pending."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
