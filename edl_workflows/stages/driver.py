@@ -130,8 +130,8 @@ class GoalWait:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
         if state is not None and seen is not None:
             self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
-        elif result.message != self._state:
-            self._write([result.message])
+        else:
+            self._write(self._reporter.take_absence(result.message, time.monotonic()))
         self._state = result.message
         return result
 

@@ -183,11 +183,13 @@ class StateReporter:
 
     Attributes:
         seen: the newest state; None before the first.
+        absent: the line about the object before it exists; "" if it was not looked for yet.
         written: when the last line was written, in seconds of the caller's clock.
         created: when the object was created, in seconds of the same clock.
     """
 
     seen: JobView | ScalePlan | None = None
+    absent: str = ""
     written: float = 0.0
     created: float = 0.0
 
@@ -209,12 +211,25 @@ class StateReporter:
         silence = self.describe_silence(clock, PROGRESS_SECONDS)
         return [silence] if silence else lines
 
+    def take_absence(self, line: str, clock: float) -> list[str]:
+        """The lines while the object does not exist.
+
+        Args:
+            line: says that it does not exist.
+            clock: as of `take`.
+        """
+        if line == self.absent:
+            return self.remind(clock)
+        self.absent, self.written = line, clock
+        return [line]
+
     def remind(self, clock: float) -> list[str]:
         """The newest state, if no line was written for `PROGRESS_SECONDS`."""
-        if self.seen is None or clock - self.written < PROGRESS_SECONDS:
+        state = describe_state(self.seen) if self.seen is not None else self.absent
+        if not state or clock - self.written < PROGRESS_SECONDS:
             return []
         self.written = clock
-        return [self.describe_silence(clock) or describe_state(self.seen)]
+        return [self.describe_silence(clock) or state]
 
     def describe_silence(self, clock: float, least: float = 0.0) -> str:
         """That no controller has observed the object, and for how long; "" if one has, or if it is not
@@ -224,6 +239,6 @@ class StateReporter:
 
     def seconds_left(self, clock: float) -> float:
         """After how many seconds `remind` has something to write, at the earliest."""
-        if self.seen is None:
+        if self.seen is None and not self.absent:
             return PROGRESS_SECONDS
         return max(0.0, self.written + PROGRESS_SECONDS - clock)

@@ -251,6 +251,20 @@ def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -
     assert reporter.remind(1061.0 + PROGRESS_SECONDS) == [_PENDING_LINE]
 
 
+def test_an_object_that_does_not_exist_is_named_once_a_minute() -> None:
+    """Whether it is looked for again and again or its watch is silent; then comes its first state."""
+    reporter = StateReporter()
+
+    assert reporter.take_absence("does not exist yet", 1000.0) == ["does not exist yet"]
+    assert reporter.take_absence("does not exist yet", 1001.0) == []
+    assert reporter.seconds_left(1001.0) == PROGRESS_SECONDS - 1
+    assert reporter.remind(1000.0 + PROGRESS_SECONDS) == ["does not exist yet"]
+    assert reporter.take_absence("does not exist yet", 1000.0 + 2 * PROGRESS_SECONDS) == [
+        "does not exist yet"
+    ]
+    assert reporter.take(_PENDING, 1001.0 + 2 * PROGRESS_SECONDS) == [_PENDING_LINE]
+
+
 def test_an_object_that_was_not_seen_is_not_described() -> None:
     """Before the first state there is nothing to tell."""
     assert StateReporter().remind(10**6) == []
