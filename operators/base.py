@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from edl_workflows.hooks.elastic_job import ElasticJobHook
-    from edl_workflows.stages.goals import Done, Handle, InProgress, Outputs, StageEnd, StageResult
+    from edl_workflows.stages.goals import Handle
     from edl_workflows.stages.identity import Lifetime, StageIdentity
+    from edl_workflows.stages.outputs import Outputs
+    from edl_workflows.stages.results import Done, InProgress, StageEnd, StageResult
 
 STATE_KEY = "edl_stage"
 """Key in Airflow's task state store: the handle of the newest attempt, and whether its result was
@@ -361,7 +363,7 @@ class StageOperator(StageTask):
     def _finished(self, context: "Context") -> "Done":
         """Run the stage to its end; a failure is raised as an Airflow exception, after the necessary
         cancellation."""
-        from edl_workflows.stages.goals import Done, Skipped
+        from edl_workflows.stages.results import Done, Skipped
 
         try:
             result = self._run_stage(context)
@@ -379,7 +381,7 @@ class StageOperator(StageTask):
 
     def _run_stage(self, context: "Context") -> "StageEnd":
         from edl_workflows.process.signals import alarm_waits
-        from edl_workflows.stages.goals import InProgress
+        from edl_workflows.stages.results import InProgress
 
         # If Airflow's time-out interrupted the creation, the object would exist without a handle to cancel
         # it.
@@ -402,7 +404,7 @@ class StageOperator(StageTask):
     def _outputs_if_reached(self) -> "Outputs | None":
         """The outputs if the goal was reached while nobody waited; None if not, or if the cluster is
         unavailable."""
-        from edl_workflows.stages.goals import Done
+        from edl_workflows.stages.results import Done
 
         if self._handle is None:
             return None
@@ -415,7 +417,7 @@ class StageOperator(StageTask):
 
     def _wait(self, context: "Context", handle: "Handle", now: "InProgress") -> "StageEnd":
         from edl_workflows.stages import driver
-        from edl_workflows.stages.goals import Done
+        from edl_workflows.stages.results import Done
 
         if not self.wait_for_completion:
             return Done(now.outputs)

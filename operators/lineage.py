@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from edl_workflows.hooks.elastic_job import ElasticJobHook
     from edl_workflows.hooks.lineage import JobState
     from edl_workflows.jobs.view import JobView
-    from edl_workflows.stages.goals import Handle, Outputs
+    from edl_workflows.stages.goals import Handle
+    from edl_workflows.stages.outputs import Outputs
 
 
 class LineageTask:
@@ -108,7 +109,7 @@ class LineageTask:
         from edl_workflows.jobs.view import JobView
         from edl_workflows.kube import client
         from edl_workflows.stages import ownership
-        from edl_workflows.stages.goals import read_object
+        from edl_workflows.stages.observed import read_object
 
         try:
             cluster = self.hook.cluster()

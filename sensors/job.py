@@ -31,7 +31,7 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Evaluate the goal once."""
-        from edl_workflows.stages.goals import Done, Failed, Skipped
+        from edl_workflows.stages.results import Done, Failed, Skipped
 
         with raised_for_airflow():
             if self._goal_wait is None:

@@ -3,7 +3,7 @@
 import json
 
 from edl_workflows.jobs.reported_text import inert_text
-from edl_workflows.stages.goals import Outputs
+from edl_workflows.stages.outputs import Outputs
 
 PARAMETERS = (
     "kind",
@@ -23,13 +23,13 @@ PARAMETERS = (
     "replicas",
     "plan",
 )
-"""Fields of `stages.goals.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
+"""Fields of `stages.outputs.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
 replicas, metrics and a plan are JSON; warnings are separated by semicolons. Nothing in them is
 expanded again: `inert_text` breaks tags."""
 
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:
-    """Outputs as a node's ``outputs.render_outputs``."""
+    """Outputs as the ``outputs.parameters`` of a node."""
     found = outputs.to_dict()
     checkpoint = found.pop("checkpoint", None) or {}
     values = {

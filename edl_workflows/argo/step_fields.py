@@ -14,7 +14,8 @@ from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.stages.description import RequestField, StageSpec
-from edl_workflows.stages.goals import MAX_WARNING, MAX_WARNINGS, IfFinished
+from edl_workflows.stages.goals import IfFinished
+from edl_workflows.stages.outputs import MAX_WARNING, MAX_WARNINGS
 from edl_workflows.stages.planned_change import PlannedChange
 from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.wait import WAIT

@@ -19,8 +19,8 @@ from edl_workflows.exceptions import NotFoundError
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
     from edl_workflows.stages.description import R, StageSpec
-    from edl_workflows.stages.goals import Outputs
     from edl_workflows.stages.identity import StageIdentity
+    from edl_workflows.stages.outputs import Outputs
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def run_with_progress(
         EdlError: the goal can't be reached.
     """
     from edl_workflows.stages import driver
-    from edl_workflows.stages.goals import Failed, Skipped
+    from edl_workflows.stages.results import Failed, Skipped
 
     if wait:
         deadline = None if timeout is None else time.time() + timeout

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from edl_workflows.client.training import ElasticTraining
     from edl_workflows.client.worker_logs import WorkerLogs
     from edl_workflows.jobs.elastic_job.from_program import ProgramOptions
-    from edl_workflows.stages.goals import Outputs
+    from edl_workflows.stages.outputs import Outputs
 
 app = typer.Typer(no_args_is_help=True)
 

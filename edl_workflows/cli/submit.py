@@ -16,8 +16,8 @@ from edl_workflows.exceptions import EdlError, InvalidError
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
-    from edl_workflows.stages.goals import Outputs
     from edl_workflows.stages.identity import StageIdentity
+    from edl_workflows.stages.outputs import Outputs
     from edl_workflows.stages.submit import SubmitRequest
 
 app = typer.Typer(no_args_is_help=True)
@@ -123,7 +123,7 @@ def _submit_all(
     """Create all jobs, then check or wait for each. Returns the outputs of jobs, and the errors."""
     from edl_workflows.kube.connect import ClusterSource
     from edl_workflows.stages import driver
-    from edl_workflows.stages.goals import Failed
+    from edl_workflows.stages.results import Failed
     from edl_workflows.stages.submit import SUBMIT
 
     deadline = None if timeout is None else time.time() + timeout

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from edl_workflows.jobs.metrics import describe_metrics
 from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.jobs.view import JobView, Progress
-from edl_workflows.stages.goals import ObservedObject
 from edl_workflows.stages.job_log import describe_changes, describe_speed, describe_step, describe_time_left
+from edl_workflows.stages.observed import ObservedObject
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -10,8 +10,8 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ALL_NAMESPACES, ELASTIC_JOBS, Scope
 from edl_workflows.local import daemon
-from edl_workflows.stages.goals import has_ended, read_object
 from edl_workflows.stages.identity import Notify, tell_nobody
+from edl_workflows.stages.observed import has_ended, read_object
 
 STOP_SECONDS = 60.0
 On = Literal["local", "cluster"]

@@ -20,9 +20,12 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver
 from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Failed, GoneGoal, Handle, Outputs, read_object
+from edl_workflows.stages.goals import GoneGoal, Handle
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
+from edl_workflows.stages.observed import read_object
+from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.ownership import cancel_object
+from edl_workflows.stages.results import Failed
 
 CANCEL_SECONDS = 120.0
 LAST_LINES_SECONDS = 30.0

@@ -20,8 +20,9 @@ from edl_workflows import __version__
 from edl_workflows.hooks.task_owner import TaskOwner
 from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.view import JobView
-from edl_workflows.stages.goals import Handle, OutputCheckpoint
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import OWNER_ANNOTATION
+from edl_workflows.stages.outputs import OutputCheckpoint
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

@@ -14,8 +14,9 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object
 from edl_workflows.stages import ownership
 from edl_workflows.stages.description import Argument, JobRequest, StageSpec
-from edl_workflows.stages.goals import ExistsGoal, GoneGoal, Handle, JobGoal, read_object
+from edl_workflows.stages.goals import ExistsGoal, GoneGoal, Handle, JobGoal
 from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
+from edl_workflows.stages.observed import read_object
 from edl_workflows.stages.ownership import CancelAction
 
 _STOPPED = (JobPhase.SUSPENDED, JobPhase.SUCCEEDED, JobPhase.FAILED)

@@ -140,7 +140,7 @@ class RequestField:
 class StageSpec(Generic[R]):
     """One stage.
 
-    The handle that `begin` returns decides all that follows, in whichever process: `goals.evaluate_goal`
+    The handle that `begin` returns decides all that follows, in whichever process: `results.evaluate_goal`
     tells from the object's state whether its goal is reached, and `ownership.cancel_object` ends what the
     stage made.
 

@@ -1,7 +1,7 @@
 """Waiting for the goal of a stage: `wait_for_goal` blocks on the process's shared watch, `await_goal` does so
 in event loops, and `check_now` asks once.
 
-All feed the pure `goals.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
+All feed the pure `results.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
 since a wait may continue in another process. The deadline of a queued job no longer counts once it has run.
 """
 
@@ -20,21 +20,13 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import (
-    Failed,
-    Handle,
-    InProgress,
-    ObservedObject,
-    Outputs,
-    Skipped,
-    StageEnd,
-    StageResult,
-    evaluate_goal,
-    read_object,
-)
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter
+from edl_workflows.stages.observed import ObservedObject, read_object
+from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.ownership import resource_of
+from edl_workflows.stages.results import Failed, InProgress, Skipped, StageEnd, StageResult, evaluate_goal
 from edl_workflows.stages.training_logs import TrainingLogs
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)

@@ -17,7 +17,9 @@ from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.logs import LogOptions
 from edl_workflows.kube.resources import PODS, Object, Scope
-from edl_workflows.stages.goals import Failed, Handle, read_object
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.observed import read_object
+from edl_workflows.stages.results import Failed
 
 MAX_LINES = 30
 MAX_CHARACTERS = 4096

@@ -12,7 +12,7 @@ from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
 from edl_workflows.jobs.names import CONTROLLER
 from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView, Progress
-from edl_workflows.stages.goals import ObservedObject
+from edl_workflows.stages.observed import ObservedObject
 
 PROGRESS_SECONDS = 60.0
 """A line is written at least this often while an object is waited for."""

@@ -28,7 +28,7 @@ from edl_workflows.kube.client import DeletionOptions
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages import failed_pod
-from edl_workflows.stages.goals import ExistsGoal, Handle, has_ended, has_failed, read_object
+from edl_workflows.stages.goals import ExistsGoal, Handle
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
     GONE_ANNOTATION,
@@ -38,6 +38,7 @@ from edl_workflows.stages.identity import (
     SUSPENDED_ANNOTATION,
     StageIdentity,
 )
+from edl_workflows.stages.observed import has_ended, has_failed, read_object
 
 GONE_SECONDS = 120.0
 """How long to wait for the deletion of a predecessor: the grace period of a pod, with a margin."""

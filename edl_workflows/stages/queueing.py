@@ -2,8 +2,10 @@
 
 from edl_workflows.exceptions import QueueTimeoutError
 from edl_workflows.jobs.view import JobView
-from edl_workflows.stages.goals import Failed, Handle, ObservedObject
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.job_log import describe_state, describe_unobserved, is_unobserved
+from edl_workflows.stages.observed import ObservedObject
+from edl_workflows.stages.results import Failed
 
 
 def is_queued(seen: ObservedObject) -> bool:

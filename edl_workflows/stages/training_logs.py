@@ -23,8 +23,9 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.log_stream import LogLine, LogPosition, LogStream
 from edl_workflows.kube.resources import PODS, Object, Scope
-from edl_workflows.stages.goals import Handle, ObservedObject
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import Notify
+from edl_workflows.stages.observed import ObservedObject
 
 MAX_PODS = 16
 """Followed at the same time for one job."""

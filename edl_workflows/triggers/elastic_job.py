@@ -19,7 +19,9 @@ from edl_workflows.hooks.task_state import ENDED_STATES, task_state
 from edl_workflows.jobs.objects import Model
 from edl_workflows.kube.connect import ClusterSource
 from edl_workflows.stages import driver, ownership
-from edl_workflows.stages.goals import Failed, Handle, Outputs, Skipped
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.outputs import Outputs
+from edl_workflows.stages.results import Failed, Skipped
 from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
 
 SETTLE_SECONDS = 5.0

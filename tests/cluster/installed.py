@@ -25,7 +25,8 @@ from edl_workflows.kube import client, logs, resources, transport
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages import driver
-from edl_workflows.stages.goals import Failed, GoneGoal, Handle
+from edl_workflows.stages.goals import GoneGoal, Handle
+from edl_workflows.stages.results import Failed
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import PLAIN_RUNTIME
 from tests.cluster.bed.wait import until

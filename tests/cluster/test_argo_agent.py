@@ -32,7 +32,7 @@ from edl_workflows.jobs.trace_context import trace_id_of
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, Object, Scope
-from edl_workflows.stages.goals import MAX_WARNING
+from edl_workflows.stages.outputs import MAX_WARNING
 from edl_workflows.testing import free_port
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until

@@ -16,8 +16,8 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver
 from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import Outputs
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 

@@ -14,8 +14,8 @@ from edl_workflows.kube import client, logs, resources
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver
 from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import Outputs
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.submit import SUBMIT, SubmitRequest
 from edl_workflows.stages.wait import WAIT, WaitRequest
 from tests.e2e.any_job import kill_processes

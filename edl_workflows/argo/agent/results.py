@@ -7,7 +7,8 @@ from edl_workflows.argo import outputs
 from edl_workflows.exceptions import EdlError, ForbiddenError, UnavailableError
 from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
 from edl_workflows.jobs.reported_text import inert_text
-from edl_workflows.stages.goals import Failed, InProgress, Outputs, Skipped, StageResult
+from edl_workflows.stages.outputs import Outputs
+from edl_workflows.stages.results import Failed, InProgress, Skipped, StageResult
 
 MAX_MESSAGE = 2000
 """Characters. A workflow with all its nodes must fit into one object of the API server."""

@@ -22,8 +22,9 @@ from edl_workflows.kube.connect import ClusterSource
 from edl_workflows.kube.resources import ALL_NAMESPACES, Object
 from edl_workflows.stages import driver
 from edl_workflows.stages.description import StageRequest
-from edl_workflows.stages.goals import Failed, Handle
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import Notify
+from edl_workflows.stages.results import Failed
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

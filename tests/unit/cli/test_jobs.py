@@ -19,8 +19,9 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver, submit
-from edl_workflows.stages.goals import Handle, StageResult
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.results import StageResult
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job
 

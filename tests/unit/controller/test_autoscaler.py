@@ -24,8 +24,9 @@ from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
-from edl_workflows.stages.goals import Skipped, evaluate_goal, read_object
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.observed import read_object
+from edl_workflows.stages.results import Skipped, evaluate_goal
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.unit.controller.farm import Farm
 from tests.unit.di_server.support import create, replicas

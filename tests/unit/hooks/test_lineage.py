@@ -7,7 +7,7 @@ import pytest
 
 from edl_workflows.hooks import lineage
 from edl_workflows.jobs.names import DATA_ANNOTATION
-from edl_workflows.stages.goals import OutputCheckpoint
+from edl_workflows.stages.outputs import OutputCheckpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:::(?!edl_workflows)")
 

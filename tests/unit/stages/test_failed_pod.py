@@ -13,8 +13,9 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.logs import LogOptions
 from edl_workflows.kube.resources import ELASTIC_JOBS, PODS
 from edl_workflows.stages import driver, failed_pod
-from edl_workflows.stages.goals import Failed, Handle
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.results import Failed
 from edl_workflows.stages.submit import SubmitRequest, begin_submit
 from tests.airflow.support import elastic_job
 from tests.unit.jobs.examples import make_example

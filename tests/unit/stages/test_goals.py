@@ -16,23 +16,18 @@ from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.driver import GoalWait
 from edl_workflows.stages.goals import (
-    Done,
     ExistsGoal,
-    Failed,
     Goal,
     GoneGoal,
     Handle,
     IfFinished,
-    InProgress,
     JobGoal,
-    ObservedObject,
     PlanGoal,
     PlannedGoal,
-    Skipped,
     UnfinishedGoal,
-    evaluate_goal,
-    read_object,
 )
+from edl_workflows.stages.observed import ObservedObject, read_object
+from edl_workflows.stages.results import Done, Failed, InProgress, Skipped, evaluate_goal
 
 _RUNNING = JobView(
     "ElasticJob", "mnist", "default", "uid-1", 1, 1, JobPhase.RUNNING, progress=Progress(step=50)

@@ -14,8 +14,9 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Done, InProgress, StageResult, read_object
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.observed import read_object
+from edl_workflows.stages.results import Done, InProgress, StageResult
 
 ME = StageIdentity("tests/invalid")
 

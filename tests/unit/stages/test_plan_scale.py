@@ -14,8 +14,10 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.stages import driver
 from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Done, Handle, InProgress, Outputs, Skipped
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.outputs import Outputs
+from edl_workflows.stages.results import Done, InProgress, Skipped
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
 
 ME = StageIdentity("airflow/dag/run/task/-1")

@@ -25,8 +25,10 @@ from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
 from edl_workflows.stages import driver, ownership
 from edl_workflows.stages.catalog import STAGES, stage_of
-from edl_workflows.stages.goals import Done, Failed, Handle, InProgress, Outputs, Skipped
+from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.outputs import Outputs
+from edl_workflows.stages.results import Done, Failed, InProgress, Skipped
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job, eventually, jobs, plans
 
 ME = StageIdentity("airflow/dag/run/task/-1")

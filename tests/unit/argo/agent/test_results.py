@@ -11,7 +11,9 @@ from edl_workflows.argo.agent.results import MAX_MESSAGE, result_of_error, resul
 from edl_workflows.argo.outputs import PARAMETERS
 from edl_workflows.exceptions import JobFailedError
 from edl_workflows.jobs.view import Checkpoint, JobPhase, JobView, Progress
-from edl_workflows.stages.goals import MAX_WARNING, MAX_WARNINGS, Handle, JobGoal, evaluate_goal
+from edl_workflows.stages.goals import Handle, JobGoal
+from edl_workflows.stages.outputs import MAX_WARNING, MAX_WARNINGS
+from edl_workflows.stages.results import evaluate_goal
 
 _DONE = JobView("ElasticJob", "mnist", "default", "uid-1", 1, 1, JobPhase.SUCCEEDED)
 _HANDLE = Handle(
