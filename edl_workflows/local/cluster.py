@@ -16,8 +16,8 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import events, files, job_kinds, node
 from edl_workflows.local.apiserver import serving
 from edl_workflows.local.apiserver.app import build_app
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer, open_server
-from edl_workflows.local.apiserver.store import Object
 from edl_workflows.local.capacity import NODE_NAME, Capacity
 from edl_workflows.local.endpoints import EndpointsWriter
 from edl_workflows.local.locks import LOCK_FILE, hold_lock

@@ -3,7 +3,8 @@
 from edl_workflows.local.apiserver import builtin, errors, quantities, rules, schemas
 from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.store import Object, ObjectStore, StoreKey
+from edl_workflows.local.apiserver.revisions import Object, StoreKey
+from edl_workflows.local.apiserver.store import ObjectStore
 
 EMPTIED_FIRST = frozenset({"namespaces"})
 """Resources whose objects are removed only after their content."""

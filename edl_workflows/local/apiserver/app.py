@@ -16,12 +16,12 @@ from edl_workflows.local.apiserver import (
     garbage,
     off_loop,
     requests,
-    store,
+    revisions,
     verbs,
     views,
 )
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer
-from edl_workflows.local.apiserver.store import Object
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
@@ -82,7 +82,7 @@ def build_app(server: ApiServer) -> Starlette:
 
 
 def _json(obj: Mapping[str, object]) -> Response:
-    return views.json_response(store.encode_object(dict(obj)))
+    return views.json_response(revisions.encode_object(dict(obj)))
 
 
 async def _document(server: ApiServer, path: str) -> Response:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import errors
 from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.store import ObjectStore, StoreKey
+from edl_workflows.local.apiserver.revisions import StoreKey
+from edl_workflows.local.apiserver.store import ObjectStore
 
 READS = frozenset({"get", "list", "watch"})
 SHARED = frozenset(

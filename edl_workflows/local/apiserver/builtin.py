@@ -16,7 +16,7 @@ from edl_workflows.local.apiserver import builtin_pods, crds
 from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
 from edl_workflows.local.apiserver.checks import check_port, required_problem, unsupported_problems
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.schemas.structural import Schema, child_values
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"

@@ -18,7 +18,7 @@ from edl_workflows.local.apiserver.checks import (
 )
 from edl_workflows.local.apiserver.errors import Cause
 from edl_workflows.local.apiserver.metadata import name_problem
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 DEFAULT_GRACE_SECONDS = 30
 _MAX_SECONDS = 2**31 - 1

@@ -10,8 +10,8 @@ from typing import Any
 
 from edl_workflows.local.apiserver import schemas
 from edl_workflows.local.apiserver.errors import Cause
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.rules import CelRuleTree
-from edl_workflows.local.apiserver.store import Object
 from edl_workflows.schemas.structural import Schema
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")

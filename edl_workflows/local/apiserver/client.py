@@ -13,7 +13,7 @@ from edl_workflows.local.apiserver import errors, patches, selectors
 from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import Registry, WriteOptions
-from edl_workflows.local.apiserver.store import Object, StoreKey
+from edl_workflows.local.apiserver.revisions import Object, StoreKey
 
 
 class LocalClient:

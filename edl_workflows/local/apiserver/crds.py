@@ -8,7 +8,7 @@ from typing import Any
 from edl_workflows.local.apiserver import metadata, rules, schemas
 from edl_workflows.local.apiserver.catalog import ScalePaths, ServedResource, TableColumn
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.schemas import structural
 from edl_workflows.schemas.structural import Schema
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from edl_workflows.local.apiserver import admission, builtin, crds, errors
 from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.store import Object, Revision
+from edl_workflows.local.apiserver.revisions import Object, Revision
 
 _MAX_GRACE_SECONDS = 2**31 - 1
 """68 years. A longer grace period could end after the last date that Python can represent."""

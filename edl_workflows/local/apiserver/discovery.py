@@ -8,7 +8,7 @@ import hashlib
 import json
 
 from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 SERVER_VERSION = {
     "major": "1",

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from edl_workflows.local.apiserver import builtin, crds, store
+from edl_workflows.local.apiserver import builtin, crds, revisions
 from edl_workflows.local.apiserver.deletion import (
     BACKGROUND,
     FOREGROUND,
@@ -25,7 +25,7 @@ from edl_workflows.local.apiserver.deletion import (
     DeletionOptions,
 )
 from edl_workflows.local.apiserver.registry import Registry
-from edl_workflows.local.apiserver.store import Object, Revision, StoredChange, StoreKey
+from edl_workflows.local.apiserver.revisions import Object, Revision, StoredChange, StoreKey
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ class GarbageCollector:
         self._wake = asyncio.Event()
         for resource in self._store.resources():
             for revision in self._store.list_objects(resource):
-                self._observe(StoredChange(store.ADDED, revision, None))
+                self._observe(StoredChange(revisions.ADDED, revision, None))
         self._store.observe(self._observe)
 
     async def run(self) -> None:
@@ -77,7 +77,7 @@ class GarbageCollector:
         key = revision.key
         for uid in change.previous.owners if change.previous else ():
             self._dependents.get(uid, set()).discard(key)
-        if change.type == store.DELETED:
+        if change.type == revisions.DELETED:
             self._keys.pop(revision.uid, None)
             for dependent in self._dependents.pop(revision.uid, set()):
                 self._enqueue(dependent)

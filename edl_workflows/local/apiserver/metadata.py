@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edl_workflows.local.apiserver.errors import Cause
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 Now = Callable[[], datetime]
 

@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch
 
 from edl_workflows.local.apiserver import errors
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.schemas.structural import Schema
 
 MAX_OPERATIONS = 10_000

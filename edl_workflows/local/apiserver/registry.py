@@ -24,14 +24,8 @@ from edl_workflows.local.apiserver import (
 from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.off_loop import Computations
-from edl_workflows.local.apiserver.store import (
-    MAX_OBJECT_BYTES,
-    MAX_STORED_BYTES,
-    Object,
-    ObjectStore,
-    Revision,
-    StoreKey,
-)
+from edl_workflows.local.apiserver.revisions import Object, Revision, StoreKey
+from edl_workflows.local.apiserver.store import MAX_OBJECT_BYTES, MAX_STORED_BYTES, ObjectStore
 from edl_workflows.schemas import structural
 
 STRICT, WARN, IGNORE = "Strict", "Warn", "Ignore"

@@ -23,7 +23,7 @@ from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
 from edl_workflows.local.apiserver.checks import MAX_DEFINITION_VALUES
 from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import WriteOptions
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 MAX_DIGITS = 18
 """Most digits of a number in the query: enough for 64-bit integers. Python raises a different error for more

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from edl_workflows.local.apiserver import admission, auth, errors
 from edl_workflows.local.apiserver.auth import Authenticator, Identity
 from edl_workflows.local.apiserver.catalog import Catalog, ServedResource
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 _ALL = ["*"]
 _REASON = (

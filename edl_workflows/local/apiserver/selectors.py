@@ -7,7 +7,7 @@ for fields.
 import re
 from collections.abc import Callable, Mapping
 
-from edl_workflows.local.apiserver import errors, store
+from edl_workflows.local.apiserver import errors, revisions
 
 MAX_LENGTH, MAX_REQUIREMENTS = 8192, 64
 """Limits of a selector: characters, and requirements."""
@@ -110,18 +110,18 @@ def _field_requirement(text: str, supported: frozenset[str]) -> Requirement:
     return lambda values: values.get(key, "") == value
 
 
-def make_match(label_selector: str, field_selector: str, supported: frozenset[str]) -> store.Match:
+def make_match(label_selector: str, field_selector: str, supported: frozenset[str]) -> revisions.Match:
     """The predicate of a list or watch.
 
     Raises:
         ApiError: 400, a selector cannot be parsed.
     """
     if not label_selector and not field_selector:
-        return store.match_everything
+        return revisions.match_everything
     by_label = parse_label_selector(label_selector)
     by_field = parse_field_selector(field_selector, supported)
 
-    def matches(revision: store.Revision) -> bool:
+    def matches(revision: revisions.Revision) -> bool:
         return all(holds(revision.labels) for holds in by_label) and all(
             holds(revision.fields) for holds in by_field
         )

@@ -10,26 +10,32 @@ The store handles keys, revisions and bytes; `edl_workflows.local.apiserver.regi
 fields. All calls must be made in the thread of one event loop.
 """
 
-import asyncio
 import bisect
 import dataclasses
 import itertools
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
 
 from edl_workflows.local.apiserver import errors
-
-Object = dict[str, Any]
+from edl_workflows.local.apiserver.revisions import (
+    ADDED,
+    DELETED,
+    MODIFIED,
+    Match,
+    Object,
+    Revision,
+    StoredChange,
+    StoreKey,
+    encode_object,
+    match_everything,
+)
+from edl_workflows.local.apiserver.watches import StoreWatch
 
 FieldIndex = Callable[[str, Object], Mapping[str, str]]
 """Called with a resource and an object; returns the fields by which selectors can select it."""
-
-ADDED, MODIFIED, DELETED, BOOKMARK = "ADDED", "MODIFIED", "DELETED", "BOOKMARK"
 
 MAX_OBJECT_BYTES = 3 * 2**19
 """Largest object that a client may write: etcd's default limit of a request."""
@@ -37,10 +43,6 @@ MAX_STORED_BYTES = 2**21
 """Largest object including what is added later: the status and the deletion timestamp."""
 MAX_HISTORY_BYTES = 128 * 2**20
 """Total size of the changes that are kept for watches and consistent pages, over all resources."""
-MAX_PENDING_BYTES = 16 * 2**20
-"""Total size of the events that a watch may lag behind, without its initial events."""
-BATCH_BYTES = 2**20
-"""Total size of the events that a reader receives at once; a larger event comes alone."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS log (
@@ -51,173 +53,11 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 
-class StoreKey(NamedTuple):
-    """The identity of an object. `resource` is a name such as ``pods`` or
-    ``elasticjobs.elastic.iml.github.io``; `namespace` is empty for cluster-scoped objects."""
-
-    resource: str
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """One version of one object, encoded once.
-
-    Selectors use `labels` and `fields`; the garbage collector uses `uid`, `owners` (uids) and `deleting`. So
-    neither has to decode the object.
-    """
-
-    key: StoreKey
-    rv: int
-    body: bytes
-    labels: Mapping[str, str]
-    fields: Mapping[str, str]
-    uid: str
-    owners: tuple[str, ...]
-    deleting: bool
-
-    def decode(self) -> Object:
-        """A copy of the object that the caller may change."""
-        obj: Object = json.loads(self.body)
-        return obj
-
-
-Match = Callable[[Revision], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredChange:
-    """One row of the log in memory."""
-
-    type: str
-    revision: Revision
-    previous: Revision | None
-
-
-class StoreEvent(NamedTuple):
-    """An event of a watch: type, resourceVersion and the encoded object."""
-
-    type: str
-    rv: int
-    body: bytes
-
-    def decode(self) -> Object:
-        obj: Object = json.loads(self.body)
-        return obj
-
-
-def encode_object(obj: Object) -> bytes:
-    return json.dumps(obj, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 def metadata_fields(resource: str, obj: Object) -> Mapping[str, str]:
     """The two fields by which objects of every resource can be selected."""
     del resource
     metadata = obj["metadata"]
     return {"metadata.name": metadata["name"], "metadata.namespace": metadata.get("namespace", "")}
-
-
-def match_everything(revision: Revision) -> bool:
-    """The predicate of a watch or list without selectors."""
-    del revision
-    return True
-
-
-class StoreWatch:
-    """A subscription to the changes of one resource. Close it, or use it as a context manager."""
-
-    def __init__(self, store: "ObjectStore", resource: str, namespace: str, match: Match) -> None:
-        self._store = store
-        self._resource = resource
-        self._namespace = namespace
-        self._match = match
-        self._pending: deque[StoreEvent] = deque()
-        self._pending_bytes = 0
-        self._replayed = (0, 0)
-        self._wake = asyncio.Event()
-        self._lost = False
-        self.ended = False
-        """Set when the store ends its watches: no more events will come."""
-
-    def replay(self, changes: Iterable[StoredChange]) -> None:
-        """Queue changes of the history, regardless of the limit; called by the store."""
-        for event in filter(None, map(self._view, changes)):
-            self._queue(event)
-        self._replayed = len(self._pending), self._pending_bytes
-
-    def offer(self, change: StoredChange) -> None:
-        """Queue the change if it concerns this watch; called by the store."""
-        event = self._view(change)
-        if event is None or self._lost:
-            return
-        self._queue(event)
-        count, size = self._replayed
-        if len(self._pending) > count + self._store.history or self._pending_bytes > size + MAX_PENDING_BYTES:
-            self._lost = True  # the reader is too slow and must list again
-            self._pending.clear()
-            self._pending_bytes = 0
-
-    def _queue(self, event: StoreEvent) -> None:
-        self._pending.append(event)
-        self._pending_bytes += len(event.body)
-        self._wake.set()
-
-    def _view(self, change: StoredChange) -> StoreEvent | None:
-        revision, previous = change.revision, change.previous
-        if self._namespace and revision.key.namespace != self._namespace:
-            return None
-        now = change.type != DELETED and self._match(revision)
-        before = previous is not None and self._match(previous)
-        if now:
-            return StoreEvent(MODIFIED if before else ADDED, revision.rv, revision.body)
-        if not before or previous is None:
-            return None
-        if change.type == DELETED:
-            return StoreEvent(DELETED, revision.rv, revision.body)
-        # The object no longer matches the selectors. As in Kubernetes, its last matching state is sent, with
-        # the revision of this change.
-        gone = previous.decode()
-        gone["metadata"]["resourceVersion"] = str(revision.rv)
-        return StoreEvent(DELETED, revision.rv, encode_object(gone))
-
-    async def batch(self, wait: float | None = None) -> list[StoreEvent]:
-        """The events since the last call. Waits at most `wait` seconds for the first; empty if none came. If
-        there are many, the next call returns more.
-
-        Raises:
-            ApiError: 410 Expired, this reader was too slow; list again.
-        """
-        if not self._pending:
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wake.wait()
-            except TimeoutError:
-                if not self._pending:  # a change may have come at the same moment
-                    return []
-        self._wake.clear()
-        if self._lost:
-            raise errors.expired_error("too many changes since the last read of this watch; list again")
-        events, size = [], 0
-        while self._pending and size < BATCH_BYTES:
-            events.append(self._pending.popleft())
-            size += len(events[-1].body)
-        self._pending_bytes -= size
-        return events
-
-    def end(self) -> None:
-        """Wake the reader for the last time."""
-        self.ended = True
-        self._wake.set()
-
-    def close(self) -> None:
-        self._store.forget(self._resource, self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 class ObjectStore:
@@ -231,7 +71,7 @@ class ObjectStore:
     """
 
     def __init__(self, path: Path, *, history: int = 10_000, index: FieldIndex = metadata_fields) -> None:
-        self.history = history
+        self._history = history
         self._index = index
         self._objects: dict[str, dict[str, dict[str, Revision]]] = {}
         self._changes: dict[str, deque[StoredChange]] = {}
@@ -388,9 +228,11 @@ class ObjectStore:
             raise errors.expired_error(
                 f"resourceVersion {since} is newer than the newest, {self._rv}; list again"
             )
-        watch = StoreWatch(self, resource, namespace, match)
-        watch.replay(self._since(resource, since))
-        self._watches.setdefault(resource, set()).add(watch)
+        changes = self._since(resource, since)
+        watches = self._watches.setdefault(resource, set())
+        watch = StoreWatch(namespace, match, most_pending=self._history, on_close=watches.discard)
+        watch.replay(changes)
+        watches.add(watch)
         return watch
 
     def observe(self, observer: Callable[[StoredChange], None]) -> None:
@@ -403,10 +245,6 @@ class ObjectStore:
         for watches in self._watches.values():
             for watch in watches:
                 watch.end()
-
-    def forget(self, resource: str, watch: StoreWatch) -> None:
-        """Remove a closed watch."""
-        self._watches.get(resource, set()).discard(watch)
 
     def _since(self, resource: str, rv: int) -> Iterator[StoredChange]:
         floor = self._floor.get(resource, 0)
@@ -472,8 +310,8 @@ class ObjectStore:
     def _compact(self, resource: str) -> None:
         # Done once for many changes, so that most writes are not slowed down.
         changes = self._changes[resource]
-        if len(changes) > self.history * 5 // 4:
-            self._drop(resource, changes[len(changes) - self.history - 1].revision.rv)
+        if len(changes) > self._history * 5 // 4:
+            self._drop(resource, changes[len(changes) - self._history - 1].revision.rv)
         while sum(self._change_bytes.values()) > MAX_HISTORY_BYTES:
             largest = max(self._change_bytes, key=self._change_bytes.__getitem__)
             self._drop(largest, self._half(largest))

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import auth, errors, metadata, requests, schemas, store, views
+from edl_workflows.local.apiserver import auth, errors, metadata, requests, revisions, schemas, store, views
 from edl_workflows.local.apiserver.catalog import ServedResource
 from edl_workflows.local.apiserver.deletion import DeletionOptions
 from edl_workflows.local.apiserver.registry import Registry
-from edl_workflows.local.apiserver.store import Object, StoreKey
+from edl_workflows.local.apiserver.revisions import Object, StoreKey
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def bind_pod(registry: Registry, target: requests.RequestTarget, body: Object) -
     if not node:
         raise errors.bad_request("target.name: Required value")
     registry.bind(target.namespace, target.name, str(node))
-    return views.json_response(store.encode_object(success_status({})), 201)
+    return views.json_response(revisions.encode_object(success_status({})), 201)
 
 
 def evict_pod(registry: Registry, target: requests.RequestTarget, body: Object) -> Response:
@@ -168,7 +168,7 @@ def evict_pod(registry: Registry, target: requests.RequestTarget, body: Object) 
     """
     grace = requests.grace_seconds(requests.object_field(body, "deleteOptions").get("gracePeriodSeconds"))
     registry.delete(target.resource, target.namespace, target.name, DeletionOptions(grace=grace))
-    return views.json_response(store.encode_object(success_status({})), 201)
+    return views.json_response(revisions.encode_object(success_status({})), 201)
 
 
 def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarget, body: Object) -> Response:
@@ -200,7 +200,7 @@ def issue_token(authenticator: auth.Authenticator, target: requests.RequestTarge
             "expirationTimestamp": metadata.format_time(datetime.fromtimestamp(expires, UTC)),
         },
     }
-    return views.json_response(store.encode_object(answer), 201)
+    return views.json_response(revisions.encode_object(answer), 201)
 
 
 def success_status(details: Object) -> Object:

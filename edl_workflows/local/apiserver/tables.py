@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from edl_workflows.local.apiserver.catalog import ServedResource, TableColumn
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 Cells = Callable[[Object, datetime], list[Any]]
 _UNKNOWN = "<unknown>"

@@ -8,12 +8,22 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from edl_workflows.local.apiserver import errors, off_loop, requests, selectors, store, subresources, views
+from edl_workflows.local.apiserver import (
+    errors,
+    off_loop,
+    requests,
+    revisions,
+    selectors,
+    store,
+    subresources,
+    views,
+    watches,
+)
 from edl_workflows.local.apiserver.off_loop import LONG_BYTES, Computations
 from edl_workflows.local.apiserver.registry import WriteResult
 from edl_workflows.local.apiserver.requests import RequestTarget
+from edl_workflows.local.apiserver.revisions import Object, StoreKey
 from edl_workflows.local.apiserver.server import ApiServer
-from edl_workflows.local.apiserver.store import Object, StoreKey
 
 BOOKMARK_SECONDS = 30.0
 """Interval of bookmarks in a watch without changes."""
@@ -28,7 +38,7 @@ def _view(request: Request, target: RequestTarget) -> views.View:
     return views.View(target.resource, form, request.query_params.get("includeObject") or "Metadata")
 
 
-def _match(request: Request, target: RequestTarget) -> store.Match:
+def _match(request: Request, target: RequestTarget) -> revisions.Match:
     query = request.query_params
     return selectors.make_match(
         query.get("labelSelector", ""), query.get("fieldSelector", ""), target.resource.selectable_fields
@@ -44,7 +54,7 @@ async def get(server: ApiServer, request: Request, target: RequestTarget) -> Res
     revision = server.registry.store.require(StoreKey(target.resource.id, target.namespace, target.name))
     if target.subresource == "scale":
         return views.json_response(
-            store.encode_object(subresources.read_scale(target.resource, revision.decode()))
+            revisions.encode_object(subresources.read_scale(target.resource, revision.decode()))
         )
     return views.json_response(_view(request, target).one(revision.body))
 
@@ -115,7 +125,7 @@ async def watch(server: ApiServer, request: Request, target: RequestTarget) -> R
 
 
 async def _lines(
-    objects: store.ObjectStore, target: RequestTarget, view: views.View, match: store.Match, terms: _Terms
+    objects: store.ObjectStore, target: RequestTarget, view: views.View, match: revisions.Match, terms: _Terms
 ) -> AsyncIterator[bytes]:
     place = (target.resource.id, target.namespace)
     present = objects.list_objects(*place, match=match) if terms.initial else []
@@ -126,7 +136,7 @@ async def _lines(
         return
     with watched:
         at = objects.revision
-        for block in _blocks(view.event(store.ADDED, revision.body) for revision in present):
+        for block in _blocks(view.event(revisions.ADDED, revision.body) for revision in present):
             yield block
             await asyncio.sleep(0)  # other requests between two blocks
         if terms.marked:
@@ -143,7 +153,7 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
     block = bytearray()
     for line in lines:
         block += line
-        if len(block) >= store.BATCH_BYTES:
+        if len(block) >= watches.BATCH_BYTES:
             yield bytes(block)
             block.clear()
     if block:
@@ -151,7 +161,7 @@ def _blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def _changes(
-    objects: store.ObjectStore, watched: store.StoreWatch, view: views.View, terms: _Terms
+    objects: store.ObjectStore, watched: watches.StoreWatch, view: views.View, terms: _Terms
 ) -> AsyncIterator[bytes]:
     while not watched.ended and (left := terms.deadline - time.monotonic()) > 0:
         events = await watched.batch(min(left, BOOKMARK_SECONDS))
@@ -163,7 +173,7 @@ async def _changes(
 
 
 def _error_line(error: errors.ApiError) -> bytes:
-    return store.encode_object({"type": "ERROR", "object": error.to_status()}) + b"\n"
+    return revisions.encode_object({"type": "ERROR", "object": error.to_status()}) + b"\n"
 
 
 def _written(
@@ -171,12 +181,14 @@ def _written(
 ) -> Response:
     obj = server.registry.view(target.resource, outcome.obj)
     if target.subresource == "scale":
-        return views.json_response(store.encode_object(subresources.read_scale(target.resource, obj)), code)
+        return views.json_response(
+            revisions.encode_object(subresources.read_scale(target.resource, obj)), code
+        )
     form = views.negotiate(request.headers.get("accept", ""))
     body = (
-        store.encode_object(obj)
+        revisions.encode_object(obj)
         if form == views.WHOLE
-        else _view(request, target).one(store.encode_object(obj))
+        else _view(request, target).one(revisions.encode_object(obj))
     )
     return views.json_response(body, code, outcome.warnings)
 
@@ -206,7 +218,7 @@ async def create(server: ApiServer, request: Request, target: RequestTarget) -> 
     if "get" not in target.resource.verbs:
         asking = server.authenticator.identify(request.headers.get("authorization", ""))
         return views.json_response(
-            store.encode_object(server.reviewer.answer(target.resource, asking, body)), 201
+            revisions.encode_object(server.reviewer.answer(target.resource, asking, body)), 201
         )
     if target.resource.namespaced and not target.namespace:
         raise errors.method_not_allowed()
@@ -265,7 +277,7 @@ async def delete(server: ApiServer, request: Request, target: RequestTarget) -> 
             "uid": outcome.obj["metadata"]["uid"],
         }
         body = subresources.success_status({key: value for key, value in details.items() if value})
-        return views.json_response(store.encode_object(body))
+        return views.json_response(revisions.encode_object(body))
     return _written(request, server, target, outcome, 200)
 
 
@@ -278,7 +290,7 @@ async def delete_collection(server: ApiServer, request: Request, target: Request
         if server.registry.store.get(revision.key) is None:
             continue  # deleted together with its owner
         outcome = server.registry.delete(target.resource, revision.key.namespace, revision.key.name, options)
-        deleted.append(store.encode_object(outcome.obj))
+        deleted.append(revisions.encode_object(outcome.obj))
         await asyncio.sleep(0)  # other requests between two deletions
     view = views.View(target.resource)
     return views.json_response(

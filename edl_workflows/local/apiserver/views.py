@@ -11,9 +11,9 @@ from itertools import islice
 from starlette.responses import Response
 
 from edl_workflows.jobs.reported_text import escape_controls
-from edl_workflows.local.apiserver import errors, store, tables
+from edl_workflows.local.apiserver import errors, revisions, tables
 from edl_workflows.local.apiserver.catalog import ServedResource
-from edl_workflows.local.apiserver.store import Object
+from edl_workflows.local.apiserver.revisions import Object
 
 MAX_WARNINGS = 50
 """Most warnings of a response: Python's HTTP clients read at most 100 headers."""
@@ -68,10 +68,10 @@ class View:
             return body
         obj = {**json.loads(body), "apiVersion": self.resource.api_version}
         if self.form == TABLE:
-            return store.encode_object(
+            return revisions.encode_object(
                 self._table([obj], {"resourceVersion": obj["metadata"]["resourceVersion"]})
             )
-        return store.encode_object(tables.partial_metadata(obj) if self.form == PARTIAL else obj)
+        return revisions.encode_object(tables.partial_metadata(obj) if self.form == PARTIAL else obj)
 
     async def many(self, bodies: Iterable[bytes], list_metadata: Object) -> bytes:
         """A list of stored objects. It is formatted in portions, between which other requests run."""
@@ -80,11 +80,11 @@ class View:
             for portion in _portions(bodies):
                 table["rows"] += self._table([json.loads(body) for body in portion], list_metadata)["rows"]
                 await asyncio.sleep(0)
-            return store.encode_object(table)
+            return revisions.encode_object(table)
         kind, version = f"{self.resource.kind}List", self.resource.api_version
         if self.form == PARTIAL:
             kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-        head = store.encode_object({"kind": kind, "apiVersion": version, "metadata": list_metadata})
+        head = revisions.encode_object({"kind": kind, "apiVersion": version, "metadata": list_metadata})
         items: list[bytes] = []
         for portion in _portions(bodies):
             items += map(self.one, portion)
@@ -106,7 +106,7 @@ class View:
             body = self._table([], {"resourceVersion": str(rv)})
         elif self.form == PARTIAL:
             body = tables.partial_metadata(body)
-        return store.encode_object({"type": store.BOOKMARK, "object": body}) + b"\n"
+        return revisions.encode_object({"type": revisions.BOOKMARK, "object": body}) + b"\n"
 
     def _table(self, objects: list[Object], list_metadata: Object) -> Object:
         return tables.render_table(self.resource, objects, datetime.now(UTC), self.include, list_metadata)
@@ -131,4 +131,4 @@ def json_response(body: bytes, code: int = 200, warnings: Iterable[str] = ()) ->
 
 def refusal_response(error: errors.ApiError) -> Response:
     """The response to a rejected request: a ``Status``."""
-    return json_response(store.encode_object(error.to_status()), error.code)
+    return json_response(revisions.encode_object(error.to_status()), error.code)

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from edl_workflows.local.apiserver.app import build_app
+from edl_workflows.local.apiserver.revisions import Object
 from edl_workflows.local.apiserver.server import ApiServer
-from edl_workflows.local.apiserver.store import Object
 
 pytestmark = pytest.mark.slow
 

@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.store import (
-    Object,
-    ObjectStore,
-    Revision,
-    StoreEvent,
-    StoreKey,
-    StoreWatch,
-)
+from edl_workflows.local.apiserver.revisions import Object, Revision, StoreKey
+from edl_workflows.local.apiserver.store import ObjectStore
+from edl_workflows.local.apiserver.watches import StoreEvent, StoreWatch
 
 A = StoreKey("things", "ns", "a")
 
@@ -131,7 +126,7 @@ def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
 def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A watcher that does not read holds no more than so many bytes, however few the changes, and then
     none."""
-    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
     held = watch._pending_bytes
@@ -150,7 +145,7 @@ def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch
     store.create(A, _thing(text="x" * 600))
     for index in range(5):
         store.update(A, _thing(text="y" * 600, n=index))
-    monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=start)
     store.update(A, _thing(text="z" * 600))
 
@@ -159,7 +154,7 @@ def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch
 
 def test_events_come_in_portions(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader gets many large events some at a time, all of them, in order."""
-    monkeypatch.setattr("edl_workflows.local.apiserver.store.BATCH_BYTES", 1000)
+    monkeypatch.setattr("edl_workflows.local.apiserver.watches.BATCH_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
     for index in range(4):

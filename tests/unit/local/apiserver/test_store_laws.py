@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edl_workflows.local.apiserver.errors import ApiError
-from edl_workflows.local.apiserver.store import ObjectStore, StoreKey
+from edl_workflows.local.apiserver.revisions import StoreKey
+from edl_workflows.local.apiserver.store import ObjectStore
 
 NAMES = st.sampled_from(["a", "b", "c"])
 State = dict[str, int]
