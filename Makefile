@@ -102,7 +102,7 @@ cluster-up: $(READY)  ## Start that cluster and leave it running
 cluster-down: $(READY)  ## End it and remove all of it
 	$(BED) down
 
-test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (3 min)
+test-unit: $(READY)  ## Unit, property, golden and contract tests but for the slow ones (2 min)
 	$(PYTEST) $(PARALLEL) tests/unit tests/property tests/golden tests/contract tests/argo -m 'not slow'
 	@echo "Left out: tests marked slow, Airflow's and the API server's (make test), and all that make test leaves out."
 
