@@ -4,18 +4,14 @@ what to do.
 One embedded cluster with its controller serves all rows; nothing that was refused may leave anything behind.
 """
 
-import copy
-import json
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from edl_workflows.cli import main as run
 from edl_workflows.exceptions import (
@@ -39,6 +35,8 @@ from edl_workflows.operators.elastic_job import (
 )
 from edl_workflows.operators.scale_plan import ScaleElasticJobOperator
 from edl_workflows.testing import free_port
+from tests.contract.bad_manifests import MANIFESTS, OF_FILES, job, text_of
+from tests.contract.reported_errors import connection, executed, one_line
 from tests.unit.local.support import eventually
 
 pytestmark = [
@@ -50,10 +48,6 @@ FINISHED = "finished"
 """A job that has ended."""
 FOREIGN = "foreign"
 """A job that no pipeline and no command line of ours made."""
-DEPTH = 9
-BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, DEPTH)
-)
 
 
 @pytest.fixture(scope="module")
@@ -91,110 +85,6 @@ def phase(local: LocalCluster, obj: Object) -> str:
     return str((found.get("status") or {}).get("phase"))
 
 
-def job(name: str = "mnist", **spec: Any) -> Object:
-    """A valid job of one worker that only waits."""
-    container = {"name": "main", "image": "none", "command": ["sleep", "300"]}
-    roles = {"worker": {"replicas": 1, "template": {"spec": {"containers": [container]}}}}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": "ElasticJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"replicaSpecs": roles, **spec},
-    }
-
-
-def wrong(path: str, value: Any) -> Object:
-    """A valid job with one field changed or, by None, removed."""
-    manifest = copy.deepcopy(job())
-    *parents, last = path.split(".")
-    place = manifest
-    for step in parents:
-        place = place.setdefault(step, {})
-    if value is None:
-        del place[last]
-    else:
-        place[last] = value
-    return manifest
-
-
-MANIFESTS: dict[str, tuple[str | Object, str]] = {
-    "no YAML": ("a: [", "not valid YAML: while parsing a flow"),
-    "no text": ("\0", "not valid YAML: unacceptable character"),
-    "two documents": ("a: 1\n---\nb: 2", "the manifest of one job is required, this has 2 documents"),
-    "nothing": ("# nothing\n", "this has 0 documents"),
-    "a list": ("- a\n", "this has 1 documents of type list"),
-    "a bomb of aliases": (BOMB, "more than 200000 values; use fewer YAML aliases"),
-    "a python object": ("a: !!python/object/apply:os.system [id]\n", "could not determine a constructor"),
-    "bytes": (
-        "kind: ElasticJob\nmetadata: {labels: {day: !!binary aGk=}}\n",
-        "metadata.labels.day: \"b'hi'\" is read as a bytes, which",
-    ),
-    "no number": ("a: {b: 1e999}", "a.b: 'inf' is read as a float, which"),
-    "nested without end": ("[" * 50_000, "line 1 is nested deeper than 100 levels"),
-    "no kind": (wrong("kind", None), "kind"),
-    "another kind": (wrong("kind", "Pod"), "'Pod'"),
-    "a plan as a job": (wrong("kind", "ScalePlan"), "a ScalePlan is not a job"),
-    "unknown field": (
-        wrong("spec.replicaSpec", {}),
-        "spec.replicaSpec: unknown field; did you mean 'replicaSpecs'?",
-    ),
-    "unknown field below": (
-        wrong("spec.replicaSpecs.worker.replica", 1),
-        "spec.replicaSpecs.worker.replica: unknown field; did you mean 'replicas'?",
-    ),
-    "wrong type": (
-        wrong("spec.replicaSpecs.worker.replicas", "three"),
-        "spec.replicaSpecs.worker.replicas: ",
-    ),
-    "negative count": (wrong("spec.replicaSpecs.worker.replicas", -1), "spec.replicaSpecs.worker.replicas: "),
-    "unknown role": (wrong("spec.replicaSpecs.driver", {"replicas": 1}), "spec.replicaSpecs"),
-    "no roles": (wrong("spec.replicaSpecs", None), "spec.replicaSpecs: "),
-    "no containers": (
-        wrong("spec.replicaSpecs.worker.template", {"spec": {}}),
-        "spec.replicaSpecs.worker.template.spec.containers: at least one container is needed",
-    ),
-    "an endless quantity": (
-        wrong("spec.replicaSpecs.worker.template.spec.containers",
-              [{"name": "main", "image": "i", "resources": {"limits": {"cpu": "1e999"}}}]),
-        "template.spec.containers.0.resources.limits.cpu: '1e999'",
-    ),
-    "a bottomless template": (
-        wrong("spec.replicaSpecs.worker.template.spec.nest", json.loads('{"a":' * 70 + "1" + "}" * 70)),
-        "spec.replicaSpecs.worker.template.spec: is nested deeper than 64 levels",
-    ),
-    "a path as a name": (
-        wrong("metadata.name", "../../etc"),
-        "metadata.name: '../../etc' must be lower-case",
-    ),
-    "a name of two lines": (wrong("metadata.name", "mnist\n"), "metadata.name: "),
-    "a reserved variable": (
-        wrong("spec.envs", {names.ENV_JOB_TOKEN: {"value": "x"}}),
-        f"spec.envs.{names.ENV_JOB_TOKEN}: is set by the controller",
-    ),
-    "metadata is text": (wrong("metadata", "mnist"), "metadata: must be a map"),
-}  # fmt: skip
-"""What is submitted, and what its error says: the field, and what would be right."""
-OF_FILES = {
-    "two documents": "'' is no kind of this package",
-    "nothing": "job.yaml: contains no object",
-    "a list": "job.yaml, document 1: an object is required",
-}
-"""What the command line says instead: its files may have any number of jobs."""
-
-
-def text_of(manifest: str | Object) -> str:
-    """As a file has it."""
-    return manifest if isinstance(manifest, str) else json.dumps(manifest)
-
-
-def one_line(stderr: str) -> str:
-    """The error of a command; fails if there is more than one line of it, or a traceback."""
-    lines = stderr.strip().splitlines()
-    assert len(lines) == 1, stderr
-    assert lines[0].startswith("edl: ")
-    return lines[0]
-
-
 @pytest.mark.parametrize("row", MANIFESTS)
 def test_the_command_line_refuses_a_bad_manifest(
     row: str, local: LocalCluster, untouched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -208,41 +98,6 @@ def test_the_command_line_refuses_a_bad_manifest(
 
     assert code == 2
     assert OF_FILES.get(row, says) in one_line(capsys.readouterr().err)
-
-
-@dataclass
-class Context:
-    """What an operator needs of Airflow's: its task instance and the task state store."""
-
-    stored: dict[str, Any] = field(default_factory=dict)
-
-    def for_execute(self) -> Any:
-        """The context of a first and last attempt."""
-        store = SimpleNamespace(get=self.stored.get, set=self.stored.__setitem__)
-        ti = SimpleNamespace(
-            xcom_push=lambda _key, _value: None,
-            dag_id="dag",
-            run_id="run",
-            task_id="task",
-            map_index=-1,
-            try_number=1,
-            max_tries=0,
-            start_date=None,
-        )
-        return {"ti": ti, "task_state_store": store, "outlet_events": {}}
-
-
-def connection(monkeypatch: pytest.MonkeyPatch, **extra: Any) -> None:
-    """Airflow's default connection."""
-    text = json.dumps({"conn_type": "kubernetes", "extra": extra})
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
-
-
-def executed(operator: StageOperator) -> AirflowException:
-    """What an operator raises."""
-    with pytest.raises(AirflowException) as raised:
-        operator.execute(Context().for_execute())
-    return raised.value
 
 
 @pytest.mark.parametrize("row", MANIFESTS)

@@ -21,7 +21,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
 from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
-from tests.contract.test_bad_input import connection, executed, one_line
+from tests.contract.reported_errors import connection, executed, one_line
 from tests.unit.local.support import eventually
 
 pytestmark = [

@@ -8,7 +8,7 @@ from tests.unit.jobs.conftest import make_job, make_template
 from tests.unit.jobs.di_jobs import make as make_di_job
 from tests.unit.jobs.di_jobs import task
 from tests.unit.jobs.test_pytorch_job_reconcile import make_pytorch_job
-from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
+from tests.unit.jobs.tf_jobs import make_tf_job
 from tests.unit.jobs.training_jobs import make_training_job
 
 Manifest = dict[str, Any]

@@ -9,7 +9,7 @@ from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.view import JobPhase, JobView
 from tests.unit.jobs.conftest import make_job
 from tests.unit.jobs.di_jobs import make as make_di_job
-from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
+from tests.unit.jobs.tf_jobs import make_tf_job
 from tests.unit.jobs.training_jobs import make_training_job
 
 Manifest = dict[str, Any]

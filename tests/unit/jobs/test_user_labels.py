@@ -7,7 +7,7 @@ from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import JobsNamespace
 from tests.unit.jobs.conftest import make_job
 from tests.unit.jobs.examples import EXAMPLES, OWN_LABELS, make_example
-from tests.unit.jobs.test_tf_job_reconcile import make_tf_job
+from tests.unit.jobs.tf_jobs import make_tf_job
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)

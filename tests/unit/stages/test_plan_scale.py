@@ -13,14 +13,10 @@ from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.stages import driver
-from edl_workflows.stages.catalog import stage_of
-from edl_workflows.stages.goals import Handle
-from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.results import Done, InProgress, Skipped
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
+from tests.unit.stages.stage_runs import begin, run
 
-ME = StageIdentity("airflow/dag/run/task/-1")
 PLANNED: dict[str, Any] = {
     "optimizer": "local",
     "stage": "job_stage_running",
@@ -36,18 +32,6 @@ NOTHING = {
     "migratePods": [],
     "notes": ["all is well"],
 }
-
-
-def run(cluster: Cluster, stage: str, who: StageIdentity = ME, **request: Any) -> Outputs:
-    """One stage from its beginning to its goal."""
-    found = stage_of(stage)
-    return driver.run_stage(cluster, found, found.request.of(request), who, time.time() + 30)
-
-
-def begin(cluster: Cluster, stage: str, **request: Any) -> Handle:
-    """Only its beginning."""
-    found = stage_of(stage)
-    return found.begin(cluster, found.request.of(request), ME)
 
 
 def job(cluster: Cluster, annotation: str = "", mode: str = "single-job") -> None:

@@ -21,7 +21,7 @@ from edl_workflows.master.state.versions.cluster_versions import (
 from edl_workflows.protocol.nodes import PresenceReport
 from edl_workflows.protocol.training import StepReport
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
-from tests.unit.master.state.test_survivors import processes
+from tests.unit.master.state.in_place_jobs import processes
 from tests.unit.master.state.worlds import version_of, worker, world_of
 
 LIMIT = 10

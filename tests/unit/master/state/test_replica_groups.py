@@ -1,30 +1,16 @@
 """Collective jobs whose members hold the model together in replica groups: what the master makes of losses,
 joins and plans."""
 
-from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
-from tests.unit.master.state.test_survivors import active, die, processes
+from tests.unit.master.state.in_place_jobs import active, die, in_place_job, processes
 from tests.unit.master.state.worlds import carried_out, plan_of, version_of, world_of
-
-SIZE = 2
 
 
 def grouped_job(workers: int = 4, least: int = 1) -> SimulatedCollectiveJob:
-    """A job of replica groups of two, after some rounds in which nothing happens to it."""
-    settings = JobSettings(
-        "job",
-        "default",
-        parse_nodes(f"worker={workers}"),
-        timeouts=Timeouts(verdict=0.0),
-        collective=True,
-        rendezvous=RendezvousLimits(least, 6, SIZE, waiting_timeout=5.0),
-    )
-    job = SimulatedCollectiveJob(settings, 10_000, in_place=True, replica_size=SIZE)
-    job.calm(10)
-    assert world_of(job) == tuple(range(workers))
-    assert active(job).replica_size == SIZE
+    """A job of replica groups of two workers that all train."""
+    job = in_place_job(workers, min_nodes=least, max_nodes=6, node_unit=2)
+    assert active(job).replica_size == 2
     return job
 
 

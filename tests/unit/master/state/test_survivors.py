@@ -3,64 +3,18 @@ joins."""
 
 import pytest
 
-from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.nodes.registry import NodeStatus
-from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.master.state.versions import version_steps
-from edl_workflows.protocol.cluster import TrainingCluster
-from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, ExitReport
-from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
-from tests.unit.master.state.worlds import carried_out, plan_of, version_of, worker, world_of
-
-
-def surviving_job(
-    workers: int = 3, least: int = 1, rounds: int = 10, steps: int = 10_000
-) -> SimulatedCollectiveJob:
-    """A job after so many rounds in which nothing happens to it."""
-    settings = JobSettings(
-        "job",
-        "default",
-        parse_nodes(f"worker={workers}"),
-        timeouts=Timeouts(verdict=0.0),
-        collective=True,
-        rendezvous=RendezvousLimits(least, 4, waiting_timeout=5.0),
-    )
-    job = SimulatedCollectiveJob(settings, steps, in_place=True)
-    job.calm(rounds)
-    assert world_of(job) == tuple(range(workers))
-    return job
-
-
-def death(node: int, code: int = 137, process: int = 1) -> ExitReport:
-    """What the agent of a worker says when its process has ended."""
-    return ExitReport(node=worker(node), incarnation=f"worker{node}", version=process, code=code)
-
-
-def die(job: SimulatedCollectiveJob, node: int, code: int = 137, process: int = 1) -> None:
-    """The process of a worker ends, and its agent says so."""
-    job.memory.pop(node, None)
-    messages.take_death_report(job.state, death(node, code, process))
-    job.settle()
-    job.commit()
-
-
-def active(job: SimulatedCollectiveJob) -> TrainingCluster:
-    """The version that the nodes are told to be in."""
-    found = job.published.directive.active
-    assert found is not None
-    return found
-
-
-def processes(job: SimulatedCollectiveJob) -> dict[int, int]:
-    """By member of the active version, the version for which its process was started."""
-    return {member.id: active(job).process_of("worker", member.id) for member in active(job).workers}
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
+from tests.unit.master.state.in_place_jobs import active, death, die, in_place_job, processes
+from tests.unit.master.state.worlds import carried_out, plan_of, version_of, world_of
 
 
 def test_survivors_go_on_at_once() -> None:
     """One report of a death is enough: the next directive names the survivors with their processes, and
     neither step nor data go back."""
-    job = surviving_job()
+    job = in_place_job()
     step, models = job.steps[1], set(job.models[1])
     die(job, 0)
 
@@ -78,7 +32,7 @@ def test_survivors_go_on_at_once() -> None:
 def test_a_replacement_joins_while_the_others_keep_their_processes() -> None:
     """Only the newcomer starts a process; the others stop between two steps, and no checkpoint is saved for
     it."""
-    job = surviving_job()
+    job = in_place_job()
     die(job, 1)
     job.kill(("worker", 1))
     job.calm(15)
@@ -93,7 +47,7 @@ def test_a_replacement_joins_while_the_others_keep_their_processes() -> None:
 def test_losses_one_after_the_other() -> None:
     """If a second member is lost before the version after the first loss has made a step, the members that
     hold the model continue."""
-    job = surviving_job()
+    job = in_place_job()
     die(job, 2)
     die(job, 0)
 
@@ -107,7 +61,7 @@ def test_losses_one_after_the_other() -> None:
 
 def test_nobody_is_left_who_holds_the_model() -> None:
     """All pods die: the next version starts its processes anew, from the newest checkpoint."""
-    job = surviving_job()
+    job = in_place_job()
     job.save_periodically()
     saved = job.steps[1]
     job.calm(2)
@@ -124,7 +78,7 @@ def test_nobody_is_left_who_holds_the_model() -> None:
 
 def test_the_only_member_dies() -> None:
     """Its early report changes nothing: the agent first saves what is in memory, then reports the exit."""
-    job = surviving_job(1)
+    job = in_place_job(1)
     before = job.state.versions
     messages.take_death_report(job.state, death(0))
 
@@ -134,7 +88,7 @@ def test_the_only_member_dies() -> None:
 
 def test_too_few_are_left() -> None:
     """Below the minimum the survivors keep the model and wait; with the replacement they go on in place."""
-    job = surviving_job(3, least=3)
+    job = in_place_job(3, min_nodes=3)
     step = job.steps[1]
     die(job, 1)
     job.kill(("worker", 1))
@@ -152,7 +106,7 @@ def test_too_few_are_left() -> None:
 
 def test_the_survivors_that_wait_die_too() -> None:
     """Then nobody holds the model any more, and the job goes back to its checkpoint."""
-    job = surviving_job(3, least=3)
+    job = in_place_job(3, min_nodes=3)
     job.save_periodically()
     die(job, 1)
     job.kill(("worker", 1))
@@ -177,7 +131,7 @@ def test_the_survivors_that_wait_die_too() -> None:
 def test_who_is_to_blame(code: int, charged: bool) -> None:
     """A process that can go on does not fail because of others: its node has failed. One that found no group
     has not: its node joins again with a new process."""
-    job = surviving_job()
+    job = in_place_job()
     die(job, 2, code)
 
     node = job.state.nodes.find("worker", 2)
@@ -191,7 +145,7 @@ def test_who_is_to_blame(code: int, charged: bool) -> None:
 
 def test_a_process_that_went_on_is_known_by_its_first_version() -> None:
     """The agent names the version for which it started the process, whichever it is in now."""
-    job = surviving_job()
+    job = in_place_job()
     die(job, 2)
     job.kill(("worker", 2))
     job.calm(15)
@@ -202,7 +156,7 @@ def test_a_process_that_went_on_is_known_by_its_first_version() -> None:
 
 def test_a_plan_keeps_the_processes_of_those_who_stay() -> None:
     """More workers and fewer: members that stay keep their processes, and those that leave end."""
-    job = surviving_job(2)
+    job = in_place_job(2)
     assert carried_out(job, plan_of(3)) == "Succeeded"
     grown = version_of(job)
     assert processes(job) == {0: 1, 1: 1, 2: grown}
@@ -218,7 +172,7 @@ def test_a_plan_keeps_the_processes_of_those_who_stay() -> None:
 
 def test_a_hang_restarts_the_processes() -> None:
     """Processes that hang are not trusted with the model: they start anew from the checkpoint."""
-    job = surviving_job()
+    job = in_place_job()
     version_steps.restart_processes(job.state, job.now)
     job.settle()
     job.commit()
@@ -231,7 +185,7 @@ def test_a_hang_restarts_the_processes() -> None:
 def test_a_new_master_knows_who_holds_the_model() -> None:
     """The master dies after a loss: what it has stored names the same processes, and the next loss is handled
     as the first."""
-    job = surviving_job()
+    job = in_place_job()
     die(job, 2)
     before = processes(job)
     job.crash()

@@ -20,20 +20,31 @@ def collective_job(
     steps: int = 10_000,
     rounds: int = 6,
     roles: dict[str, RoleSettings] | None = None,
+    *,
+    in_place: bool = False,
     **allowed: Any,
 ) -> SimulatedCollectiveJob:
-    """A job after so many rounds in which nothing happens to it; `allowed` are parameters of its
-    rendezvous.
+    """A job after so many rounds in which nothing happens to it.
+
+    Args:
+        workers: number of workers.
+        steps: number of steps after which the program ends.
+        rounds: how many rounds have passed.
+        roles: the job's roles, instead of `workers`.
+        in_place: whether a running process can join another group.
+        allowed: fields of `RendezvousLimits`.
     """
+    limits = RendezvousLimits(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed})
     settings = JobSettings(
         "job",
         "default",
         roles or parse_nodes(f"worker={workers}"),
         timeouts=Timeouts(verdict=0.0),
         collective=True,
-        rendezvous=RendezvousLimits(**{"max_nodes": 4, "waiting_timeout": 5.0, **allowed}),
+        rendezvous=limits,
     )
-    job = SimulatedCollectiveJob(settings, steps)
+    replica_size = limits.node_unit if in_place else 1
+    job = SimulatedCollectiveJob(settings, steps, in_place=in_place, replica_size=replica_size)
     job.calm(rounds)
     return job
 

@@ -1,0 +1,126 @@
+"""Which replicas of a TFJob are restarted, how fast and how often."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.jobs.tf_jobs import NAME, Job
+
+RESTARTS: list[Any] = [
+    pytest.param("ExitCode", 1, "", False, id="1 is permanent"),
+    pytest.param("ExitCode", 127, "", False, id="127 is permanent"),
+    pytest.param("ExitCode", 128, "", True, id="128 is transient"),
+    pytest.param("ExitCode", 137, "", True, id="137 is transient"),
+    pytest.param("ExitCode", 139, "", True, id="139 is transient"),
+    pytest.param("ExitCode", 139, "exit-codes-2021", False, id="139 was permanent"),
+    pytest.param("ExitCode", 138, "exit-codes-2021", True, id="138 was not"),
+    pytest.param("ExitCode", None, "", True, id="lost without a code"),
+    pytest.param("OnFailure", None, "", True, id="OnFailure: lost"),
+    pytest.param("Always", 1, "", True, id="Always"),
+    pytest.param("Never", 137, "", False, id="Never"),
+]
+
+
+@pytest.mark.parametrize(("policy", "code", "compat", "restarted"), RESTARTS)
+def test_which_failures_are_restarted(policy: str, code: int | None, compat: str, restarted: bool) -> None:
+    """Restart policies and exit codes, whoever else runs at that time."""
+    job = Job(compat=compat, PS=(1, policy), Worker=(2, policy))
+    job.set(ps_0="Running", worker_0="Running", worker_1="Running")
+    before = job.pod("worker-1")["metadata"]["uid"]
+    job.set(worker_1=("Failed", code))
+    if not restarted:
+        assert job.phase == "Failed"
+        return
+    job.settle()
+    assert job.pod("worker-1")["metadata"]["uid"] != before
+    assert job.status["restarts"]["mnist-worker-1"]["count"] == 1
+    job.set(worker_1="Running")
+    assert job.phase == "Running"
+    assert sorted(job.true_conditions()) == ["Created", "Running"]
+
+
+@pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Preempting"])
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_disrupted_pod_is_replaced_whatever_it_exits_with(reason: str, code: int) -> None:
+    """ExitCode: what its program made of being told to end says nothing about it."""
+    job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
+    job.set(ps_0="Running", worker_0="Running")
+    before = job.pod("ps-0")["metadata"]["uid"]
+    job.world.set_pod("mnist-ps-0", "Failed", code, reason)
+    job.world.reconcile()
+    assert f"mnist-ps-0 is being replaced ({reason}, exit code {code})" in job.status["message"]
+    job.settle()
+    assert job.pod("ps-0")["metadata"]["uid"] != before
+    assert job.phase == "Running"
+    assert job.status["restarts"]["mnist-ps-0"]["count"] == 1
+
+
+def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
+    """Restarting excludes Running, and names the replica."""
+    job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
+    job.set(ps_0="Running", worker_0="Running")
+    job.world.set_pod("mnist-worker-0", "Failed", 137)
+    job.world.reconcile()
+    assert job.phase == "Restarting"
+    assert sorted(job.true_conditions()) == ["Created", "Restarting"]
+    assert "mnist-worker-0" in job.status["message"]
+
+
+def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
+    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in
+    between.
+    """
+    job = Job(Worker=(2, "ExitCode"))
+    job.set(worker_0="Running")
+    uid = job.pod("worker-1")["metadata"]["uid"]
+    job.world.set_pod("mnist-worker-1", "Failed", 137)
+    job.world.reconcile(steps=1)
+    assert job.status["restarts"]["mnist-worker-1"] == {"count": 1, "uid": uid, "exitCode": 137}
+    job.settle()
+    assert job.pod("worker-1")["metadata"]["uid"] != uid
+    assert {name: {k: v for k, v in r.items() if v} for name, r in job.status["restarts"].items()} == {
+        "mnist-worker-1": {"count": 1, "exitCode": 137}
+    }
+
+
+def test_a_crash_loop_slows_down() -> None:
+    """The second restart of a replica waits 10 s, the third 20 s."""
+    job = Job(Worker=(2, "ExitCode"))
+    for wait in (0, 10, 20):
+        before = job.pod("worker-1")["metadata"]["uid"]
+        job.set(worker_1=("Failed", 137))
+        if wait:
+            assert job.pod("worker-1")["metadata"]["uid"] == before, "too early"
+            assert job.world.decide("TFJob", NAME).requeue_after == wait
+            job.world.tick(wait)
+        job.settle()
+        assert job.pod("worker-1")["metadata"]["uid"] != before
+
+
+def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> None:
+    """Without any container's end the pause counts from when the pod was made."""
+    job = Job(Worker=(1, "OnFailure"))
+    for wait in (0, 10, 20):
+        before = job.pod("worker-0")["metadata"]["uid"]
+        job.world.set_pod("mnist-worker-0", "Failed", reason="UnexpectedAdmissionError")
+        job.world.settle()
+        if wait:
+            assert job.pod("worker-0")["metadata"]["uid"] == before, "too early"
+            assert job.world.decide("TFJob", NAME).requeue_after == wait
+            job.world.tick(wait)
+        job.settle()
+        assert job.pod("worker-0")["metadata"]["uid"] != before
+
+
+def test_back_off_limit() -> None:
+    """A job survives as many restarts as its backoffLimit says, those by the node included."""
+    job = Job(policies={"backoffLimit": 1, "cleanPodPolicy": "None"}, Worker=(2, "ExitCode"))
+    job.set(worker_1=("Failed", 137))
+    assert job.phase != "Failed"
+    job.set(worker_0="Running")
+    pod = job.pod("worker-0")
+    pod["status"]["containerStatuses"] = [{"name": "tensorflow", "restartCount": 1, "state": {"running": {}}}]
+    job.settle()
+    assert (job.phase, job.status["reason"]) == ("Failed", "BackoffLimitExceeded")
+    job.settle()
+    assert job.pods == [], "what was stopped by force does not run on"

@@ -1,0 +1,127 @@
+"""What the end of a pipeline or a task does to the jobs and plans that it created."""
+
+import pytest
+
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS
+from edl_workflows.stages import ownership
+from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.identity import StageIdentity
+from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
+from tests.unit.stages.stage_runs import RETRY, begin, run
+
+
+def test_cancel_deletes_what_the_stage_made(cluster: Cluster) -> None:
+    """Once; the second time there is nothing to do."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert ownership.cancel_object(cluster, handle)
+    assert not ownership.cancel_object(cluster, handle)
+    assert not jobs(cluster)
+
+
+def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
+    """The data position and the checkpoints stay."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert ownership.cancel_object(cluster, handle, "suspend")
+    assert jobs(cluster)["mnist"]["spec"]["suspend"] is True
+
+
+def test_a_retry_resumes_what_a_cancellation_suspended(cluster: Cluster) -> None:
+    """Else it would wait for a job that has no pods; what somebody else suspended stays suspended."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    ownership.cancel_object(cluster, handle, "suspend")
+    begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
+    assert jobs(cluster)["mnist"]["spec"]["suspend"] is False
+
+    handle = begin(cluster, "submit", manifest=elastic_job("other"))
+    client.patch(cluster, ELASTIC_JOBS, "other", {"spec": {"suspend": True}})
+    ownership.cancel_object(cluster, handle, "suspend")
+    begin(cluster, "submit", RETRY, manifest=elastic_job("other"))
+    assert jobs(cluster)["other"]["spec"]["suspend"] is True
+
+
+def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -> None:
+    """Airflow kills the trigger of a cleared task after its next attempt may have begun."""
+    first = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
+
+    assert not ownership.cancel_object(cluster, first)
+    assert "mnist" in jobs(cluster)
+
+
+def test_cancel_leaves_a_finished_job_and_a_successor_alone(cluster: Cluster, stand_in: StandIn) -> None:
+    """A result is nothing to cancel, and neither is what came later under the name."""
+    finished = begin(cluster, "submit", manifest=elastic_job("done", ends="Succeeded"))
+    eventually(lambda: jobs(cluster)["done"].get("status", {}).get("phase") == "Succeeded", "success")
+    old = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    assert not ownership.cancel_object(cluster, finished)
+    assert not ownership.cancel_object(cluster, old)
+    assert set(jobs(cluster)) == {"done", "mnist"}
+
+
+def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> None:
+    """A migration under way ends by itself, in the new cluster or the old."""
+    client.create(cluster, elastic_job("mnist"))
+    pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
+    under_way = begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})
+    client.patch_status(cluster, SCALE_PLANS, under_way.name, {"phase": "Scaling"})
+
+    assert ownership.cancel_object(cluster, pending)
+    assert not ownership.cancel_object(cluster, under_way)
+    assert set(plans(cluster)) == {under_way.name}
+
+
+def test_a_plan_can_only_be_withdrawn(cluster: Cluster) -> None:
+    """A killed task that suspends what it made withdraws a pending plan: a plan has nothing to suspend."""
+    client.create(cluster, elastic_job("mnist"))
+    pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
+
+    assert ownership.cancel_object(cluster, pending, "suspend")
+    assert plans(cluster) == {}
+
+
+MINE = "argo/default/train/1f0e/"
+
+
+def submit_as(cluster: Cluster, owner: str) -> Handle:
+    return begin(cluster, "submit", StageIdentity(f"{owner}train.submit"), manifest=elastic_job("mnist"))
+
+
+@pytest.mark.parametrize("action", ["delete", "suspend"])
+def test_cancel_ends_a_job_of_its_own_pipeline(cluster: Cluster, stand_in: StandIn, action: str) -> None:
+    """And waits until it has ended; once more it does nothing."""
+    submit_as(cluster, MINE)
+
+    for _ in range(2):
+        run(cluster, "cancel", name="mnist", owner=MINE, action=action)
+
+        left = client.find(cluster, ELASTIC_JOBS, "mnist")
+        assert (left is None) == (action == "delete")
+        assert left is None or left["status"]["phase"] == "Suspended"
+
+
+@pytest.mark.parametrize(("owner", "action"), [("argo/default/train/other/", "delete"), (MINE, "keep")])
+def test_cancel_leaves_what_is_not_to_be_touched(
+    cluster: Cluster, stand_in: StandIn, owner: str, action: str
+) -> None:
+    """A job of another workflow, of which only the uid differs; and any job where the policy says so."""
+    before = submit_as(cluster, MINE)
+
+    run(cluster, "cancel", name="mnist", owner=owner, action=action)
+
+    job = client.get(cluster, ELASTIC_JOBS, "mnist")
+    assert (job["metadata"]["uid"], job["spec"].get("suspend", False)) == (before.uid, False)
+
+
+def test_cancel_leaves_what_has_ended_or_is_absent(cluster: Cluster, stand_in: StandIn) -> None:
+    """A job that has ended can still be looked at; there is no error where there is none."""
+    run(cluster, "submit", StageIdentity(f"{MINE}a"), manifest=elastic_job("mnist", ends="Succeeded"))
+
+    assert run(cluster, "cancel", name="mnist", owner=MINE).phase == "Succeeded"
+    assert run(cluster, "cancel", name="absent", owner=MINE).phase == ""

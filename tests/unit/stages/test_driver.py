@@ -1,0 +1,191 @@
+"""Waiting for the goal of a stage: outages, deadlines, the queue."""
+
+import asyncio
+import time
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from edl_workflows.exceptions import (
+    JobDisappearedError,
+    QueueTimeoutError,
+    StageTimeoutError,
+    UnavailableError,
+)
+from edl_workflows.kube import client
+from edl_workflows.kube.connect import Cluster, ClusterSource
+from edl_workflows.kube.resources import ELASTIC_JOBS
+from edl_workflows.stages import driver
+from edl_workflows.stages.results import Done, Failed, InProgress
+from tests.airflow.support import StandIn, elastic_job, eventually, jobs
+from tests.unit.stages.stage_runs import begin
+
+
+def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> None:
+    """The stage fails whether or not there is a new job of the same name."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+
+    result = driver.wait_for_goal(ClusterSource.of(cluster), handle, time.time() + 30)
+
+    assert isinstance(result, Failed)
+    assert isinstance(result.error, JobDisappearedError)
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_an_outage_does_not_end_a_wait(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, in_loop: bool
+) -> None:
+    """Neither while it watches nor while it makes sure that a job is gone."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    client.delete(cluster, ELASTIC_JOBS, "mnist")
+    outage, find = iter(range(3)), client.find
+
+    def look(*args: Any) -> Any:
+        if next(outage, None) is not None:
+            raise UnavailableError("the server does not answer")
+        return find(*args)
+
+    monkeypatch.setattr(client, "find", look)
+    monkeypatch.setattr(driver, "RETRY_SECONDS", 0.01)
+    source, deadline = ClusterSource.of(cluster), time.time() + 30
+    if in_loop:
+        result: Any = asyncio.run(driver.await_goal(source, handle, deadline))
+    else:
+        result = driver.wait_for_goal(source, handle, deadline)
+
+    assert isinstance(result.error, JobDisappearedError)
+    assert next(outage, None) is None
+
+
+def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster, stand_in: StandIn) -> None:
+    """Blocking and in an event loop alike."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    source = ClusterSource.of(cluster)
+
+    blocking = driver.wait_for_goal(source, handle, time.time() + 1)
+    in_loop = asyncio.run(driver.await_goal(source, handle, time.time() + 1))
+
+    for result in (blocking, in_loop):
+        assert isinstance(result, Failed)
+        assert isinstance(result.error, StageTimeoutError)
+        assert "is Running" in str(result.error)
+
+
+def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: StandIn) -> None:
+    """A job that no controller has looked at when the time is over: the error names the controller, not the
+    phase, whichever of the two deadlines has passed."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    source, now = ClusterSource.of(cluster), time.time()
+
+    results: list[Any] = [
+        driver.wait_for_goal(source, handle, now + 1),
+        driver.wait_for_goal(source, handle, queue_deadline=now + 1),
+        driver.check_now(cluster, handle, now - 1),
+    ]
+
+    assert [type(one.error) for one in results] == [StageTimeoutError, QueueTimeoutError, QueueTimeoutError]
+    assert all("it has no status: no controller has observed it" in str(one.error) for one in results)
+
+
+def test_a_single_look_names_the_controller_that_does_not_answer(
+    cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a sensor that pokes looks: an old job without a status is told as such, a new one is Pending."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+
+    new = driver.check_now(cluster, handle)
+    monkeypatch.setattr(driver, "PROGRESS_SECONDS", -60.0)
+    old = driver.check_now(cluster, handle)
+
+    assert isinstance(new, InProgress)
+    assert isinstance(old, InProgress)
+    assert new.message == "is Pending"
+    assert old.message.startswith("has no status: no controller has observed it in ")
+
+
+def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
+    cluster: Cluster, stand_in: StandIn
+) -> None:
+    """Blocking, in an event loop and by a single look; a job that does not exist yet has not run either."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    absent = begin(cluster, "wait", name="absent")
+    reason = {
+        "phase": "Running",
+        "reason": "JobRunning",
+        "message": "mnist-edljob-worker-0: Unschedulable: no cpu",
+    }
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", reason)
+    source, now = ClusterSource.of(cluster), time.time()
+
+    results = [
+        driver.wait_for_goal(source, handle, queue_deadline=now),
+        asyncio.run(driver.await_goal(source, handle, queue_deadline=now)),
+        driver.check_now(cluster, handle, queue_deadline=now),
+    ]
+    missing = driver.wait_for_goal(source, absent, queue_deadline=now)
+
+    for result in results:
+        assert isinstance(result, Failed)
+        assert isinstance(result.error, QueueTimeoutError)
+        assert "worker-0: Unschedulable: no cpu" in str(result.error)
+    assert isinstance(missing, Failed)
+    assert "does not exist yet" in str(missing.error)
+
+
+def test_a_job_that_has_run_has_left_the_queue(cluster: Cluster, stand_in: StandIn) -> None:
+    """Its time in the queue is not limited any more, whatever becomes of it."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("progress"), "that the job runs")
+    source, queue_deadline = ClusterSource.of(cluster), time.time() - 1
+
+    assert isinstance(driver.check_now(cluster, handle, queue_deadline), InProgress)
+    blocking = driver.wait_for_goal(
+        source, handle, notify=lambda _line: stand_in.end("mnist"), queue_deadline=queue_deadline
+    )
+    in_loop = asyncio.run(driver.await_goal(source, handle, queue_deadline=queue_deadline))
+
+    assert isinstance(blocking, Done)
+    assert isinstance(in_loop, Done)
+
+
+def test_an_outage_does_not_end_the_time_in_the_queue(
+    cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During an outage it is unknown whether the job runs; the answer after the outage decides."""
+    stand_in.idle = True
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    wait = driver.GoalWait(handle, queue_deadline=time.time())
+    unavailable = UnavailableError("the server does not answer")
+    with monkeypatch.context() as outage:
+        outage.setattr(client, "find", Mock(side_effect=unavailable))
+        assert wait.overdue(ClusterSource.of(cluster), unavailable) is None
+        assert wait.seconds_left
+    monkeypatch.setattr(wait, "_queue_end", time.time())
+
+    assert isinstance(wait.overdue(ClusterSource.of(cluster), None), Failed)
+
+
+def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, stand_in: StandIn) -> None:
+    """The driver in a thread and the one in an event loop end with the same result."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+    source = ClusterSource.of(cluster)
+
+    in_loop = asyncio.run(driver.await_goal(source, handle, time.time() + 30))
+
+    assert isinstance(in_loop, Done)
+    assert in_loop == driver.wait_for_goal(source, handle, time.time() + 30)
+
+
+def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_in: StandIn) -> None:
+    """Also where nobody looked until the deadline had passed, as after a triggerer that was down."""
+    handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Succeeded", "success")
+    source, past = ClusterSource.of(cluster), time.time() - 1
+
+    assert isinstance(driver.wait_for_goal(source, handle, past), Done)
+    assert isinstance(asyncio.run(driver.await_goal(source, handle, past)), Done)
