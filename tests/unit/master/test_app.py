@@ -57,9 +57,8 @@ def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
 
 
 def test_a_job_that_is_submitted_again_leases_the_rest() -> None:
-    """The position that came with the ticket is what another master takes from the manifest: over HTTP,
-    stored before the answer, and the directive names the checkpoint from then on.
-    """
+    """A new master takes the data position of the ticket from the checkpoint's manifest. It is stored before
+    the response, and from then on the directive names the checkpoint."""
     said: dict[str, Any] = {}
 
     async def save(it: Served) -> None:
@@ -127,7 +126,7 @@ def test_who_has_the_newest_directive_is_not_sent_it_again() -> None:
 
 
 def test_a_long_poll_ends_with_the_unchanged_directive() -> None:
-    """Without news the answer comes after the wait, with the same revision."""
+    """If nothing changes, the response comes after the wait, with the same revision."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -204,7 +203,8 @@ def test_a_worker_waits_when_its_parameter_server_was_lost() -> None:
 
 
 def test_sync_groups_and_barriers_wake_who_waits() -> None:
-    """A group is finished when the last running worker joined; a barrier opens for those who poll."""
+    """A sync group is finished when the last running worker has joined. An opened barrier wakes the callers
+    that wait for it."""
 
     async def test(it: Served) -> None:
         second = {"type": "worker", "id": 1}

@@ -41,7 +41,7 @@ def test_only_the_token_opens_the_api(path: str, token: str, status: int) -> Non
     ],
 )
 def test_errors_name_what_is_wrong(path: str, body: dict[str, Any], status: int, says: str) -> None:
-    """Each refusal has its status and one message that names the field or object."""
+    """Each error has its status code and one message that names the field or the object."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -53,7 +53,7 @@ def test_errors_name_what_is_wrong(path: str, body: dict[str, Any], status: int,
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:
-    """It is refused by its Content-Length, before it is read."""
+    """A request is rejected by its Content-Length, before its body is read."""
 
     async def test(it: Served) -> None:
         answer = await it.client.post("/v1/nodes", content=b"x" * (MAX_BODY + 1))
@@ -94,7 +94,8 @@ def test_a_body_that_is_too_large_is_refused() -> None:
     ],
 )
 def test_a_hostile_message_is_refused_and_leaves_the_state_as_it_was(path: str, body: bytes) -> None:
-    """No number that can't be stored, no path out of a name, nothing deep or huge gets into a job's state."""
+    """Numbers that can't be stored, names with path segments, and bodies that are too deep or too large are
+    rejected without a change of the job's state."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -163,7 +164,7 @@ def test_impossible_uses_and_steps_are_refused() -> None:
     ],
 )
 def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
-    """It is refused with 422 and the name of the field; afterwards an ordinary one is accepted."""
+    """The URI is rejected with 422 and the name of the field. A valid one is accepted afterwards."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -179,7 +180,7 @@ def test_a_hostile_checkpoint_does_not_reach_the_status(uri: str) -> None:
 
 
 def test_a_program_s_words_stand_in_the_status_without_what_acts() -> None:
-    """Neither a terminal nor Argo acts on what a program said when it failed."""
+    """Control characters and Argo tags in a program's error are escaped in the status."""
 
     async def test(it: Served) -> None:
         await it.train()

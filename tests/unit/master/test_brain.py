@@ -107,7 +107,7 @@ def test_report_and_plan(planning: Api) -> None:
 
 
 def test_nodes_that_ran_out_of_memory_are_reported(api: Api) -> None:
-    """Each is reported once, with the samples of that time."""
+    """Each node is reported once, with the samples of that time."""
     oom = OptimizerNode("mnist-edljob-worker-7", WORKER, 7, SIZE, oom=True)
     brain = client(api.url)
     for time in (1_000.0, 1_015.0):
@@ -127,7 +127,8 @@ def test_samples_that_can_t_be_believed_are_not_sent(api: Api) -> None:
 
 
 def test_a_job_s_end_may_be_told_twice(api: Api) -> None:
-    """And what a slow monitor saw before does not unsay it."""
+    """An end that is reported twice is stored once, and an older observation of a slow monitor does not
+    replace it."""
     brain = client(api.url)
     end = JobEnd(time=2_000.0, completed=False, reason="out of luck")
     for _ in range(2):
@@ -141,7 +142,7 @@ def test_a_job_s_end_may_be_told_twice(api: Api) -> None:
 
 
 def test_many_samples_are_sent_in_parts(api: Api) -> None:
-    """After a long absence of Brain, the samples go in several requests."""
+    """After Brain was unavailable for long, the samples are sent in several requests."""
     brain = client(api.url)
     brain.report(JOB, tuple(sample(1_000.0 + i, workers=0) for i in range(1_200)))
     brain.close()
@@ -175,7 +176,8 @@ STRANGE_JOBS = {
 
 @pytest.mark.parametrize("job", STRANGE_JOBS.values(), ids=STRANGE_JOBS)
 def test_a_job_that_can_t_be_told(job: OptimizerJob) -> None:
-    """Is refused here, in words; the local optimizer says what is wrong with it."""
+    """A job that the protocol can't describe is rejected by the client with InvalidError; the local optimizer
+    then plans nothing for it."""
     with pytest.raises(InvalidError, match="can't be told to Brain"):
         answering(lambda _: httpx.Response(500)).optimize(QUESTION, job)
     assert not optimize_locally(QUESTION, job).node_group_resources
@@ -212,7 +214,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_is_no_answer(body: bytes) -> None:
-    """Whatever a Brain answers, its client raises UnavailableError and nothing else."""
+    """Any malformed response raises UnavailableError and no other error."""
     with pytest.raises(UnavailableError):
         answering(lambda _: httpx.Response(200, content=body)).optimize(QUESTION, JOB)
 
@@ -237,7 +239,7 @@ STATUSES = {
 
 @pytest.mark.parametrize(("status", "error"), STATUSES.items(), ids=map(str, STATUSES))
 def test_refusals(status: int, error: type[EdlError]) -> None:
-    """Each status is the error that says what to do."""
+    """Each error status raises the error class that says what to do."""
     with pytest.raises(error, match=str(status)):
         answering(lambda _: httpx.Response(status, json={"error": "why"})).optimize(QUESTION, JOB)
 
@@ -281,7 +283,7 @@ def test_the_environment(tmp_path: Path) -> None:
 
 
 def test_https(tmp_path: Path) -> None:
-    """A Brain with a certificate is asked over TLS; one whose certificate nobody vouches for is not."""
+    """The client asks a Brain over TLS if it trusts its certificate, and refuses to otherwise."""
     certificate, key = _certificate(tmp_path)
     options = BrainOptions(
         f"sqlite:///{tmp_path}/brain.db",

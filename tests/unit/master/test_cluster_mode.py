@@ -101,9 +101,8 @@ async def _shown(job: SimulatedJob, autoscaler: JobAutoscaler, rounds: int) -> A
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_brain_plans_and_the_master_while_it_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brain answers from what was reported; killed, the local optimizer answers, and says why; back with its
-    store, Brain answers again, also to a master that is new and has measured next to nothing itself.
-    """
+    """Brain plans from the reported samples. While it is down, the local optimizer plans and says why. When
+    Brain is back with its database, it plans again, also for a new master without samples of its own."""
     monkeypatch.setattr(module, "GAP", 600.0)  # the simulated time jumps from look to look
     brain = BrainProcess(tmp_path)
     job = _job()

@@ -109,9 +109,8 @@ def _asking(folder: Path) -> Master:
 
 
 def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -> None:
-    """A quota that refuses pods delays neither other plans, nor what the job reports, nor its end; the job's
-    status says why.
-    """
+    """If a quota rejects pods, other plans, the job's status and its end are not delayed, and the status says
+    why."""
 
     async def main() -> None:
         master, outside = _asking(tmp_path), FakeBackend()
@@ -134,9 +133,8 @@ def test_a_refused_plan_for_pods_keeps_no_other_effect_waiting(tmp_path: Path) -
 
 
 def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
-    """Later and later, whatever else happens meanwhile; once it is done, the job's status warns of it no
-    more.
-    """
+    """Each failed effect is retried with growing delays, independently of the others. Once it succeeds, the
+    status no longer warns of it."""
 
     async def main() -> None:
         master, outside, clock = _asking(tmp_path), FakeBackend(), Clock()
@@ -178,9 +176,8 @@ def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) ->
 
 
 def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> None:
-    """Where the API server refuses the job's status for a minute, the master ends; where it is away, the
-    master waits for it.
-    """
+    """If the API server forbids the job's status for a minute, the master exits and its exit code tells the
+    result. If the API server is unavailable, the master waits."""
 
     async def main() -> None:
         for error, ends in ((ForbiddenError("no right"), True), (UnavailableError("away"), False)):
@@ -199,7 +196,8 @@ def test_an_end_that_nobody_takes_is_said_by_the_exit_code(tmp_path: Path) -> No
 
 
 def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
-    """Once it is granted nothing is refused any more; a job that is over would show the warning for ever."""
+    """Once the status can be written again, it has no warning about its own rejection; on a finished job the
+    warning would stay for ever."""
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
@@ -218,9 +216,8 @@ def test_a_status_does_not_warn_of_its_own_refusal(tmp_path: Path) -> None:
 
 
 def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path: Path) -> None:
-    """Whoever reads the log of the master learns which checkpoint is the last one; of an end that is shown
-    nothing is said.
-    """
+    """If the final status could not be written, the master's log names the last checkpoint. If it was
+    written, nothing is logged."""
 
     async def main() -> None:
         for refused in (True, False):
@@ -242,7 +239,7 @@ def test_what_the_status_of_a_job_that_is_over_does_not_show_is_logged(tmp_path:
 
 
 def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
-    """Not before; and a second look does not make it again."""
+    """A plan is created only after the decision is stored, and only once."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
@@ -273,7 +270,7 @@ def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
 
 
 def test_a_refused_plan_is_given_up_with_its_reason(tmp_path: Path) -> None:
-    """The job waits, and is asked about again later; nobody asks the API server meanwhile."""
+    """The reason is kept in the job's state, and the API server is not asked again for that plan."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend(ForbiddenError("no right to create scaleplans"))
@@ -310,7 +307,8 @@ def test_what_is_shown_is_reported_when_it_changes(tmp_path: Path) -> None:
 
 
 def test_the_last_status_is_written_though_one_was_a_moment_ago(tmp_path: Path) -> None:
-    """A master that is told to end says what it knows; where nobody takes that, it ends all the same."""
+    """A master that is told to stop writes its status once more, even shortly after the last write. If the
+    API server is unavailable, it stops all the same."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
@@ -332,7 +330,8 @@ def test_the_last_status_is_written_though_one_was_a_moment_ago(tmp_path: Path) 
 
 
 def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
-    """Each with its cause and the cluster version, when it is stored; a new master repeats nothing."""
+    """Each restart and each hang is logged once, after it is stored, with its cause. A new master does not
+    log it again."""
 
     async def main() -> None:
         master = _decided(tmp_path)
@@ -352,8 +351,8 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
 
 
 def test_a_member_that_was_taken_out_is_an_event(tmp_path: Path) -> None:
-    """Once for each, with the reason; not again by a master that follows, nor for nodes that ended
-    otherwise."""
+    """Each removed member gives one Event with the reason. A new master does not repeat it, and nodes that
+    ended otherwise give none."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
@@ -394,10 +393,9 @@ def test_a_hang_is_an_event_with_the_stacks(tmp_path: Path) -> None:
 
 
 def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
-    """As soon as it is stored, and again only after a checkpoint was saved in between; not by a master that
-    follows. Where the account may not make Events, that is left; where the API server is away, it is tried
-    again.
-    """
+    """The Event is created as soon as the failure is stored, and again only after a save has succeeded in
+    between; a new master does not repeat it. It is given up if the account may not create Events, and
+    retried if the API server is unavailable."""
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(), Clock()
@@ -434,9 +432,8 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
 
 
 def test_a_plan_behind_another_says_what_it_waits_for(tmp_path: Path) -> None:
-    """Of two plans for a job whose worker never registers, both say what they wait for; the second says it
-    once.
-    """
+    """Two plans wait for a job whose worker never registers. Both say what they wait for, and the status of
+    the second is written once."""
 
     async def main() -> None:
         master = Master(

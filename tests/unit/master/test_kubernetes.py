@@ -85,7 +85,7 @@ def _state_map(cluster: Cluster, job: ElasticJob) -> str:
 
 
 def test_the_state_survives_in_a_config_map(cluster: Cluster, job: ElasticJob) -> None:
-    """What was saved is loaded by the next master; somebody's labels don't disturb."""
+    """A new master loads what was saved. Labels that someone else adds do not matter."""
     name = _state_map(cluster, job)
     store = ConfigMapStore(cluster, job.metadata.name)
     assert store.load() is None
@@ -96,7 +96,7 @@ def test_the_state_survives_in_a_config_map(cluster: Cluster, job: ElasticJob) -
 
 
 def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> None:
-    """Two masters never both go on: the one whose state was overwritten fails to save."""
+    """Of two masters, the one whose state was overwritten fails to save, so that both can't continue."""
     _state_map(cluster, job)
     first, second = (ConfigMapStore(cluster, job.metadata.name) for _ in range(2))
     for store in (first, second):
@@ -152,9 +152,8 @@ def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job:
 
 @pytest.mark.parametrize(("said", "known"), [("Tesla-V100", "Tesla-V100"), ("no label!", None)])
 def test_the_gpus_that_a_template_selects_are_known(job: ElasticJob, said: str, known: str | None) -> None:
-    """A plan shows them, and a node that replaces another has them; what is no label is the API server's to
-    refuse.
-    """
+    """The GPU type of the node selector is known to plans and kept for replacements. A value that is not a
+    valid label is left for the API server to reject."""
     manifest = job.to_dict()
     spec = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]
     spec["nodeSelector"] = {names.GPU_TYPE_LABEL: said}

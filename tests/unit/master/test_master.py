@@ -64,7 +64,8 @@ async def _end(running: asyncio.Task[None]) -> None:
 
 
 def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
-    """Two writes at once would mix two documents in a file; what changed during the first is in the last."""
+    """The running write ends before the last one starts, since two writes at once would mix two documents.
+    The last one holds the changes made during the first."""
 
     async def main() -> None:
         store = SlowStore(0.2)
@@ -114,7 +115,8 @@ def test_changes_during_a_write_wait_their_time() -> None:
 
 @pytest.mark.parametrize("gap", [3600.0, -3600.0])
 def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
-    """After a machine's sleep or a set clock, nodes have all their time again, no more and no less."""
+    """After a sleep of the machine or a change of the clock, each node has its full heartbeat time-out
+    again."""
     now = 1000.0
     master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
     master.changed()

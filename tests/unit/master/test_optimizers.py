@@ -77,7 +77,8 @@ class FakeBrain:
 
 
 def test_brain_is_asked_and_the_local_optimizer_while_it_is_away() -> None:
-    """The answer says who gave it, and why Brain did not; Brain is tried again at the next look."""
+    """Brain plans. While it does not answer, the local optimizer plans and its notes say why; the next look
+    asks Brain again."""
 
     async def main() -> None:
         brain = FakeBrain()
@@ -97,7 +98,8 @@ def test_brain_is_asked_and_the_local_optimizer_while_it_is_away() -> None:
 
 @pytest.mark.parametrize("brain", [None, ForbiddenError("the token is not this tenant's")])
 def test_a_job_without_a_usable_brain_is_planned_locally(brain: EdlError | None) -> None:
-    """In mode cluster the reason stands in the notes; in mode single-job Brain is not asked at all."""
+    """In mode cluster, the notes of the local plan say why Brain was not used. In mode single-job, Brain is
+    not asked."""
     answer = asyncio.run(Optimizers(brain).ask(_asked(), 100.0))
     assert answer.optimizer == "local"
     assert str(brain or "spec.brainService names no Brain") in answer.plan.notes[0]
@@ -149,7 +151,7 @@ def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: i
 
 
 def test_what_was_measured_is_reported_until_brain_has_it() -> None:
-    """Each sample arrives, in order and not twice, even when Brain was away."""
+    """Each sample reaches Brain once and in order, even if Brain was unavailable in between."""
 
     async def main() -> None:
         brain = FakeBrain()
@@ -166,7 +168,8 @@ def test_what_was_measured_is_reported_until_brain_has_it() -> None:
 
 
 def test_brain_is_told_of_nodes_that_ran_out_of_memory() -> None:
-    """Each such node is reported once, even if it is gone by then, and again if Brain did not answer."""
+    """Each node that ran out of memory is reported once, even if it no longer exists, and again if Brain did
+    not answer."""
     size = model.NodeResource(memory="1Gi")
     roles = {"ps": MasterRole(1, resource=size), "worker": MasterRole(2, resource=size)}
     optimizing = AutoscalingSettings(OptimizeMode.CLUSTER)

@@ -99,8 +99,8 @@ def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
 def test_a_state_that_was_edited_is_refused_with_place_field_and_remedy(
     text: bytes, says: str, tmp_path: Path
 ) -> None:
-    """The message says where the state is stored, which field is wrong, and what to do; the master does not
-    start with it."""
+    """The error says where the state is stored, which field is wrong, and what to do. The master does not
+    start."""
     file = tmp_path / "state.json"
     file.write_bytes(text)
 

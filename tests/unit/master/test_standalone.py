@@ -71,7 +71,7 @@ def asked(folder: Path, method: str, path: str, body: bytes = b"", times: int = 
 
 @pytest.mark.parametrize("row", BODIES)
 def test_a_bad_plan_is_refused(row: str, tmp_path: Path) -> None:
-    """With an error of the client's, and it leaves nothing behind."""
+    """A bad plan is rejected with status 400 or 422, and nothing is stored."""
     (status,) = asked(tmp_path, "POST", "/v1/scaleplans", BODIES[row])
     assert status in (400, 422)
     assert not (tmp_path / "plans.json").exists()

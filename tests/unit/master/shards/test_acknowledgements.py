@@ -91,9 +91,8 @@ class TestAnswers:
         assert ranges(lease(manager, B, count=9)) == [(3, 6), (0, 3)]
 
     def test_one_failure_too_many_fails_the_data_set(self) -> None:
-        """No shard is dropped: the fourth failure fails the data set, with a reason that names shard, worker
-        and cause.
-        """
+        """A shard that fails a fourth time is not dropped: the data set fails, with a reason that names the
+        shard, the worker and the cause."""
         manager = manager_of(table(6, 6), table(6, 3).model_copy(update={"name": "other"}))
         for _ in range(3):
             assert fail(manager, lease(manager).shards[0]).state is LeaseState.OK
@@ -110,7 +109,7 @@ class TestAnswers:
         assert not manager.finished
 
     def test_release_hands_on_the_rest(self) -> None:
-        """What a draining worker has finished of a shard is not repeated."""
+        """Records of a shard that a draining worker has finished are not leased again."""
         manager = manager_of(table(6, 6, batch_size=2))
         release(manager, lease(manager, A).shards[0], 2)
         second = lease(manager, B).shards[0]
@@ -184,7 +183,8 @@ class TestLostWorkers:
         assert manager.progress("train").timeouts == 2
 
     def test_lost_answer_is_noticed(self) -> None:
-        """A worker that says what it holds gets shards of a lost answer again at once."""
+        """A worker reports the leases that it holds. Shards of a reply that never reached it are leased to it
+        again at once."""
         manager = manager_of(table(9, 3))
         kept = lease(manager, A, holding=[])
         lease(manager, A, holding=[kept.shards[0].lease])  # this answer is lost

@@ -64,7 +64,7 @@ class TestRestart:
         assert len(manager.snapshot().to_json()) < 2000
 
     def test_snapshot_stays_small_when_shards_come_back(self) -> None:
-        """With every other shard failing, the stored state stays far below a ConfigMap's 1 MiB."""
+        """The stored state stays far below a ConfigMap's limit of 1 MiB even if every other shard fails."""
         manager = manager_of(table(1_000_000, 1, max_retries=1000))
         for _ in range(5000):
             good, bad = lease(manager, count=2).shards
@@ -76,7 +76,8 @@ class TestRestart:
 
 class TestRollback:
     def test_goes_back_with_the_model(self) -> None:
-        """What was acknowledged after the checkpoint began is handed out again; what was before is not."""
+        """After a rollback to a checkpoint, shards acknowledged since then are leased again; shards
+        acknowledged before are not."""
         manager = manager_of(table(9, 3))
         shards = lease(manager, count=3).shards
         done(manager, shards[0])
@@ -122,7 +123,8 @@ class TestRollback:
         assert lease(manager).state is LeaseState.OK
 
     def test_only_training_data_goes_back(self) -> None:
-        """Results of an evaluation stand; training data younger than the checkpoint starts again."""
+        """A rollback keeps the results of an evaluation. A training data set that was registered after the
+        checkpoint starts from its beginning."""
         manager = manager_of(table(task_type=TaskType.EVALUATION))
         position = manager.position()
         manager.register(table().model_copy(update={"name": "late"}))
@@ -137,7 +139,8 @@ class TestRollback:
 
 class TestProgress:
     def test_counts(self) -> None:
-        """Progress tells records, steps as upstream counts them, and what is out and back."""
+        """Progress reports the epoch, the records, the completed steps, and the numbers of leased, returned
+        and failed shards."""
         manager = manager_of(table(10, 4, batch_size=3, num_epochs=2))
         shards = lease(manager, count=3).shards
         done(manager, shards[0], shards[2])
@@ -156,14 +159,16 @@ class TestProgress:
 
 class TestRegister:
     def test_repeatable(self) -> None:
-        """Each worker registers the data set; the first one makes it."""
+        """Every worker registers the data set. The first registration creates it; later ones return its
+        progress."""
         manager = manager_of(table())
         done(manager, *lease(manager).shards)
 
         assert manager.register(table()).records_done == 3
 
     def test_other_parameters_conflict(self) -> None:
-        """Two workers that disagree are told so, with the parameters in question."""
+        """Registering a data set with other parameters raises ConflictError, which names the parameters that
+        differ."""
         manager = manager_of(table(10, 3))
 
         with pytest.raises(ConflictError, match="another seed, shard_size"):
@@ -179,7 +184,7 @@ class TestRegister:
             manager.register(stream(False, b=130))
 
     def test_unknown_data_set(self) -> None:
-        """The error of a lease for a data set that was not registered says what to do."""
+        """Leasing from a data set that is not registered raises NotFoundError, which says to register it."""
         with pytest.raises(NotFoundError, match="'train' is not registered: register it"):
             lease(ShardManager())
 

@@ -57,7 +57,7 @@ class TestSplitters:
         assert lease(manager_of(table(splitter="text"))).shards[0].indices is None
 
     def test_listed_records_of_one_answer_are_bounded(self) -> None:
-        """However many shards a worker asks for, an answer lists at most a million records."""
+        """A lease reply lists at most one million records, however many shards the worker asks for."""
         reply = lease(manager_of(table(3_000_000, 100_000, splitter="text", shuffle=True)), count=10_000)
 
         assert sum(len(shard.indices or []) for shard in reply.shards) == 1_000_000
@@ -74,7 +74,7 @@ class TestSplitters:
         ]
 
     def test_turns_go_on_between_leases(self) -> None:
-        """One shard at a time, the partitions still take turns."""
+        """Workers that lease one shard at a time get shards from the partitions in turn."""
         manager = manager_of(stream(True, a=140, b=140))
 
         assert [lease(manager).shards[0].partition for _ in range(4)] == ["a", "b", "a", "b"]
@@ -132,7 +132,8 @@ class TestEpochs:
 
     @pytest.mark.parametrize("num_epochs", [0, -1])
     def test_endless(self, num_epochs: int) -> None:
-        """No or negative epochs: it never ends, and its total is unknown."""
+        """With zero or a negative number of epochs, a data set never ends and its total number of records is
+        unknown."""
         manager = manager_of(table(1, 1, num_epochs=num_epochs))
         for epoch in range(1, 20):
             reply = lease(manager)

@@ -92,8 +92,8 @@ def test_a_silent_member_is_taken_out() -> None:
 
 
 def test_a_member_that_lives_is_only_reported() -> None:
-    """It may save, evaluate, or be slow: the status names it, in a text that does not change while it
-    waits."""
+    """A late member that still reports is not removed: the status names it, in a text that does not change
+    while the others wait."""
     standing = StandingJob()
     standing.stand(5, waiting=(0, 1), busy=(2,))
     assert standing.warnings == ""
@@ -118,7 +118,8 @@ def test_the_time_out_is_the_jobs(said: dict[str, object]) -> None:
 
 
 def test_nobody_waits() -> None:
-    """All are silent, as when the master was cut off; all compute; or all wait for each other."""
+    """No member is removed or reported if all are silent (the master was cut off), all compute, or all wait
+    for each other."""
     for arguments in ({}, {"busy": (0, 1)}, {"waiting": (0, 1, 2)}):
         standing = StandingJob()
         standing.stand(60, **arguments)
@@ -172,8 +173,8 @@ def test_a_member_that_does_not_drain() -> None:
 
 
 def test_a_late_member_is_taken_out_when_training_hangs() -> None:
-    """With ``hangAction: restart`` only the one that does not come, once stacks are asked for; the others
-    keep the model."""
+    """With ``hangAction: restart``, only the late member is removed, once the stacks are collected. The
+    others keep the model."""
     standing = StandingJob(hang_timeout_seconds=60, hang_action=HangAction.RESTART)
     standing.stand(60, waiting=(0, 1), busy=(2,))
     assert world_of(standing.job) == (0, 1, 2)

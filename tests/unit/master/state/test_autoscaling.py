@@ -42,9 +42,8 @@ from tests.unit.master.state.autoscaled_jobs import (
 
 
 def test_a_job_grows_by_a_plan_of_its_own() -> None:
-    """A server that is used by 30 % serves three times as many workers: a ScalePlan says so with its reason,
-    is carried out as anybody's, and the job is a stage further.
-    """
+    """If the parameter server uses 30 % of its CPU, it can serve three times as many workers. The master
+    creates a ScalePlan with that reason, the plan succeeds, and the optimizer moves on to its next stage."""
     job = autoscaled_job()
     pass_time(job, 250)
     plan = job.plans[FIRST]
@@ -92,7 +91,8 @@ def test_what_the_user_says_wins(change: dict[str, Any], expected: int) -> None:
 
 
 def test_a_hot_server_is_migrated() -> None:
-    """In stage RUNNING, a server that uses 95 % of its cores gets more of them by a plan that migrates it."""
+    """In the stage RUNNING, a plan migrates a parameter server that uses 95 % of its cores to a pod with
+    more."""
     roles = {"ps": RoleSettings(2, resource=SIZE), "worker": RoleSettings(2, resource=SIZE)}
     job = SimulatedJob(make_settings(roles=roles), shards=100_000)
     job.usage = lambda pod: Usage(cpu=3.8 if (pod.type, pod.id) == ("ps", 0) else 1.0, memory=1000.0)
@@ -114,9 +114,8 @@ def test_a_hot_server_is_migrated() -> None:
 
 
 def test_a_new_job_begins_with_what_its_user_left_open() -> None:
-    """One worker and one server, each with a fifth of the limits; no node is made before, and no ScalePlan is
-    needed.
-    """
+    """Where the user gave no replicas, the job starts with one worker and one parameter server, each with a
+    fifth of the limits. This needs no ScalePlan and happens before any pod is created."""
     open_roles = {"ps": RoleSettings(0), "worker": RoleSettings(0)}
     state = JobState(make_settings(roles=open_roles))
     asked = autoscale_steps.first_request(state, 0.0)
@@ -135,9 +134,8 @@ def test_a_new_job_begins_with_what_its_user_left_open() -> None:
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
 def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
-    """Pending for 900 s, it is made anew with half of everything; the job, which could never have begun,
-    trains.
-    """
+    """A node that is pending for 900 s is replaced by one with half the resources, so that a job that would
+    never have started trains."""
     big = {name: RoleSettings(1, resource=NodeResource(cpu="16", memory="32Gi")) for name in ("ps", "worker")}
     job = SimulatedJob(make_settings(roles=big, limits={"cpu": 60.0, "memory": 100 * GIB}))
     for _ in range(100):
@@ -161,7 +159,8 @@ def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
 
 
 def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
-    """Twice as much, as far as the whole job's limit leaves room, whoever decides about the job's size."""
+    """The replacement has twice the memory, within the limit of the whole job. This does not depend on who
+    decides about the number of nodes."""
     settings = make_settings(AutoscalingSettings(), limits={"cpu": 40.0, "memory": 11 * GIB})
     job = autoscaled_job(settings)
     job.kill(("worker", 0), 247)
@@ -173,7 +172,7 @@ def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
 
 
 def test_nodes_that_leave_are_not_counted() -> None:
-    """A released node's pod may end slowly; what it uses is nobody's."""
+    """The usage of a released node is not counted, even while its pod is still terminating."""
     job = autoscaled_job()
     job.submit("up", ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=2)}))
     job.calm(10)
@@ -194,9 +193,8 @@ absurd = st.sampled_from([0.0, 1.0, 3.9, 4.1, 1e4, 1e30, 1e308])
 @settings(deadline=None, max_examples=8)
 @given(st.lists(st.tuples(absurd, absurd, absurd), min_size=2, max_size=5), st.floats(-1e9, 1e9))
 def test_absurd_reports_make_no_wild_plan(reports: list[tuple[float, float, float]], jump: float) -> None:
-    """Whatever nodes say they use, and wherever the clock jumps: no crash, limits hold, and there is a reason
-    or a note.
-    """
+    """Whatever usage nodes report and however the clock jumps, planning does not crash, keeps the limits, and
+    gives a reason or a note."""
     job = autoscaled_job()
     for ps, worker, memory in reports:
         job.usage = lambda pod, ps=ps, worker=worker, memory=memory: Usage(  # type: ignore[misc]
@@ -237,9 +235,8 @@ def _collective(pace: Callable[[int], int], workers: int = 1, **said: Any) -> Si
     ],
 )
 def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], int], workers: int) -> None:
-    """By the speed measured at each count, through plans of its own; it comes to rest where one more would
-    not pay.
-    """
+    """The master adds workers, by its own plans, as long as the measured speed pays for one more. Then it
+    stops planning."""
     job = _collective(pace)
     pass_time(job, 1_500)
     assert job.state.counts == {"worker": workers}

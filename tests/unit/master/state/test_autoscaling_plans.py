@@ -34,9 +34,8 @@ from tests.unit.master.state.autoscaled_jobs import (
 
 
 def test_without_permission_the_plan_is_only_shown() -> None:
-    """The status says what would be done, by whom, and why; nothing is done, and the job stays at its
-    stage.
-    """
+    """The status shows the plan, its optimizer and its reasons, but nothing is done, and the optimizer stays
+    at its stage."""
     job = autoscaled_job(make_settings(SHOWN_ONLY))
     pass_time(job, 600)
     shown = shown_plan(job)
@@ -48,7 +47,8 @@ def test_without_permission_the_plan_is_only_shown() -> None:
 
 
 def test_a_job_in_mode_manual_is_not_planned() -> None:
-    """Nothing is asked, done or shown; what was shown goes when the mode becomes manual."""
+    """In mode manual nothing is planned. A plan that is shown disappears from the status when the mode
+    becomes manual."""
     manual = make_settings(AutoscalingSettings(OptimizeMode.MANUAL, allowed=True))
     job = autoscaled_job(manual)
     pass_time(job, 600)
@@ -64,7 +64,8 @@ def test_a_job_in_mode_manual_is_not_planned() -> None:
     "why", ["suspended", "another plan", "a version changes", "nothing trained", "ended"]
 )
 def test_nobody_is_asked_in_between(why: str) -> None:
-    """Not while the job is suspended, another plan is under way, its servers change, or before it trains."""
+    """The optimizer is not asked while the job is suspended, another plan runs, the cluster version changes,
+    before the first step, or after the end."""
     job = autoscaled_job(make_settings(SHOWN_ONLY))
     pass_time(job, 200)
     state = job.state
@@ -108,7 +109,7 @@ def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
 
 
 def test_plans_keep_their_distance() -> None:
-    """Two plans are at least 300 s apart, however much there is to do."""
+    """The master decides on a plan at most once in 300 s."""
     job = autoscaled_job()
     decided = []
     for _ in range(60):
@@ -121,9 +122,8 @@ def test_plans_keep_their_distance() -> None:
 
 
 def test_a_plan_that_fails_is_not_repeated_at_once() -> None:
-    """After each failure the job is left alone twice as long, says why, and is asked about from where it
-    was.
-    """
+    """After each failed plan, the time until the next one doubles, the status gives the failure, and the
+    optimizer keeps its stage."""
     job = autoscaled_job()
     decided: list[float] = []
     for _ in range(400):
@@ -204,7 +204,8 @@ def test_crashes_neither_lose_nor_repeat_a_plan(every: int) -> None:
 
 
 def test_a_document_of_an_older_master_is_read() -> None:
-    """It has no such field; the job is past its creation. A new document comes back as it was."""
+    """A document of an older master has no field ``autoscaling``; the job then counts as created. A document
+    of today is read and stored unchanged."""
     job = autoscaled_job()
     old = json.loads(job.stored)
     old.pop("autoscaling", None)
@@ -216,7 +217,8 @@ def test_a_document_of_an_older_master_is_read() -> None:
 
 
 def test_intervals_keep_their_proportion() -> None:
-    """Upstream's: samples each 15 s, looks each 30 s, plans each 300 s, after 60 s of the same nodes."""
+    """The default intervals are those of upstream: a sample each 15 s, a look each 30 s after 60 s without a
+    change of nodes, and a plan each 300 s. Other periods scale them, within bounds."""
     assert (
         AutoscalingIntervals().sample,
         AutoscalingIntervals().look,

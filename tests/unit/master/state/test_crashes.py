@@ -88,9 +88,8 @@ def test_recovery_ends_when_its_budget_is_used_up(code: int, fatal: bool) -> Non
 
 
 def test_migration_fails_and_training_goes_on() -> None:
-    """The plan says which process crashed, how often and why, long before its step times out; no node is
-    lost.
-    """
+    """A migration whose process keeps crashing fails long before its step times out. The plan names the
+    process, the number of crashes and the cause; no node is replaced."""
     it = job()
     it.submit("plan", ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)}))
     whys = set()
@@ -122,7 +121,7 @@ def test_migration_fails_and_training_goes_on() -> None:
 
 
 def test_crashes_of_another_version_or_incarnation_do_not_count() -> None:
-    """What an agent says late, or one that was replaced says, changes nothing."""
+    """A crash report for another cluster version, or from an agent that was replaced, changes nothing."""
     it = job()
     prepare_recovery(it)
     crash(it, "worker-0", 99, version=7)
@@ -161,7 +160,8 @@ def test_a_server_that_hangs_while_it_prepares_is_replaced() -> None:
 
 
 def test_servers_that_always_hang_end_the_job() -> None:
-    """Each replacement uses the budget; then the job fails, and says why."""
+    """Each replacement of a server that hangs uses one of its restarts. When none is left, the job fails with
+    that reason."""
     it = job()
     prepare_recovery(it)
     for _ in range(BUDGET + 1):

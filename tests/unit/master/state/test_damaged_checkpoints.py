@@ -39,9 +39,8 @@ def lose_the_model(job: SimulatedJob) -> None:
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=2", "worker=1"])
 def test_an_older_whole_checkpoint_is_taken_with_its_data_position(nodes: str) -> None:
-    """Two of three are damaged: training goes on from the third, no record is lost, and the status warns of
-    both.
-    """
+    """If the two newest of three checkpoints are damaged, training continues from the third, no record is
+    lost, and the status warns of both."""
     job, uris = job_with_checkpoints(nodes, 3)
     job.damaged = set(uris[1:])
     lose_the_model(job)
@@ -62,9 +61,8 @@ def test_an_older_whole_checkpoint_is_taken_with_its_data_position(nodes: str) -
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=2", "worker=1"])
 def test_without_a_whole_checkpoint_the_job_fails_with_what_is_wrong(nodes: str) -> None:
-    """All are damaged: one reason, each file's error, what to do; and no node is made for a job that can't go
-    on.
-    """
+    """If all checkpoints are damaged, the job fails with one reason that lists the error of each file and
+    what to do. No node is created for it."""
     job, uris = job_with_checkpoints(nodes, 2)
     job.damaged = set(uris)
     lose_the_model(job)
@@ -80,9 +78,8 @@ def test_without_a_whole_checkpoint_the_job_fails_with_what_is_wrong(nodes: str)
 
 
 def test_a_connected_process_has_not_trained_yet() -> None:
-    """A process that only says that it has found its master does not count as one that made a step: if it
-    then finds no whole checkpoint, the job fails at once.
-    """
+    """A process that has only connected to its master counts as not trained: if it then finds no intact
+    checkpoint, the job fails at once."""
     state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
     settle_job(state, 1.0)
     messages.register_node(state, Registration(node=CHIEF, rank=0, incarnation="a"), 2.0)
@@ -155,7 +152,7 @@ def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
 
 
 def test_a_late_word_of_a_version_that_was_left_changes_nothing() -> None:
-    """The version after it has another checkpoint: refused, and training goes on."""
+    """A report of a damaged checkpoint for an earlier cluster version is rejected, and training continues."""
     job, (uri,) = job_with_checkpoints("ps=1,worker=1", 1)
     lose_the_model(job)
     job.calm(8)

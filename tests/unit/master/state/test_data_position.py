@@ -67,10 +67,9 @@ def to_next_version(job: SimulatedJob) -> int:
 
 @pytest.mark.parametrize("crashes", [False, True])
 def test_a_first_checkpoint_that_nobody_told_of_takes_the_data_along(crashes: bool) -> None:
-    """Published, and the server lost before the master heard of it: the next version starts from it, and from
-    its data; one more loss goes back to the same place, also with another master. Nothing is lost, nothing is
-    trained twice.
-    """
+    """A server is lost after a checkpoint was published but before the master heard of it. The next version
+    starts from that checkpoint and its data position, and so does the one after another loss, even with a
+    new master. No record is lost or trained twice."""
     job = training()
     job.save_periodically(told=False)
     (saved,) = job.saved.values()
@@ -112,9 +111,8 @@ def position_of(job: SimulatedJob) -> dict[str, Any]:
 
 
 def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
-    """It starts from the newest checkpoint of its folder, and with the data that this one has not seen; the
-    status shows the checkpoint, and the step and records from there on.
-    """
+    """The job starts from the newest checkpoint of its folder and trains the remaining data. The status shows
+    the checkpoint, and counts steps and records from there."""
     before = training()
     before.save_periodically()
     (uri,) = before.saved
@@ -170,9 +168,9 @@ CONSUMED = "was consumed in /c/1, from which the model was restored: nothing of 
 def test_what_becomes_of_the_data_of_a_finished_job(
     first: str, params: dict[str, Any], records: int, note: str
 ) -> None:
-    """Submitted again as it was, there is nothing left to train, and the status says so and what to do; more
-    epochs are trained; changed data is trained from its beginning, and the status says so.
-    """
+    """A finished job that is submitted again without a change has nothing to train, and the status says so
+    and what to do. More epochs are trained; changed data is trained from its beginning, and the status
+    says so."""
     job = submitted(shards=0)
     told = {"name": "data", "size": 20, "shard_size": 20}
     again = DatasetParams.model_validate({**told, **params})
@@ -234,7 +232,7 @@ def test_a_position_beyond_the_data_is_not_taken(sequence: dict[str, Any]) -> No
 
 
 def test_a_damaged_position_is_refused() -> None:
-    """The chief then says that the checkpoint is damaged; nothing of it is taken."""
+    """A damaged data position is rejected as a whole, so that the chief reports its checkpoint as damaged."""
     job = submitted()
     with pytest.raises(InvalidError, match=r"the data position is damaged: datasets\.train\.sequences\.0"):
         model_messages.take_restored_checkpoint(
@@ -244,7 +242,8 @@ def test_a_damaged_position_is_refused() -> None:
 
 
 def test_only_the_chief_of_the_version_says_so_and_only_before_it_trains() -> None:
-    """Anybody else, or a late word, changes neither model nor data."""
+    """A report of the restored checkpoint counts only if it comes from the chief of the active version before
+    that version trains. Any other changes neither model nor data."""
     job = submitted()
     with pytest.raises(ConflictError, match="worker-1 is not the chief"):
         model_messages.take_restored_checkpoint(
@@ -261,9 +260,9 @@ def test_only_the_chief_of_the_version_says_so_and_only_before_it_trains() -> No
 
 
 def test_what_the_chief_has_trained_beyond_its_acknowledgements_is_in_the_checkpoint() -> None:
-    """Whole shards count as done at once; of the one that it is at, the records that are done are in the
-    checkpoint's position alone: the shard stays with the chief, and counts once.
-    """
+    """Shards that the chief has trained completely count as done at once. For the shard it is working on,
+    only the checkpoint's data position holds the records done: the chief keeps the shard, and it counts
+    once."""
     job = submitted(shards=0)
     shards = job.state.shards
     shards.register(DatasetParams(name=DATA, size=100, shard_size=10))
@@ -285,7 +284,7 @@ def test_what_the_chief_has_trained_beyond_its_acknowledgements_is_in_the_checkp
 
 
 def test_a_checkpoint_that_ends_while_the_job_is_suspended_is_in_its_status() -> None:
-    """The members save when they are told to end; the master, which goes last, knows it then."""
+    """Members save when they are told to stop. The master stops last, so its status shows that checkpoint."""
     job = training()
     ticket = model_messages.begin_checkpoint(job.state, CheckpointBegin(node=CHIEF, version=1), job.now)
     job.state.settings = replace(job.settings, suspend=True)

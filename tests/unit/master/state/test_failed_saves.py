@@ -44,9 +44,8 @@ def warnings(job: SimulatedJob) -> list[str]:
 
 
 def test_a_failed_save_is_a_warning_at_once(job: SimulatedJob) -> None:
-    """Also a periodic one, which nobody waits for. The words stay until a checkpoint is saved again; they
-    survive the master.
-    """
+    """A failed save is reported as a warning at once, even a periodic save that nobody waits for. The warning
+    stays, also with a new master, until a save succeeds."""
     assert warnings(job) == []
     save(job, FULL)
     said = warnings(job)
@@ -82,9 +81,8 @@ def test_so_many_failed_saves_fail_the_job(job: SimulatedJob) -> None:
 
 @pytest.mark.parametrize("before", [0, 2], ids=["the first to fail", "after failures"])
 def test_tries_of_the_last_checkpoint_do_not_fail_the_job(job: SimulatedJob, before: int) -> None:
-    """They are warned of, but the chief decides how long it tries; checkpoints before the last one are
-    counted as ever.
-    """
+    """Failed attempts at the last checkpoint are reported, but the chief decides how long it tries. Failures
+    before the last checkpoint count towards ``maxFailedSaves`` as usual."""
     wanted = FaultTolerance(max_failed_saves=3)
     job.state.settings = replace(job.state.settings, fault_tolerance=wanted)
     save(job, FULL, times=before)
@@ -102,9 +100,8 @@ def test_tries_of_the_last_checkpoint_do_not_fail_the_job(job: SimulatedJob, bef
 
 
 def test_the_last_checkpoint_that_fails_is_named(job: SimulatedJob) -> None:
-    """A chief whose last checkpoint can't be saved ends with a code of its own; when its budget is used up,
-    the job's message has the cause.
-    """
+    """A chief whose last checkpoint can't be saved exits with a code of its own. When its restarts are used
+    up, the job's message gives the cause."""
     said = f"step 1564\nthe last checkpoint could not be saved: {FULL}\n"
     for _ in range(10):
         chief = job.state.chief

@@ -80,9 +80,8 @@ def test_a_hang_is_told_to_agents_first() -> None:
 
 
 def test_hung_processes_are_restarted_together_and_lose_nothing() -> None:
-    """Another version with the same servers, in the same pods, from the newest checkpoint with its data; then
-    on to the end.
-    """
+    """The processes restart as a new version on the same pods and servers, from the newest checkpoint and its
+    data position, and the job trains to its end."""
     job = _job(shards=60, hang_action=HangAction.RESTART)
     job.save_periodically()
     pods = set(job.pods)
@@ -103,7 +102,7 @@ def test_hung_processes_are_restarted_together_and_lose_nothing() -> None:
     ids=["at once", "when the restarts are used up"],
 )
 def test_a_hang_that_does_not_end_fails_the_job(said: dict[str, Any], versions: int) -> None:
-    """With reason Hang, and for how long nothing moved."""
+    """The job fails with the reason Hang and says how long nothing moved."""
     job = _job(**said)
     job.hung = frozenset(range(1, 10))
     job.calm(5 * (HANG_SECONDS + int(DUMP_SECONDS) + 5))
@@ -158,7 +157,7 @@ def test_stragglers_are_told() -> None:
 
 
 def test_a_master_that_was_away_blames_nobody() -> None:
-    """After its absence the time counts anew; the number of restarts does not."""
+    """After an absence of the master the time of a hang starts again, but the number of restarts is kept."""
     job = _job(hang_action=HangAction.RESTART)
     job.hung = frozenset({1, 2})
     job.calm(HANG_SECONDS + int(DUMP_SECONDS) + 5)
@@ -179,7 +178,8 @@ def test_a_master_that_was_away_blames_nobody() -> None:
     ],
 )
 def test_pending_strategies(strategy: PendingFailStrategy, pending: Ref, fails: bool) -> None:
-    """Which nodes end the job when they find no place: none, those it can't train without, or any."""
+    """``pendingFailStrategy`` decides which pending nodes fail the job: none, those without which it can't
+    train, or any."""
     job = HangingJob(_settings(pending_fail_strategy=strategy), 10_000)
     for _ in range(70):
         for _ in job.everything():
@@ -193,9 +193,8 @@ def test_pending_strategies(strategy: PendingFailStrategy, pending: Ref, fails: 
     ("least", "reason"), [(2, None), (3, "PendingTimeout")], ids=["enough train", "too few train"]
 )
 def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None) -> None:
-    """A collective job that trains with `minNodes` members or more goes on, whichever nodes
-    `pendingFailStrategy` names; also when a member is lost later and the world is too small for a moment.
-    """
+    """A collective job that trains with at least `minNodes` members continues, whatever `pendingFailStrategy`
+    says, also while it has too few members for a moment after a loss."""
     settings = replace(
         _settings("worker=3", pending_fail_strategy=PendingFailStrategy.ALL),
         collective=True,
@@ -213,7 +212,7 @@ def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None
 
 
 def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
-    """What the chief printed last stands in the job's failure, with its pod."""
+    """The failure in the job's status has the chief's last lines of output and its pod."""
     job = _job()
     report = ExitReport(
         node=NodeRef(type="worker", id=0),
@@ -252,9 +251,8 @@ def test_a_lost_server_costs_goodput_and_is_counted() -> None:
 
 
 def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_successor() -> None:
-    """A server is lost, the next version trains, and only then is the end of a worker's older process told:
-    the shards that its successor holds stay its own, or others would train them, too.
-    """
+    """A worker's older process is reported as ended only after the next version trains. The shards that its
+    new process holds stay with it; otherwise others would train them, too."""
     job = SimulatedJob(_settings())
     job.calm(6)
     job.kill(("ps", 0))
@@ -306,9 +304,8 @@ def _measure(job: SimulatedJob, broken: set[str]) -> None:
 
 @pytest.mark.parametrize("nodes", ["ps=2,worker=3", "worker=5", "a world of 5"])
 def test_nodes_are_checked_before_the_first_version(nodes: str) -> None:
-    """No process is started before all have passed; the faulty one is replaced, and its replacement is
-    checked, too.
-    """
+    """No training process starts before all nodes have passed the check. A faulty node is replaced, and its
+    replacement is checked, too."""
     settings = _settings("worker=5" if "world" in nodes else nodes, node_check=True)
     job: SimulatedJob = HangingJob(settings, 10_000)
     if "world" in nodes:

@@ -217,7 +217,8 @@ def _causes(moments: Sequence[Moment]) -> dict[str, int]:
     ],
 )
 def test_each_second_has_a_cause(moments: list[Moment], spent: dict[str, int]) -> None:
-    """The causes are those that the job's state showed; what stopped training began with the last step."""
+    """Each second is counted under the cause that the job's state showed. A stop of training begins at the
+    last step."""
     assert _causes(moments) == spent
 
 
@@ -234,14 +235,15 @@ def test_the_time_without_a_master_is_training_if_steps_were_made() -> None:
 
 
 def test_a_job_that_waits_does_so_without_a_master_too() -> None:
-    """What an absent master can't see does not change its cause."""
+    """While the master is absent, the time counts under the cause that applied before."""
     before = _after([(100.0, _start(TimeCause.QUEUED)), (101.0, _start(TimeCause.QUEUED))])
     after = GoodputMeter().count(before, _start(TimeCause.IMPORT), 160)
     assert whole_seconds(after.parts(160)) == {"queued": 60}
 
 
 def test_a_save_is_cut_out_of_the_training() -> None:
-    """Also the part of it that was counted as a step before the process reported it."""
+    """The duration of a save is moved from training to saving, including the part that was counted as a step
+    before the process reported the save."""
     meter = GoodputMeter()
     account = _goes_on(meter, Goodput(), [*PENDING, *_training(120, 60, 1, 1)])
     account = _goes_on(meter, cut_save(account, 3.0, 182), _training(183, 7, 1, 62))
@@ -276,9 +278,8 @@ MOVES = st.lists(
 def test_the_parts_are_the_whole_time(
     moves: list[tuple[float, int, int, str, TimeCause, bool]], age: float, ends: bool
 ) -> None:
-    """Whatever versions, steps, saves, suspensions, jumps of the clock and new masters come: no part is
-    negative, and together they are the time since the job was created.
-    """
+    """Whatever happens (versions, steps, saves, suspensions, clock jumps, new masters), no part is negative,
+    and the parts add up to the time since the job was created."""
     meter, account = GoodputMeter(), Goodput()
     now, version, step = 1000.0, 0, 0
     created, jumps = now - age, 0.0

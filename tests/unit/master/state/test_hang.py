@@ -35,7 +35,8 @@ def _run(rules: HangRules, looks: list[tuple[float, int | None]]) -> tuple[Hangs
     ],
 )
 def test_stacks_first_then_the_action(action: HangAction, steps: list[str], failed: bool) -> None:
-    """Nothing before the time-out; then stacks are asked for; the action follows when they can be there."""
+    """Nothing happens before the time-out. Then stacks are requested, and the action follows when there was
+    time to collect them."""
     found = 100.0
     looks = [0.0, found - 1, found, found + 1, found + DUMP_SECONDS, found + DUMP_SECONDS + 1]
     hangs, done = _run(HangRules(100.0, action, 2), [(now, 1) for now in looks])
@@ -63,9 +64,8 @@ def test_nobody_looks_without_a_time_out() -> None:
 
 
 def test_restarts_are_counted_and_end() -> None:
-    """A move ends the hang and its request for stacks, not the count; beyond it the job fails and says
-    why.
-    """
+    """A step ends the hang and its request for stacks, but keeps the count of restarts. When the count is
+    used up, the job fails and says why."""
     looks: list[tuple[float, int | None]] = []
     for hang in range(3):
         start = hang * 1000.0
@@ -78,6 +78,6 @@ def test_restarts_are_counted_and_end() -> None:
 
 
 def test_a_new_master_counts_anew() -> None:
-    """What it did not see it does not hold against the job."""
+    """A new master starts to count when it begins to watch; time before that does not count as a hang."""
     hangs, moved, step = watch_progress(Hangs(number=1, since=90.0), None, (1,), RULES, 1000.0)
     assert (hangs.dump, moved, step) == ("", LastMove((1,), 1000.0), HangStep.NONE)

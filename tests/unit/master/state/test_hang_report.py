@@ -27,7 +27,8 @@ MAIN = '  File "/app/train.py", line 9 in <module>'
 
 
 def test_one_stack_for_all_that_stand_there() -> None:
-    """Equal stacks are shown once, whatever their thread ids; the nodes whose stack differs come first."""
+    """Equal stacks are shown once, whatever their thread ids. Nodes whose stack differs from the others come
+    first."""
     said = {
         f"worker-{node}": NodeStacks(stacks(WAITS, MAIN, thread=f"0x{node}"), (f"/tmp/nccl_{node}",))
         for node in (0, 1, 3)

@@ -90,8 +90,8 @@ def _job(hung: Ref, critical: str = "", size: int = 6, shards: int = 4) -> Evalu
 
 
 def test_who_hangs_over_an_evaluation_is_replaced() -> None:
-    """The shard of a worker that hangs in an evaluation times out and goes to another worker; the worker is
-    stopped, and the job ends with all data done."""
+    """The shard of a worker that hangs in an evaluation times out and goes to another worker. The hanging
+    worker is stopped, and the job ends with all data done."""
     job = _job(HANGING)
     job.calm(12)
     assert HANGING in job.pods
@@ -176,9 +176,8 @@ class EndlessMember(SimulatedCollectiveJob):
 
 @pytest.mark.parametrize("collective", [False, True], ids=["servers", "a world"])
 def test_who_hangs_at_the_end_is_not_waited_for(collective: bool) -> None:
-    """Once the data and all critical nodes are done, the others have `Timeouts.finish` seconds; then the job
-    has succeeded, and its end names who was not waited for.
-    """
+    """Once the data and all critical nodes are done, the other nodes have `Timeouts.finish` seconds. Then the
+    job succeeds, and its message names the nodes it did not wait for."""
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=100.0))
     job: SimulatedJob = EndlessWorker(settings, shards=10)
     if collective:

@@ -21,9 +21,8 @@ from tests.unit.master.test_restore import SETTINGS
 
 @given(gaps=st.lists(st.floats(0.01, 1000.0), max_size=600))
 def test_history_is_bounded_and_even(gaps: list[float]) -> None:
-    """However a job is sampled: at most so many points, in order, none closer than the interval, the first
-    one kept.
-    """
+    """A history has at most `MAX_POINTS` points, in order, at least the interval apart, and keeps the first
+    one, however the job is sampled."""
     history = History()
     for time in itertools.accumulate(gaps):
         history = extend_history(history, HistorySample(time, int(time), {}))
@@ -35,7 +34,7 @@ def test_history_is_bounded_and_even(gaps: list[float]) -> None:
 
 
 def test_a_long_job_is_covered_to_its_end() -> None:
-    """After a week the newest point is not older than the interval."""
+    """After a week, the newest point is at most one interval old."""
     history = History()
     for second in range(0, 7 * 86_400, 10):
         history = extend_history(history, HistorySample(float(second), second, {"worker": 2}))
@@ -46,7 +45,8 @@ def test_a_long_job_is_covered_to_its_end() -> None:
 
 
 def test_metrics_leave_a_status_small() -> None:
-    """As many points as there may be, with names and numbers as long as they may be: less than 64 KB."""
+    """With the largest number of points and with the longest metric names and values, the history takes less
+    than 64 KB."""
     names = [f"m{index:02}".ljust(MAX_NAME, "x") for index in range(MAX_METRICS)]
     state = JobState(SETTINGS)
     state.volatile.statistics.metric_steps = dict.fromkeys(names, (1, -1.23456789e-300))

@@ -37,7 +37,7 @@ def test_waiting_while_suspended_is_no_pending_timeout() -> None:
 
 
 def test_workers_that_leave_data_behind_fail_the_job() -> None:
-    """All workers ended well, but not all data was consumed: that is no success."""
+    """A job whose workers all exit with 0 before all data is consumed fails."""
     job = make_job("worker=1")
     job.kill(("worker", 0), code=0)
     job.pods["worker", 0].phase = type(job.pods["worker", 0].phase).SUCCEEDED

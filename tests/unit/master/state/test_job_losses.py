@@ -48,7 +48,8 @@ def test_a_lost_worker_gives_its_shards_back_and_is_replaced() -> None:
 
 
 def test_a_lost_chief_is_named_anew_in_the_same_version() -> None:
-    """With parameter servers the model lives on: the version stays, its chief is another."""
+    """With parameter servers, the model survives the loss of the chief: the version stays and gets another
+    chief."""
     job = make_job()
     job.kill(("worker", 0))
     job.calm(5)
@@ -58,7 +59,8 @@ def test_a_lost_chief_is_named_anew_in_the_same_version() -> None:
 
 
 def test_a_lost_chief_without_servers_means_a_new_version() -> None:
-    """Without parameter servers the model dies with the chief."""
+    """Without parameter servers, the model is lost with the chief, so a new version starts from the newest
+    checkpoint."""
     job = make_job("worker=1")
     job.save_periodically()
     job.calm(2)
@@ -81,7 +83,8 @@ def test_a_fatal_error_of_the_chief_fails_the_job() -> None:
 
 
 def test_the_step_goes_back_as_soon_as_the_model_is_lost() -> None:
-    """Whoever waits for a step is not told of one that has to be made again."""
+    """When the model is lost, the status goes back to the checkpoint's step, so that nobody who waits for a
+    later step is told that it is reached."""
     job = make_job()
     job.save_periodically()
     saved = job.state.checkpoints.newest
@@ -104,7 +107,8 @@ def test_the_job_goes_on_without_a_worker_that_is_given_up() -> None:
 
 
 def test_silent_nodes_count_as_failed_and_their_pods_go() -> None:
-    """After the time-out a node is replaced, and its pod is removed since it may still run."""
+    """A node without heartbeats is replaced after the time-out, and its pod is deleted since it may still
+    run."""
     job = make_job(heartbeat=60.0)
     job.now += 50
     for ref in sorted(job.pods):
@@ -122,9 +126,8 @@ def test_silent_nodes_count_as_failed_and_their_pods_go() -> None:
 
 
 def test_nodes_that_were_lost_are_forgotten_when_their_pods_are_gone() -> None:
-    """However many workers a long job loses, its state does not grow; a pod that may still run is not
-    forgotten.
-    """
+    """The state of a long job does not grow with each lost worker: a lost node is dropped once its pod is
+    gone, but not while the pod may still run."""
     job = make_job(heartbeat=60.0)
     for lost in (1, 2, 3):
         for _ in range(4):
@@ -172,9 +175,8 @@ def test_a_server_lost_after_the_chief_has_ended_brings_the_chief_back() -> None
 
 @pytest.mark.parametrize("told", [True, False], ids=["workers said so", "all seen at once"])
 def test_a_server_lost_after_all_workers_have_ended_changes_nothing(told: bool) -> None:
-    """The job is over, also where the master hears of the workers' end and of the server's in one moment: it
-    succeeds, and nobody is started again.
-    """
+    """The job succeeds and no node is started again, even if the master learns of the workers' end and of the
+    server's loss in the same moment."""
     job = trained_job()
     for worker in (0, 1):
         if told:

@@ -73,9 +73,8 @@ class SilentJob(SimulatedJob):
 def test_a_plan_that_can_not_begin_says_what_it_waits_for(
     silent: Iterable[tuple[str, int]], idle: bool, says: str
 ) -> None:
-    """Its status has a reason and a message while it waits, written once; it begins when that has come, and
-    then says so no more.
-    """
+    """While a plan waits, its status has a reason and a message, written once. When the plan begins, they
+    disappear."""
     settings = JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
     job = SilentJob(settings, 10_000)
     job.silent, job.idle = frozenset(silent), idle
@@ -121,9 +120,8 @@ def _both() -> ScalePlanSpec:
 
 
 def test_servers_and_workers_are_migrated_together() -> None:
-    """One plan does what two would: each node keeps its rank and gets its size; the old ones are gone, and
-    all data is trained.
-    """
+    """One plan migrates servers and workers. Each node keeps its rank and gets its new size, the old nodes
+    are removed, and all data is trained."""
     job = make_job(shards=60)
     job.submit("plan", _both())
     job.calm(60)
@@ -137,9 +135,8 @@ def test_servers_and_workers_are_migrated_together() -> None:
 
 
 def test_a_failed_plan_takes_migrated_workers_back() -> None:
-    """Where the new worker finds no place, servers and workers are in the end as they were before the
-    plan.
-    """
+    """If the new worker stays pending, the plan fails, and servers and workers are again as they were
+    before."""
     job = make_job()
     job.submit("plan", _both().model_copy(update={"step_timeout_seconds": 20}))
     for _ in range(60):
@@ -184,7 +181,7 @@ def _until_somebody_drained(job: SimulatedJob) -> None:
 
 
 def test_a_migration_goes_through_all_steps_in_order() -> None:
-    """Each step stands in the status with its times, and the result says where training resumed."""
+    """The status lists each step with its times, and the result has the step from which training resumed."""
     job = make_job()
     seen: list[ScalePlanPhase] = []
     job.submit("plan", plan_spec(ps=3))
@@ -256,7 +253,7 @@ def test_plans_that_change_no_server_are_short(spec: ScalePlanSpec, phases: list
     ],
 )
 def test_a_plan_that_does_not_fit_fails_with_the_field(spec: ScalePlanSpec, says: str) -> None:
-    """Nothing is begun, and the message names the field."""
+    """The plan fails before anything begins, and its message names the invalid field."""
     job = make_job()
     messages: list[str] = []
     job.submit("plan", spec)
@@ -302,7 +299,8 @@ def test_a_new_server_that_dies_takes_the_plan_back(phase: ScalePlanPhase) -> No
 
 
 def test_a_switch_that_does_not_train_is_rolled_back() -> None:
-    """No step within the limit: a further version of the old servers starts from the switch checkpoint."""
+    """If no step is made within the time limit, a new version of the old servers starts from the switch
+    checkpoint."""
     job = make_job()
     job.submit("plan", plan_spec(ps=3, step_timeout_seconds=50))
     await_plan_phase(job, ScalePlanPhase.VERIFYING)
@@ -321,7 +319,7 @@ def test_a_switch_that_does_not_train_is_rolled_back() -> None:
 
 
 def test_a_deleted_plan_is_taken_back() -> None:
-    """Before the switch, deleting a plan leaves the old cluster and no pod of the new one."""
+    """If a plan is deleted before the switch, the old cluster stays and all new pods are removed."""
     job = make_job()
     job.submit("plan", plan_spec(ps=3, worker=4))
     await_plan_phase(job, ScalePlanPhase.MIGRATING)

@@ -49,7 +49,7 @@ def until_ended(job: SimulatedJob) -> PlanRun:
     ("before", "after"), [(0.55, 0.55), (0.55, 0.5500001), (0.0, 1e-9)], ids=["equal", "rounded", "zero"]
 )
 def test_same_model_is_said_to_be_the_same(before: float, after: float) -> None:
-    """Both numbers stand in the plan's status, and what differs only by rounding is the same."""
+    """The plan succeeds, and its status has both values. A difference by rounding counts as equal."""
     _, plan = changed(says_by_servers(Evaluation(value=before), Evaluation(value=after)))
     assert plan.phase is ScalePlanPhase.SUCCEEDED
     verification = views.plan_status(plan)["verification"]
@@ -69,9 +69,8 @@ def test_same_model_is_said_to_be_the_same(before: float, after: float) -> None:
     ids=["another loss", "a little different", "no number"],
 )
 def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
-    """The plan fails with both numbers, nobody trains the other model, and the old servers go on from the
-    checkpoint of the switch.
-    """
+    """The plan fails with both values, the different model is not trained, and the old servers continue from
+    the switch checkpoint."""
     job, plan = changed(says_by_servers(Evaluation(value=0.551), after))
     assert (plan.phase, plan.reason) == (ScalePlanPhase.FAILED, "VerificationFailed")
     assert message in plan.message
@@ -102,9 +101,8 @@ def test_another_model_is_rolled_back(after: Evaluation, message: str) -> None:
     ids=["no evaluation", "a problem"],
 )
 def test_what_could_not_be_compared_is_not_claimed(says: Says, message: str) -> None:
-    """Where a program gives nothing to compare the plan succeeds as ever, and its status says that nothing
-    was compared.
-    """
+    """If a program gives nothing to compare, the plan succeeds, and its status says that nothing was
+    compared."""
     _, plan = changed(says)
     assert plan.phase is ScalePlanPhase.SUCCEEDED
     verification = views.plan_status(plan)["verification"]
@@ -136,7 +134,7 @@ def test_refused_model_stays_refused() -> None:
 
 
 def test_only_the_chief_of_the_active_version_is_heard() -> None:
-    """Another worker, and a process of another version, are told that they have nothing to say."""
+    """A report from another worker, or from a process of another version, is rejected."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=2")))
     job.calm(12)
     for node, version in ((1, 1), (0, 7)):

@@ -75,7 +75,8 @@ def _check(
 def test_verdicts(
     nodes: int, broken: list[int], slow: dict[int, float], faulty: list[int], late: list[int], rounds: int
 ) -> None:
-    """Faulty is who fails twice with different partners; a straggler is slow by its better round."""
+    """A node is faulty if it fails twice with different partners. A node is a straggler by the better of its
+    two rounds."""
     name = "worker-{}".format
     check, found, took = _check(
         nodes, frozenset(map(name, broken)), {name(index): seconds for index, seconds in slow.items()}
@@ -87,7 +88,7 @@ def test_verdicts(
 
 @given(st.integers(1, 40), st.data())
 def test_every_node_has_a_partner_in_both_rounds(nodes: int, data: st.DataObject) -> None:
-    """Each stands in exactly one group of each round; nobody is alone where there are two."""
+    """Each node is in exactly one group of each round, and with two nodes or more none is alone."""
     there = [f"worker-{index}" for index in range(nodes)]
     times = data.draw(st.lists(st.floats(0, 100), min_size=nodes, max_size=nodes))
     fails = data.draw(st.lists(st.booleans(), min_size=nodes, max_size=nodes))
@@ -110,9 +111,8 @@ def test_one_faulty_node_of_three_or_more_is_found_alone(nodes: int, data: st.Da
 
 
 def test_waits_for_the_wanted_then_for_joins() -> None:
-    """Nodes that are missing are waited for; when nobody has come for a while, those that are there are
-    checked.
-    """
+    """The check waits for missing nodes. If none has joined for a while, it starts with the nodes that are
+    present."""
     check, _ = advance_check(NodeCheck(), ["worker-0", "worker-1"], complete=False, rules=RULES, now=0.0)
     check, _ = advance_check(
         check, ["worker-0", "worker-1"], complete=False, rules=RULES, now=JOIN_SECONDS - 1
@@ -123,7 +123,8 @@ def test_waits_for_the_wanted_then_for_joins() -> None:
 
 
 def test_who_says_nothing_has_failed() -> None:
-    """After the time-out the silent node counts as failed; silent twice, it is faulty."""
+    """A node that does not report within the time-out has failed the round; one that does so twice is
+    faulty."""
     there = ["worker-0", "worker-1", "worker-2", "worker-3"]
     check, _ = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     for now in (60.0, 120.0):
@@ -149,7 +150,8 @@ def test_a_newcomer_is_checked_with_one_that_passed() -> None:
 
 
 def test_a_node_that_leaves_begins_the_round_anew() -> None:
-    """Its partner is not faulty, and a late report to the former round is ignored."""
+    """The round starts again without the node. Its partner does not count as faulty, and late reports to the
+    former round are ignored."""
     there = ["worker-0", "worker-1", "worker-2", "worker-3"]
     check, _ = advance_check(NodeCheck(), there, complete=True, rules=RULES, now=0.0)
     assert check.round is not None

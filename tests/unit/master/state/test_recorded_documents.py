@@ -27,7 +27,7 @@ def read(name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["broken_group.json", "every_field.json", "migration.json"])
 def test_a_recorded_document_is_stored_again_as_it_was(name: str) -> None:
-    """What a restarted master stores first is what it has read."""
+    """The first document that a restarted master stores equals the one it has read."""
     document = StoredState.from_json(json.dumps(read(name)))
     state = JobState(JobSettings("job", "default", NODES), document)
 

@@ -64,7 +64,7 @@ def _decide(node: JobNode, settings: JobSettings) -> ReplacementDecision:
     ],
 )
 def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReason) -> None:
-    """Codes and the container's reason say why a node ended, as upstream reads them."""
+    """The exit code and the container's reason decide why a node ended, with the rules of upstream."""
     assert exit_reason(code, pod_reason) is expected
 
 
@@ -110,9 +110,8 @@ def test_who_is_replaced(
 def test_memory_after_running_out_of_it(
     memory: str | None, template: str | None, expected: str | None
 ) -> None:
-    """Twice as much, at most 8 GiB more, never more than the job may use; who has the most already is not
-    replaced.
-    """
+    """The replacement has twice the memory, but at most 8 GiB more and no more than the job's limit. A node
+    that already has the maximum is not replaced."""
     settings = _settings(resource=NodeResource(memory=template))
     decision = _decide(_node(ExitReason.OOM, memory=memory), settings)
     if expected is None:
@@ -123,9 +122,8 @@ def test_memory_after_running_out_of_it(
 
 
 def test_limits_of_the_whole_job_lose_no_node() -> None:
-    """Where the other nodes leave no more memory, the replacement has as much as before, and its budget ends
-    it at last.
-    """
+    """If the other nodes leave no memory for more, the replacement has as much as before, until its restarts
+    are used up."""
     settings = _settings(replicas=3, resource=NodeResource(memory="8Gi"))
     state = JobState(settings)
     for rank in range(2):
@@ -153,9 +151,8 @@ def test_limits_of_the_whole_job_lose_no_node() -> None:
 def test_budgets_and_critical_nodes(
     restart_count: int, critical_nodes: str, rank: int, budget: int, critical: bool
 ) -> None:
-    """min(restartCount, 5), unless criticalNodes gives the rank one of its own; the chief always is
-    critical.
-    """
+    """A node may restart min(restartCount, 5) times, unless criticalNodes sets another number for its rank.
+    The chief is always critical."""
     settings = _settings(restart_count=restart_count, critical_nodes=critical_nodes)
     assert settings.budget("worker", rank) == budget
     assert settings.critical("worker", rank) is critical

@@ -55,7 +55,7 @@ def test_a_sound_member_of_a_broken_group_starts_anew_in_the_same_group() -> Non
 
 
 def test_each_group_loses_a_member() -> None:
-    """The shards that are left do not make a model that could go on: all start anew, from the checkpoint."""
+    """No complete model is left in the remaining groups, so all processes start again from the checkpoint."""
     job = grouped_job()
     job.save_periodically()
     saved = job.steps[1]
@@ -75,7 +75,8 @@ def test_each_group_loses_a_member() -> None:
 
 
 def test_the_only_group_loses_a_member() -> None:
-    """Its early report changes nothing: the agents first save what is in memory, then report the exit."""
+    """The early report of the death changes nothing: the agents first save the state in memory, and then
+    report the exit."""
     job = grouped_job(2)
     before = job.state.versions
     die(job, 1)
@@ -84,8 +85,8 @@ def test_the_only_group_loses_a_member() -> None:
 
 
 def test_too_few_groups_are_left() -> None:
-    """Below the minimum the whole groups keep the model and wait. A member of the broken group gets a new
-    process, although its old one may still run."""
+    """With fewer groups than the minimum, complete groups keep the model and wait. A member of the broken
+    group gets a new process, although its old one may still run."""
     job = grouped_job(4, least=3)
     step = job.steps[1]
     die(job, 1)
@@ -99,7 +100,7 @@ def test_too_few_groups_are_left() -> None:
 
 
 def test_plans_add_and_remove_whole_groups() -> None:
-    """More groups and fewer: those that stay keep their processes."""
+    """Plans add groups and remove groups; members that stay keep their processes."""
     job = grouped_job(2)
     assert carried_out(job, plan_of(4)) == "Succeeded"
     grown = version_of(job)
@@ -114,7 +115,7 @@ def test_plans_add_and_remove_whole_groups() -> None:
 
 
 def test_a_plan_for_a_part_of_a_group_is_refused() -> None:
-    """Also below ``minNodes``, which is one here: half a group can't train."""
+    """A plan for half a group is rejected, even if ``minNodes`` is smaller: half a group can't train."""
     for workers, why in ((1, "at least 2 workers"), (3, "is not a multiple of 2")):
         job = grouped_job(2)
         assert carried_out(job, plan_of(workers)) == "Failed"

@@ -46,7 +46,8 @@ def job() -> SelfFormedJob:
     ids=["one", "first-rank-later", "first-rank-earlier", "other-rank", "twice", "again", "none"],
 )
 def test_the_result_is_that_of_the_first_rank(job: SelfFormedJob, said: list[str], kept: str | None) -> None:
-    """In any order; a report may be repeated, and after a restart the newest one counts."""
+    """The result of the lowest rank counts, in whatever order results arrive. Repeated reports are accepted;
+    after a restart the newest one counts."""
     for one in said:
         reports(job.state, *one.split())
 
@@ -54,7 +55,8 @@ def test_the_result_is_that_of_the_first_rank(job: SelfFormedJob, said: list[str
 
 
 def test_a_parameter_server_has_no_result() -> None:
-    """It runs the same program. The chief comes before the workers."""
+    """A parameter server runs the same program, but its result does not count. A chief's result takes
+    precedence over a worker's."""
     state = JobState(JobSettings("job", "default", parse_nodes("chief=1,worker=1,ps=1")))
     for role in ("ps", "worker", "chief"):
         state.nodes.add(role, 0, 1.0, NodeResource())

@@ -65,10 +65,8 @@ def job_of(workers: int = 2, **allowed: float) -> SelfFormedJob:
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["rank 0 first", "rank 0 last"])
 @pytest.mark.parametrize("minutes", [0, 30], ids=["together", "half an hour apart"])
 def test_exit_0_means_done(order: tuple[int, int], minutes: int) -> None:
-    """Members may end at different times, and before that train for longer than a process may prepare: nobody
-    is replaced, no time-out strikes, and when all have ended the job has succeeded. So it is with a master
-    that came later, too.
-    """
+    """Members may end at different times, and train for longer than `Timeouts.prepare`. No member is replaced
+    and no time-out applies; when all have ended, the job succeeds, also with a new master."""
     job = job_of(min_nodes=2, join_timeout=60.0)
     job.calm(100)
     first, last = order
@@ -105,7 +103,8 @@ def test_a_lost_member_makes_all_begin_again(heard: str) -> None:
 
 
 def test_fewer_go_on_where_the_replacement_does_not_come() -> None:
-    """After the waiting time the survivors begin again by themselves, if they may."""
+    """If no replacement comes within the waiting time, the survivors form a group by themselves, provided
+    that `min_nodes` allows it."""
     job = job_of(3)
     job.kill(("worker", 2))
     job.observe()
@@ -167,9 +166,8 @@ def test_a_late_worker_does_not_disturb_the_group() -> None:
 
 
 def test_a_program_that_connects_must_get_ready_in_time() -> None:
-    """What uses the library says when it is ready; if it hangs before, its node has failed after
-    `Timeouts.prepare`.
-    """
+    """A process that connects through the library must report that it is ready within `Timeouts.prepare`;
+    otherwise its node has failed."""
     job = job_of()
     said = ProcessReport(node=worker(0), version=1, state=ProcessState.CONNECTED)
     messages.take_process_report(job.state, said)

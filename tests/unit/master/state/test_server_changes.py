@@ -87,9 +87,8 @@ def test_plans_are_refused_as_the_program_says(
 
 
 def test_status_says_it_before_anybody_plans(job: SimulatedJob) -> None:
-    """What the program says stands in the job's status, also after the master was replaced; one that says
-    nothing is said to.
-    """
+    """The status shows which changes of servers the program survives, also after the master was replaced. For
+    a program that does not tell, it shows Unknown."""
     assert views.job_status(job.state, job.now)["parameterServers"]["changes"] == "Unknown"
     say(job, ServerChanges.NEVER)
     job.commit()
@@ -101,9 +100,8 @@ def test_status_says_it_before_anybody_plans(job: SimulatedJob) -> None:
 
 
 def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> None:
-    """A process finds, while it prepares the next version, that its model would be another: the plan fails
-    before anybody stops, and what was found stays known although other processes know less.
-    """
+    """While it prepares the next version, a process finds that its model would differ. The plan fails before
+    any process stops, and the finding is kept although other processes know less."""
     job.submit("plan", MORE)
     for _ in range(20):
         job.calm(1)

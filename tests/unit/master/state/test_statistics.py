@@ -13,9 +13,8 @@ def _report(worker: int, step: int, time: float) -> StepReport:
 
 
 def test_a_workers_clock_that_was_ahead_for_a_moment_costs_a_moment() -> None:
-    """One report of next year, then the right time again: the speed is measured anew, not as a step a year
-    for a year.
-    """
+    """A report dated a year ahead and a correct one after it reset the measurement of speed; otherwise the
+    speed would be one step a year."""
     statistics = Statistics()
     for step in range(1, 20):
         statistics.take_step(_report(0, step, 1_000.0 + step))

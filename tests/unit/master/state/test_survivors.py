@@ -12,8 +12,8 @@ from tests.unit.master.state.worlds import carried_out, plan_of, version_of, wor
 
 
 def test_survivors_go_on_at_once() -> None:
-    """One report of a death is enough: the next directive names the survivors with their processes, and
-    neither step nor data go back."""
+    """After one report of a death, the next directive names the survivors with their processes, and neither
+    step nor data go back."""
     job = in_place_job()
     step, models = job.steps[1], set(job.models[1])
     die(job, 0)
@@ -30,8 +30,8 @@ def test_survivors_go_on_at_once() -> None:
 
 
 def test_a_replacement_joins_while_the_others_keep_their_processes() -> None:
-    """Only the newcomer starts a process; the others stop between two steps, and no checkpoint is saved for
-    it."""
+    """Only the new member starts a process. The others stop between two steps, and no checkpoint is saved for
+    the join."""
     job = in_place_job()
     die(job, 1)
     job.kill(("worker", 1))
@@ -60,7 +60,7 @@ def test_losses_one_after_the_other() -> None:
 
 
 def test_nobody_is_left_who_holds_the_model() -> None:
-    """All pods die: the next version starts its processes anew, from the newest checkpoint."""
+    """If all pods die, the next version starts new processes from the newest checkpoint."""
     job = in_place_job()
     job.save_periodically()
     saved = job.steps[1]
@@ -77,7 +77,8 @@ def test_nobody_is_left_who_holds_the_model() -> None:
 
 
 def test_the_only_member_dies() -> None:
-    """Its early report changes nothing: the agent first saves what is in memory, then reports the exit."""
+    """The early report of its death changes nothing: the agent first saves the state in memory, and then
+    reports the exit."""
     job = in_place_job(1)
     before = job.state.versions
     messages.take_death_report(job.state, death(0))
@@ -87,7 +88,8 @@ def test_the_only_member_dies() -> None:
 
 
 def test_too_few_are_left() -> None:
-    """Below the minimum the survivors keep the model and wait; with the replacement they go on in place."""
+    """With fewer members than the minimum, the survivors keep the model and wait. When the replacement comes,
+    they continue in place."""
     job = in_place_job(3, min_nodes=3)
     step = job.steps[1]
     die(job, 1)
@@ -105,7 +107,8 @@ def test_too_few_are_left() -> None:
 
 
 def test_the_survivors_that_wait_die_too() -> None:
-    """Then nobody holds the model any more, and the job goes back to its checkpoint."""
+    """If the waiting survivors die, too, no process holds the model, and the job goes back to its
+    checkpoint."""
     job = in_place_job(3, min_nodes=3)
     job.save_periodically()
     die(job, 1)
@@ -155,7 +158,7 @@ def test_a_process_that_went_on_is_known_by_its_first_version() -> None:
 
 
 def test_a_plan_keeps_the_processes_of_those_who_stay() -> None:
-    """More workers and fewer: members that stay keep their processes, and those that leave end."""
+    """When a plan adds or removes workers, members that stay keep their processes, and removed ones end."""
     job = in_place_job(2)
     assert carried_out(job, plan_of(3)) == "Succeeded"
     grown = version_of(job)
@@ -171,7 +174,7 @@ def test_a_plan_keeps_the_processes_of_those_who_stay() -> None:
 
 
 def test_a_hang_restarts_the_processes() -> None:
-    """Processes that hang are not trusted with the model: they start anew from the checkpoint."""
+    """The model of a process that hangs is not trusted: all processes start again from the checkpoint."""
     job = in_place_job()
     version_steps.restart_processes(job.state, job.now)
     job.settle()
@@ -183,8 +186,8 @@ def test_a_hang_restarts_the_processes() -> None:
 
 
 def test_a_new_master_knows_who_holds_the_model() -> None:
-    """The master dies after a loss: what it has stored names the same processes, and the next loss is handled
-    as the first."""
+    """After a loss, the master dies. Its successor knows the same processes from the stored state, and
+    handles the next loss like the first."""
     job = in_place_job()
     die(job, 2)
     before = processes(job)

@@ -128,7 +128,8 @@ def test_the_life_of_a_job(collective: bool) -> None:
 
 
 def test_a_stop_to_save_counts_unless_others_train() -> None:
-    """Rank 0 of a group stops all members; a chief does not stop the other workers of its servers."""
+    """While rank 0 of a group saves, all members stop, so the time counts as saving. While a chief saves, the
+    other workers of its servers train, so it does not."""
     for job, saves in ((SlowGroup(GROUP, steps=10_000), True), (SlowServers(SETTINGS, shards=10_000), False)):
         job.schedules = True
         job.calm(40)
@@ -144,7 +145,7 @@ def test_a_stop_to_save_counts_unless_others_train() -> None:
 
 
 def test_an_unmodified_program_trains_as_long_as_its_processes_run() -> None:
-    """It reports nothing: only the time until its group has formed is known to be lost."""
+    """The program does not report steps. Only the time until its group has formed counts as lost."""
     job = job_of()
     before = parts_of(job)
     job.calm(100)

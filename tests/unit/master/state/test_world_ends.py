@@ -13,7 +13,7 @@ from tests.unit.master.state.worlds import collective_job, version_of, worker, w
 
 
 def test_fewer_than_the_fewest_wait_and_then_fail_the_job() -> None:
-    """Nobody trains below minNodes; after joinTimeout the job ends and says why."""
+    """With fewer members than minNodes no member trains. After joinTimeout the job fails and says why."""
     job = collective_job(2, min_nodes=2, join_timeout=50.0)
     job.kill(("worker", 1))
     job.observe()
@@ -39,7 +39,7 @@ def test_too_few_workers_that_can_be_replaced_end_the_job_at_once() -> None:
 
 
 def test_the_end_of_rank_0_is_the_end_of_the_job() -> None:
-    """The world trained to the end; a worker that waits in vain for a place does not hold the job up."""
+    """When rank 0 has trained to the end, the job succeeds, even if a worker still waits to be admitted."""
     job = collective_job(3, steps=30, node_unit=2)
     assert world_of(job) == (0, 1)
     job.calm(60)
@@ -49,7 +49,8 @@ def test_the_end_of_rank_0_is_the_end_of_the_job() -> None:
 
 
 def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
-    """Rank 0 has saved the model: nobody trains again for the sake of another that died while it ended."""
+    """Rank 0 has saved the final model. If another member dies while it exits, training does not start
+    again."""
     job = collective_job(2, steps=30)
     while job.steps[1] < 30:
         job.calm(1)
@@ -62,7 +63,7 @@ def test_a_member_that_is_lost_after_its_chief_ended_is_not_missed() -> None:
 
 
 def test_a_suspended_job_begins_again_where_it_saved() -> None:
-    """All workers go and others come: they make a world that starts from the newest checkpoint."""
+    """After a suspension, new workers form a group that starts from the newest checkpoint."""
     job = collective_job(2)
     job.save_periodically()
     saved = job.steps[1]
@@ -82,9 +83,8 @@ def test_a_suspended_job_begins_again_where_it_saved() -> None:
 
 
 def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
-    """It uses the library and has done nothing yet, and the others would wait for it: its node is replaced,
-    and the world made of those who come.
-    """
+    """A process that uses the library and exits with 0 before it has trained has failed, since the others
+    would wait for it. Its node is replaced, and a group forms with the replacement."""
     job = collective_job(2, rounds=0)
     for _ in range(8):
         for _ in job.everything():
@@ -115,9 +115,8 @@ def test_exit_reasons_of_members() -> None:
 
 @pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
 def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
-    """Training is over, one member dies while it ends, and another says that it has ended well when the world
-    is given up already: fewer than minNodes are left to wait for, and yet the job ends.
-    """
+    """Training is over, and one member dies while it exits. A second one reports success after the group was
+    declared lost. Although fewer than minNodes members are left, the job ends."""
     job = collective_job(3, min_nodes=3)
     job.save_periodically()
     job.kill(("worker", 2))

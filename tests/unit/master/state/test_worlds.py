@@ -39,9 +39,8 @@ from tests.unit.master.state.worlds import (
 
 
 def test_the_first_world_waits_for_all_that_are_wanted() -> None:
-    """While one is missing nobody trains, until nobody has joined for the waiting time; then those who are
-    there do.
-    """
+    """The first group waits for all wanted workers. If none has joined for the waiting time, those that are
+    present train."""
     job = collective_job(3, rounds=0)
     job.observe()
     job.commit()
@@ -60,9 +59,8 @@ def test_the_first_world_waits_for_all_that_are_wanted() -> None:
 
 
 def test_a_lost_member_and_the_way_back() -> None:
-    """Survivors go on at once, the oldest as rank 0; the replacement is let in between two steps, without a
-    lost one.
-    """
+    """The survivors continue at once, with the oldest as rank 0. The replacement joins between two steps, and
+    no step is lost."""
     job = collective_job(3)
     assert (world_of(job), version_of(job)) == ((0, 1, 2), 1)
     job.save_periodically()
@@ -81,9 +79,8 @@ def test_a_lost_member_and_the_way_back() -> None:
 
 
 def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
-    """The directive says that the world is lost; what fails in its wake is nobody's fault and costs no
-    budget.
-    """
+    """The directive says that the group is lost. A process that fails because of that counts against no node
+    and uses no restart."""
     job = collective_job(3)
     job.hangs = True
     job.kill(("worker", 2))
@@ -124,9 +121,8 @@ def test_a_given_up_worker_is_done_without() -> None:
     ],
 )
 def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ...]) -> None:
-    """A plan succeeds when exactly the wanted workers train; those that left are gone, and no step is lost or
-    doubled.
-    """
+    """A plan succeeds when exactly the wanted workers train. Removed workers are gone, and no step is lost or
+    made twice."""
     job = collective_job(2)
     assert carried_out(job, spec) is ScalePlanPhase.SUCCEEDED, message_of(job)
     assert world_of(job) == world
@@ -135,9 +131,8 @@ def test_plans_reach_what_they_ask_for(spec: ScalePlanSpec, world: tuple[int, ..
 
 
 def test_a_change_of_the_world_goes_through_all_steps() -> None:
-    """As a migration of parameter servers: each step stands in the status, the stall is measured, and who
-    leaves lives until the next world has made a step.
-    """
+    """As in a migration of parameter servers, the status lists each step and the duration of the stall, and a
+    removed worker lives until the next group has made a step."""
     job = collective_job(3)
     seen: list[ScalePlanPhase] = []
     status: dict[str, Any] = {}
@@ -181,7 +176,8 @@ def test_a_change_of_the_world_goes_through_all_steps() -> None:
     ],
 )
 def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: str) -> None:
-    """The reason names the field of plan and job; training goes on."""
+    """The plan fails with a reason that names the field of the plan and that of the job, and training
+    continues."""
     job = collective_job(2, min_nodes=2, node_unit=2)
     job.submit("plan", spec)
     said = set()
@@ -225,9 +221,8 @@ def test_a_world_that_does_not_train_is_rolled_back() -> None:
 
 
 def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
-    """A world of one drains nobody else; still it is not asked to save before it has stopped, and no step is
-    made twice.
-    """
+    """Even in a group of one, rank 0 saves for a switch only after it has stopped, and no step is made
+    twice."""
     job = collective_job(1)
     job.submit("plan", plan_of(2))
     asked = False
@@ -258,7 +253,8 @@ def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
 
 
 def test_newcomers_wait_when_the_checkpoint_fails() -> None:
-    """No checkpoint, no switch: the members train on as they are, and it is tried again a while later."""
+    """If the checkpoint for a join fails, the members continue without the new one, and the join is tried
+    again later."""
     job = collective_job(2)
     before = version_of(job)
     job._save = lambda pod, active, request="": _fail_to_save(job, pod.ref, active.version, request)  # type: ignore[method-assign]
@@ -303,7 +299,8 @@ def test_newcomers_that_never_get_ready_are_replaced() -> None:
 
 
 def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
-    """Where a node has no room for a successor, newcomers are not let in; nobody is ended for it."""
+    """If a node has no room for a second process, the new member is not admitted, and no member is ended for
+    it."""
     job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
@@ -403,7 +400,7 @@ def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
 
 
 def test_why_nobody_trains_is_told() -> None:
-    """The status says what the next world waits for, and until when."""
+    """The status says what the next group waits for, and until when."""
     job = collective_job(2, min_nodes=2, join_timeout=500.0)
     assert (
         views.status_report(job.state, job.now)["rendezvous"]["why"]
@@ -441,7 +438,8 @@ def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
 
 
 def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
-    """It is no member: a plan about it scales, and the world trains on."""
+    """An evaluator is not a member of the group: a plan that changes the evaluators leaves the group
+    alone."""
     job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     spec = ScalePlanSpec(replica_resource_specs={"evaluator": ReplicaResourceSpec(replicas=2)})
     assert carried_out(job, spec) is ScalePlanPhase.SUCCEEDED, message_of(job)
@@ -464,9 +462,8 @@ def test_an_evaluator_comes_and_goes_without_a_change_of_the_world() -> None:
 
 
 def test_steps_of_an_evaluator_are_not_those_of_the_training() -> None:
-    """It has a process of each version, too. If its word counted, a plan would be through before the world
-    has trained.
-    """
+    """An evaluator has a process of each version, too, but its step reports do not count. Otherwise a plan
+    would succeed before the group has trained."""
     job = collective_job(roles=parse_nodes("worker=2,evaluator=1"))
     before = job.state.steps, job.state.versions.trained
     evaluator = NodeRef(type="evaluator", id=0)
