@@ -32,7 +32,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 @given(documents, documents)
 def test_merge_patch_makes_the_wanted_fields(current: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Applied to what is, the patch gives what is wanted and leaves the fields of others."""
+    """Applied to the present fields, the patch gives the wanted ones and leaves fields that others set."""
     result = merged(current, merge_patch(current, wanted) or {})
 
     assert result == current | wanted
@@ -40,12 +40,12 @@ def test_merge_patch_makes_the_wanted_fields(current: dict[str, Any], wanted: di
 
 @given(documents)
 def test_merge_patch_of_no_difference_is_none(current: dict[str, Any]) -> None:
-    """Nothing is written where nothing changes."""
+    """If nothing differs, there is no patch and nothing is written."""
     assert merge_patch(current, current) is None
 
 
 def test_each_source_is_watched_once() -> None:
-    """Two kinds that see the same pods share one watch; a kind with labels of its own has its own."""
+    """Two kinds that watch the same pods share one watch; a kind with other labels has a watch of its own."""
     found = [(source.api.kind, source.selector) for source in kinds.watched_sources()]
 
     assert sorted(found) == sorted(set(found))

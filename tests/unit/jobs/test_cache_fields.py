@@ -41,12 +41,12 @@ POD: dict[str, Any] = {
     ],
 )
 def test_decisions_read_the_same_of_what_is_kept(read: Any) -> None:
-    """Nothing that a decision asks about a pod is lost."""
+    """Every function that decides on a pod gives the same answer for the cached copy."""
     assert read(cache_fields.keep_pod(POD)) == read(POD)
 
 
 def test_the_rest_goes() -> None:
-    """Neither a pod's template nor its addresses are kept, nor anybody's bookkeeping."""
+    """The cache drops the pod template, addresses, annotations and managed fields."""
     pod = cache_fields.keep_pod(POD)
     assert pod["spec"] == {"containers": [{"name": "main"}, {"name": "log"}]}
     assert "podIP" not in pod["status"]

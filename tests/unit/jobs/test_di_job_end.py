@@ -18,7 +18,8 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("policy", "left"), CLEAN)
 def test_clean_up(policy: str, left: list[str]) -> None:
-    """CleanPodPolicy says which pods stay; the service goes under each; counters say that nothing runs."""
+    """CleanPodPolicy decides which pods stay. The service is deleted under each policy, and the counters say
+    that nothing runs."""
     job = Job(cleanPodPolicy=policy, backoffLimit=0)
     job.run()
     job.set(collector_0="Succeeded")
@@ -37,7 +38,8 @@ ALL_SUCCEED = dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluat
 
 @pytest.mark.parametrize("ends", [ALL_SUCCEED, {"learner_0": ("Failed", 1)}], ids=["Succeeded", "Failed"])
 def test_an_end_is_written_before_anything_is_deleted(ends: dict[str, Any]) -> None:
-    """Whoever dies in between: a job that has ended does not run again for want of its pods."""
+    """A final phase is written before pods are deleted, so that a controller that dies in between does not
+    run the job again."""
     job = Job(cleanPodPolicy="All", backoffLimit=0)
     job.run()
     for short, end in ends.items():
@@ -51,7 +53,7 @@ def test_an_end_is_written_before_anything_is_deleted(ends: dict[str, Any]) -> N
 
 
 def test_an_end_is_an_end() -> None:
-    """Nothing that happens to the pods, and no edit, changes a final phase."""
+    """No change of the pods and no edit of the spec changes a final phase."""
     job = Job(cleanPodPolicy="None")
     job.set(**dict.fromkeys(("learner_0", "collector_0", "collector_1", "evaluator_0"), "Succeeded"))
     job.delete("learner-0")
@@ -74,8 +76,8 @@ def test_what_has_succeeded_is_not_run_again() -> None:
 
 
 def test_suspend_and_resume() -> None:
-    """A suspended job has no pods; a resumed one creates all of them anew as the next generation, so that no
-    old pod is taken for a new one."""
+    """A suspended job has no pods. A resumed job creates all of them again as the next generation, so that no
+    old pod is mistaken for a new one."""
     job = Job()
     job.run()
     job.edit(suspend=True)

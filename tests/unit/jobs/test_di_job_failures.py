@@ -27,9 +27,8 @@ ENDS: list[Any] = [
 @pytest.mark.parametrize("preemptible", [False, True])
 @pytest.mark.parametrize(("end", "counted"), ENDS)
 def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int], preemptible: bool) -> None:
-    """Failures restart, whatever else ended a pod reschedules; in both cases the pod alone is replaced, with
-    its rank.
-    """
+    """A failure counts as a restart, and any other end of a pod as a rescheduling. In both cases only that
+    pod is replaced, with its rank."""
     job = Job(preemptible=preemptible)
     if preemptible:
         job.allocate("a", "a", "b", "b")
@@ -77,9 +76,7 @@ def test_a_pod_that_is_deleted_has_neither_failed_nor_succeeded() -> None:
 
 
 def test_a_failed_preparation_is_a_failure() -> None:
-    """An init container that ends badly leaves the others without an exit code; the pod has failed none the
-    less.
-    """
+    """If an init container fails, the other containers have no exit code, but the pod counts as failed."""
     job = Job()
     job.run()
     ended = {"name": "fetch", "state": {"terminated": {"exitCode": 2}}}
@@ -157,7 +154,8 @@ def test_a_pod_made_for_a_restart_that_fails_is_another_failure() -> None:
 
 
 def test_a_restart_is_counted_before_anything_is_deleted() -> None:
-    """Whoever dies in between: the failed pod is there until its restart stands in the status."""
+    """A failed pod is deleted only after its restart is counted in the status, so that a controller that dies
+    in between counts it once."""
     job = Job()
     job.run()
     job.world.set_pod(f"{NAME}-learner-0", "Failed", 1)
@@ -168,9 +166,8 @@ def test_a_restart_is_counted_before_anything_is_deleted() -> None:
 
 
 def test_a_crash_loop_slows_down() -> None:
-    """After the first failure a pod is replaced at once, after the second in 10 s, the third 20 s; from anew
-    after 10 min.
-    """
+    """A pod is replaced at once after its first failure, 10 s after the second and 20 s after the third.
+    After 10 minutes without a failure, the delays start again."""
     job = Job(backoffLimit=None)
     for wait in (0, 10, 20, 40):
         job.run()
@@ -191,7 +188,8 @@ def test_a_crash_loop_slows_down() -> None:
 
 
 def test_a_pod_that_no_node_takes_is_not_made_again_at_once() -> None:
-    """What kubelet refuses at once would otherwise be a loop without an end."""
+    """A pod that the kubelet rejects is replaced after a delay; otherwise it would be created in an endless
+    loop."""
     job = Job()
     before = job.uid("learner-0")
     job.set(learner_0=("Failed", None, "OutOfcpu"))

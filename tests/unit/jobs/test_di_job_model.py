@@ -116,7 +116,7 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) -> None:
-    """Each mistake is an error that names the field."""
+    """Each mistake in a manifest gives an error that names the field."""
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError, match=message):
@@ -134,7 +134,8 @@ def test_a_volume_of_the_job_and_of_a_template() -> None:
 
 
 def test_defaults() -> None:
-    """Upstream's: one replica, named after its type, three restarts, what runs is cleaned up."""
+    """The defaults are those of upstream: one replica, a task named after its type, three restarts, and
+    running pods are deleted at the end."""
     one = task("learner")
     del one["replicas"]
     spec = DIJob.parse(make(one)).spec
@@ -150,7 +151,8 @@ def test_defaults() -> None:
 
 
 def test_names_of_jobs_may_begin_with_a_digit() -> None:
-    """As upstream: the service's name begins with ``di-``."""
+    """A job's name may start with a digit, as upstream allows: the name of its service starts with
+    ``di-``."""
     manifest = make()
     manifest["metadata"]["name"] = "2048-game"
     assert DIJob.parse(manifest).metadata.name == "2048-game"
@@ -175,14 +177,16 @@ ELASTIC: list[Any] = [
 def test_who_is_elastic_and_how_far(
     tasks: Any, name: str | None, title: str, bounds: tuple[int, int]
 ) -> None:
-    """Whoever asks for replicas without naming a task means the only one, else the collector."""
+    """Without the name of a task, the replicas of the only task are changed; if there are several, those of
+    the collector."""
     job = DIJob.parse(make(*tasks))
     assert elastic.elastic_task(job.spec, name).title == title
     assert elastic.replica_bounds(job) == bounds
 
 
 def test_several_tasks_without_a_collector_are_not_elastic() -> None:
-    """Then the task has to be named; the answer names them."""
+    """A job with several tasks and no collector is not elastic: the task must be named, and the error lists
+    the tasks."""
     job = DIJob.parse(make(task("learner"), task("none", name="replay")))
     with pytest.raises(ManifestError, match="say which of learner, replay"):
         elastic.elastic_task(job.spec)
@@ -209,7 +213,8 @@ def test_scalings_that_are_refused(spec: Manifest, wanted: dict[str, RoleChange]
 
 
 def test_a_scaling_is_an_edit_of_the_tasks() -> None:
-    """The list as a whole, with what else stands there; sizes go to the task's own container."""
+    """Scaling replaces the whole list of tasks and keeps its other fields. Sizes change the main container of
+    the task only."""
     manifest = make()
     containers = manifest["spec"]["tasks"][1]["template"]["spec"]["containers"]
     containers.insert(0, {"name": "sidecar", "image": "logs:1"})
@@ -228,9 +233,8 @@ def test_a_scaling_is_an_edit_of_the_tasks() -> None:
 
 
 def test_what_a_replica_asks_for() -> None:
-    """All its containers together; the defaults stand in for what its main container doesn't say, its limits
-    for requests.
-    """
+    """A replica requests the sum of its containers. For the main container, limits stand in for missing
+    requests, and defaults for what is still missing."""
     one = task("learner")
     main: Manifest = one["template"]["spec"]["containers"][0]
     sidecar: Manifest = {"name": "log", "image": "l"}
@@ -248,9 +252,8 @@ def _pods(job: DIJob, settings: InstallationSettings | None = None) -> dict[str,
 
 
 def test_what_a_pod_is_told() -> None:
-    """Upstream's variables in every container, before the user's own, which they may refer to and can't
-    replace.
-    """
+    """Every container has upstream's variables before the user's own. These may refer to upstream's
+    variables, but can't replace them."""
     manifest = make(task("none", 2, name="my-task"))
     container = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"][0]
     container["env"] = [{"name": "DI_RANK", "value": "7"}, {"name": "ME", "value": "$(DI_RANK)"}]
@@ -275,7 +278,8 @@ def test_what_a_pod_is_told() -> None:
 
 
 def test_two_tasks_of_type_none_have_lists_of_their_own() -> None:
-    """By the task's name; upstream gives both the same list."""
+    """Two tasks of type none have a list of nodes each, named after the task; upstream gives both the same
+    list."""
     made = _pods(DIJob.parse(make(task("none", name="a"), task("none", name="b"))))["atari-a-0"]
     told = {v["name"]: v.get("value") for v in made["spec"]["containers"][0]["env"]}
     assert told["DI_A_NODES"] == "atari-a-0.di-atari.default.svc.cluster.local"
@@ -322,7 +326,7 @@ VIEWS: list[Any] = [
 
 @pytest.mark.parametrize(("phase", "conditions", "seen"), VIEWS)
 def test_how_pipelines_see_it(phase: str | None, conditions: list[str], seen: JobPhase) -> None:
-    """Each phase in the words of all kinds."""
+    """Each phase of a DIJob maps to one of the phases that all kinds share."""
     manifest = make()
     found = [{"type": one, "status": "False"} for one in conditions]
     manifest["status"] = {"conditions": found} | ({"phase": phase} if phase else {})

@@ -8,7 +8,8 @@ from tests.unit.jobs.di_jobs import NAME, Job, make, node_asked_for, task
 
 
 def test_without_an_allocation_a_preemptible_job_waits() -> None:
-    """Pending, and it says why; not even one that nobody could place has pods."""
+    """A preemptible job without an allocation, or with an impossible one, is Pending without pods and says
+    why."""
     job = Job(preemptible=True)
     assert (job.phase, job.status["reason"], job.pods) == ("Pending", "Unallocated", [])
     job.allocate("a")
@@ -68,9 +69,8 @@ ALLOCATIONS: list[Any] = [
 
 @pytest.mark.parametrize(("before", "after"), ALLOCATIONS)
 def test_another_allocation_is_another_generation(before: tuple[str, ...], after: tuple[str, ...]) -> None:
-    """Rescheduling: all pods get time to save, all of them go, and only then those of the new generation are
-    made.
-    """
+    """Under another allocation, all pods get time to save and are deleted; the pods of the new generation are
+    created only when all are gone."""
     job = Job(preemptible=True)
     job.allocate(*before)
     job.run()
@@ -90,9 +90,8 @@ def test_another_allocation_is_another_generation(before: tuple[str, ...], after
 
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "not yet counted"])
 def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
-    """Pods that are to go for another allocation fail for want of those that went before them, or of a lost
-    node.
-    """
+    """Failures of pods that are being deleted for another allocation do not count, since they may be caused
+    by lost peers or a lost node."""
     job = Job(preemptible=True, backoffLimit=0)
     job.allocate("a", "a", "b")
     job.run()
@@ -152,9 +151,8 @@ CUTS: list[Any] = [
 def test_a_job_that_is_cut_to_its_successful_replicas_goes_on(
     allocations: list[str], fresh: bool, again: list[str]
 ) -> None:
-    """The others' work is not done: those that are left begin anew, and the job ends when they have succeeded
-    again.
-    """
+    """An allocation reduces the job to replicas that had succeeded. The work of the removed ones is not done,
+    so the remaining replicas start again, and the job ends when they succeed again."""
     job = Job(task("collector", 3, minReplicas=1), preemptible=True)
     job.allocate("a", "b", "c")
     job.run()

@@ -99,8 +99,8 @@ SCALES: list[Any] = [
 
 @pytest.mark.parametrize(("replicas", "new"), SCALES)
 def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
-    """After each change the ranks are 0 … N-1, a pod's place in DI_NODES is its rank, and only pods whose
-    rank changed are created anew."""
+    """After each change, the ranks are 0 … N-1, the position of a pod in DI_NODES is its rank, and only pods
+    whose rank changed are created again."""
     job = Job()
     job.run()
     before = {short: job.uid(short) for short in ALL}
@@ -148,7 +148,8 @@ def test_only_a_rank_beyond_the_end_moves() -> None:
 
 
 def test_ranks_of_the_collector_come_last() -> None:
-    """In any order of the tasks, so that adding or removing collectors changes no other rank."""
+    """Collectors have the last ranks, whatever the order of the tasks, so that adding or removing them
+    changes no other rank."""
     job = Job()
     assert {short: job.rank(short) for short in ALL} == {
         "learner-0": 0, "evaluator-0": 1, "collector-0": 2, "collector-1": 3,
@@ -169,7 +170,8 @@ def test_another_template_replaces_its_task_only() -> None:
 
 
 def test_a_foreign_pod_is_told() -> None:
-    """A pod of a replica's name that is not the job's: NameConflict, and nothing else is made."""
+    """If a pod that belongs to someone else has the name of a replica, the job's reason is NameConflict and
+    no other pod is created."""
     world = JobsNamespace()
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "atari-learner-0", "labels": {}}}
     world.add(pod | {"spec": {"containers": [{"name": "x", "image": "y"}]}})
@@ -193,7 +195,8 @@ def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
 
 
 def test_a_refused_pod_is_told_and_tried_again() -> None:
-    """A quota: the job stays Pending with the server's words, and goes on when it is lifted."""
+    """If a quota rejects a pod, the job stays Pending with the server's message, and continues when the quota
+    allows the pod."""
     world = JobsNamespace()
     world.refuse["atari-collector-1"] = Refusal(
         "Pod", "atari-collector-1", invalid=False, message="exceeded quota"
@@ -210,7 +213,7 @@ def test_a_refused_pod_is_told_and_tried_again() -> None:
 
 
 def test_why_a_pod_waits_is_told() -> None:
-    """A pod that can't be placed: the scheduler's words stand in the job's message."""
+    """If a pod can't be scheduled, the job's message has the scheduler's reason."""
     job = Job()
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no volume"}
     job.pod("learner-0")["status"] = {"phase": "Pending", "conditions": [told]}
@@ -243,7 +246,7 @@ def test_what_others_write_stays() -> None:
 
 
 def test_events_tell_the_way() -> None:
-    """One for each phase, a Warning where something was lost."""
+    """Each change of phase creates one Event; it is a Warning if something failed."""
     job = Job()
     job.run()
     job.set(collector_0=("Failed", 1))

@@ -42,7 +42,7 @@ def test_phase_follows_the_master(
 def test_failed_master_is_replaced(
     running: JobsNamespace, exit_code: int | None, reason: str, restarts: int
 ) -> None:
-    """After an accident there is a second master, and only failures of its own use up the budget."""
+    """A failed master is replaced. Only its own failures count as restarts, not disruptions."""
     running.set_pod(MASTER, "Failed", exit_code, reason)
     running.settle()
 
@@ -58,7 +58,7 @@ def test_failed_master_is_replaced(
 
 
 def test_deleted_master_is_replaced_once_it_is_gone(running: JobsNamespace) -> None:
-    """Two masters never run at once, and a deletion costs nothing of the budget."""
+    """Two masters never run at the same time, and the deletion of a master uses no restart."""
     running.delete("Pod", MASTER)
     running.settle()
     assert running.pods("dlrover-master") == []
@@ -106,7 +106,7 @@ def test_budget_of_restarts_ends_the_job(world: JobsNamespace, job: Make) -> Non
 
 
 def test_failure_of_the_master_is_the_jobs(running: JobsNamespace) -> None:
-    """What the master wrote as its failure becomes the job's reason and message."""
+    """The failure that the master wrote to the status becomes the job's reason and message."""
     failure = {"reason": "ShardRetriesExhausted", "message": "shard 7 of 'train' failed 4 times"}
     running.edit("ElasticJob", "digits", {"status": {"failure": failure}})
     running.set_pod(MASTER, "Failed", 1)
@@ -119,7 +119,8 @@ def test_failure_of_the_master_is_the_jobs(running: JobsNamespace) -> None:
 
 
 def test_refused_master_is_reported_and_tried_again(world: JobsNamespace, job: Make) -> None:
-    """A quota or an invalid template is told in the status with the server's words; nothing is final."""
+    """If a quota or a webhook rejects the master's pod, the status has the server's message, and the creation
+    is tried again."""
     world.refuse[MASTER] = Refusal("Pod", MASTER, False, "exceeded quota: pods=0")
     world.add(job())
     world.reconcile()

@@ -34,7 +34,8 @@ def test_edit_whose_plan_is_refused_is_not_lost(running: JobsNamespace) -> None:
 
 
 def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: JobsNamespace, plan: Make) -> None:
-    """A plan that the garbage collector is about to delete delays an edit; it does not stand for it."""
+    """A plan of an earlier job of the same name, which the garbage collector is about to delete, delays the
+    plan for an edit but does not replace it."""
     old = plan("digits-spec-2", replicaResourceSpecs={"worker": {"replicas": 9}})
     earlier = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -88,7 +89,8 @@ def test_failed_plan_changes_no_desired_count(running: JobsNamespace, plan: Make
 
 
 def test_newest_finished_plans_are_kept(running: JobsNamespace, plan: Make) -> None:
-    """Ten finished plans of each type stay for users to read; a master's many push out none of theirs."""
+    """The ten newest finished plans of each type are kept. The many plans of a master do not remove plans of
+    users."""
     running.add(plan("by-hand") | {"status": {"phase": "Succeeded"}})
     for number in range(14):
         running.add(plan(f"digits-scaleplan-{number}", auto=True))
@@ -99,7 +101,7 @@ def test_newest_finished_plans_are_kept(running: JobsNamespace, plan: Make) -> N
 
 
 def test_counters_are_those_of_the_pods(running: JobsNamespace, plan: Make) -> None:
-    """Each role's counters follow its pods; pods on their way out are counted nowhere."""
+    """Each role's counters follow its pods. Pods that are being deleted are not counted."""
     create_nodes(running, plan, "ps-0", "worker-0", "worker-1")
     running.set_pod("digits-edljob-worker-1", "Failed", 2)
     running.delete("Pod", "digits-edljob-ps-0")
@@ -124,9 +126,8 @@ def test_counters_are_those_of_the_pods(running: JobsNamespace, plan: Make) -> N
 def test_of_replaced_pods_the_newest_stay(
     world: JobsNamespace, job: Make, plan: Make, limit: int | None, kept: int
 ) -> None:
-    """While the job runs, per role; a pod that nobody has replaced stays, since its master may not know yet
-    how it ended.
-    """
+    """While the job runs, the newest replaced pods of each role are kept. A failed pod without a replacement
+    is always kept, since the master may not know yet how it ended."""
     manifest = job()
     if limit is not None:
         manifest["spec"]["faultTolerance"] = {"replacedPodsHistoryLimit": limit}

@@ -58,7 +58,7 @@ def test_end_removes_what_runs_and_keeps_what_ended(running: JobsNamespace, plan
 
 
 def test_final_phase_is_final(running: JobsNamespace) -> None:
-    """Nothing that happens later changes how a job ended."""
+    """Nothing that happens afterwards changes how a job ended."""
     running.set_pod(MASTER, "Succeeded", 0)
     running.settle()
     before = dict(status(running))
@@ -207,7 +207,7 @@ def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
 
 
 def test_events_tell_each_change_once(running: JobsNamespace) -> None:
-    """One Event a change of phase or reason, but none for a start that goes as it should."""
+    """Each change of phase or reason creates one Event, but an ordinary start creates none."""
     assert running.events == []
     running.set_pod(MASTER, "Failed", 2)
     running.settle()
@@ -220,8 +220,7 @@ def test_events_tell_each_change_once(running: JobsNamespace) -> None:
 
 
 def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make) -> None:
-    """A user who names the master's ServiceAccount has granted its rights: no account, role or binding is
-    created."""
+    """If the user names the master's ServiceAccount, no account, Role or RoleBinding is created."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["dlrover-master"] = {
         "template": {"spec": {"serviceAccountName": "masters"}}

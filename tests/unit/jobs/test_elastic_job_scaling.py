@@ -53,9 +53,8 @@ def job(annotation: str = "", status: dict[str, Any] | None = None, **spec: Any)
     ids=str,
 )
 def test_what_the_cluster_may_change(spec: dict[str, Any], whose: tuple[int, int] | None) -> None:
-    """Workers of a job in mode manual, within the job's limits; never where its master plans or the role says
-    no.
-    """
+    """The autoscaler may change the workers of a job in mode manual, within the job's limits. It never
+    changes a job whose master plans or a role that forbids it."""
     found = scaling.elastic_role(job(**spec))
 
     assert (None if found is None else (found.minimum, found.maximum)) == whose
@@ -80,7 +79,7 @@ def test_the_annotation_must_say_how_far(annotation: str, bounds: tuple[int, int
 
 
 def test_true_is_not_enough() -> None:
-    """The message says what to write instead."""
+    """The annotation ``true`` is an error that says to give bounds instead."""
     told = job("true")
     elastic = scaling.elastic_role(told)
     assert elastic is not None
@@ -100,7 +99,8 @@ def test_what_holds_stands_in_the_status() -> None:
 
 
 def test_plans_are_numbered_by_those_that_are_there() -> None:
-    """Two who see the same plans give the same name; other plans of the job don't count."""
+    """The next number follows from the existing autoscaling plans of the job only, so that two callers that
+    see the same plans choose the same name."""
     taken = ["ctr-autoscale-2", "ctr-autoscale-10", "ctr-spec-77", "ctr-autoscale-x", "other-autoscale-99"]
 
     assert manual_plan.next_autoscale_name("ctr", []) == "ctr-autoscale-1"

@@ -116,7 +116,8 @@ def taken_over(manifest: Manifest, status: Manifest) -> tuple[JobsNamespace, Man
 
 @pytest.mark.parametrize("name", FINISHED)
 def test_a_finished_job_is_not_trained_again(name: str) -> None:
-    """What a former operator finished stays finished, whether it said so by a phase or by conditions only."""
+    """A job that a former operator finished stays finished, whether its status says so by a phase or only by
+    conditions."""
     manifest, status, phase = FINISHED[name]
     world, job = taken_over(manifest, status)
 
@@ -127,9 +128,8 @@ def test_a_finished_job_is_not_trained_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FINISHED if "refuse" not in name])
 def test_a_finished_job_is_seen_as_finished(name: str) -> None:
-    """Whoever waits for a job learns that it has ended before our controller has looked at it, and
-    afterwards.
-    """
+    """A job that a former operator finished is seen as finished both before and after our controller has
+    updated its status."""
     manifest, status, phase = FINISHED[name]
     untouched = JobsNamespace()
     untouched.add({**manifest, "status": status})

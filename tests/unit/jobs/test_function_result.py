@@ -71,7 +71,7 @@ def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
     ids=["object", "set", "bytes", "key", "large", "too-deep", "class", "class of Airflow 3"],
 )
 def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> None:
-    """The message says what to return instead."""
+    """The error says what to return instead."""
     with pytest.raises(InvalidError, match=message):
         render_result(value)
 

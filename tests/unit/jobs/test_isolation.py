@@ -31,9 +31,8 @@ def of_kind(world: JobsNamespace, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
-    """On every port: not another job's pods, not pods of the same names in another namespace, not anybody
-    else's.
-    """
+    """On every port, only the job's own pods reach its pods. Pods of other jobs, pods of the same names in
+    other namespaces, and all others do not."""
     world = guarded_world()
     world.add(make_example(kind))
     other = make_example(kind)
@@ -133,9 +132,8 @@ def test_without_its_policy_a_job_has_no_pod_and_says_why(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_job_on_its_nodes_network_has_no_policy(kind: str) -> None:
-    """Its pods have their nodes' addresses, by which no policy knows them: it would keep workers from their
-    own master.
-    """
+    """Pods on the host network have the addresses of their nodes, which a policy can't match. It would keep
+    workers from their own master, so there is none."""
     world = guarded_world()
     job = make_example(kind)
     if kind == "TrainingJob":

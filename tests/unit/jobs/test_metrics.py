@@ -50,8 +50,8 @@ def test_numbers_of_any_type_are_taken() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=range(len(HOSTILE_NAMES)))
 def test_names_with_a_meaning_elsewhere_are_refused(name: str) -> None:
-    """In the program, and by the master, which does not trust the program: no template of Argo or Airflow, no
-    shell and no terminal finds anything to expand in a metric's name."""
+    """Both the program and the master, which does not trust the program, reject names of metrics that a
+    shell, a terminal, or a template of Argo or Airflow could interpret."""
     with pytest.raises(InvalidError, match="letters, digits"):
         check_metrics({name: 1.0})
     with pytest.raises(ValidationError):
@@ -85,7 +85,8 @@ def test_the_master_takes_finite_numbers_only(value: object) -> None:
 def test_the_newest_values_stay_and_their_number_is_bounded(
     reports: list[tuple[int, dict[str, float]]],
 ) -> None:
-    """However many names the reports have together, and in whatever order they arrive."""
+    """The newest value of each metric is kept. Their number is bounded, however many names are reported and
+    in whatever order reports arrive."""
     statistics = Statistics()
     expected: dict[str, tuple[int, float]] = {}
     for step, metrics in reports:
@@ -101,7 +102,8 @@ def test_the_newest_values_stay_and_their_number_is_bounded(
 
 
 def test_steps_that_go_back_count_again() -> None:
-    """After a restart from a checkpoint the values of the new version are the newest."""
+    """After a restart from a checkpoint, the values of the new version replace later ones of the old
+    version."""
     statistics = Statistics()
     statistics.take_step(report(100, {"accuracy": 0.9}))
     statistics.restart()
@@ -124,7 +126,8 @@ def test_the_loss_of_steps_is_a_metric() -> None:
 
 @given(st.lists(_METRICS, max_size=30))
 def test_a_history_has_few_metrics_and_keeps_their_names(reported: list[dict[str, float]]) -> None:
-    """A name that a point has stays charted whatever is reported later: a curve has no gaps of our making."""
+    """A metric that the history has stays in it, whatever is reported later, so that its curve has no
+    gaps."""
     names: list[str] = []
     for metrics in reported:
         chosen = choose_charted(metrics, names)

@@ -47,7 +47,8 @@ def attached(program: TrainingProgram, options: ProgramOptions) -> dict[str, Any
 
 
 def test_a_function_becomes_a_program_that_calls_it() -> None:
-    """Without its decorators and its indentation, with its arguments as JSON."""
+    """The program has the function without its decorators and indentation, and calls it with the arguments as
+    JSON."""
     program = TrainingProgram.of_function(DECORATED, {"rate": 0.5, "name": 'it\'s "quoted"\n$(HOME)'})
     text = program.files[program.main]
     found: dict[str, Any] = {}
@@ -91,7 +92,7 @@ def test_a_function_becomes_a_program_that_calls_it() -> None:
 def test_what_is_no_function_with_json_arguments_is_refused(
     source: str, arguments: dict[str, Any], message: str
 ) -> None:
-    """The message says what is wrong."""
+    """The error says what is wrong with the source or the arguments."""
     with pytest.raises(InvalidError, match=message):
         TrainingProgram.of_function(source, arguments)
 
@@ -137,8 +138,8 @@ def train(x: np.ndarray = 1) -> Anything:
     ids=["syntax", "nul", "surrogate", "nested", "large", "shell", "parent", "folder", "nameless"],
 )
 def test_what_is_no_small_python_script_is_refused(name: str, text: str, message: str) -> None:
-    """A file that is too large or no Python is refused before anything is created, and the error says what to
-    do."""
+    """A file that is too large or is not valid Python is rejected before anything is created, and the error
+    says what to do."""
     with pytest.raises(InvalidError, match=message):
         TrainingProgram.of_script(name, text)
 
@@ -182,7 +183,7 @@ def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
 def test_framework_and_strategy_follow_from_the_imports(
     file: str, framework: Framework, strategy: DistributionStrategy
 ) -> None:
-    """Of each example program, as its manifests have them."""
+    """For each example program, the imports give the framework and the strategy that its manifest has."""
     program = TrainingProgram.of_script(file, (TRAINING / file).read_text())
 
     assert recognize_framework(program) is framework
@@ -190,8 +191,8 @@ def test_framework_and_strategy_follow_from_the_imports(
 
 
 def test_an_unchanged_program_finds_its_group_in_the_environment() -> None:
-    """Whatever it imports: the variables of PyTorch's launchers and TF_CONFIG are those of collective
-    jobs."""
+    """A program that does not import the library gets the collective strategy, which sets TF_CONFIG and the
+    variables of PyTorch's launchers."""
     for text in ("import torch", "import tensorflow", "import socket"):
         assert choose_strategy(script(text), ProgramOptions()) is ALLREDUCE
     function = TrainingProgram.of_function("def train(): import numpy")
@@ -200,7 +201,8 @@ def test_an_unchanged_program_finds_its_group_in_the_environment() -> None:
 
 
 def test_the_job_is_valid_and_receives_the_program() -> None:
-    """In workers and parameter servers, not in the master; arguments arrive unchanged."""
+    """Workers and parameter servers mount the program, the master does not. Arguments reach the program
+    unchanged."""
     program = script("import tensorflow\nimport edl_workflows.agent.tensorflow\n")
     options = ProgramOptions(
         workers=2,
@@ -292,7 +294,7 @@ def test_a_program_can_be_written_on_a_read_only_filesystem(
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options: ProgramOptions, message: str) -> None:
-    """Options that contradict each other are refused, and the error says what to change."""
+    """Options that contradict each other are rejected, and the error says what to change."""
     with pytest.raises(InvalidError, match=message):
         render_job(script(), options)
 

@@ -50,7 +50,7 @@ NOT_THE_SCHEMAS = ("compat", "a version of pytorch-operator")
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) -> None:
-    """Each mistake is an error that names the field."""
+    """Each mistake in a manifest gives an error that names the field."""
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError, match=message):
@@ -64,7 +64,8 @@ def test_an_elastic_job_has_workers() -> None:
 
 
 def test_processes_of_a_pod_stand_in_one_place() -> None:
-    """Upstream's two fields for the same: the older one in elasticPolicy, the newer beside it."""
+    """Upstream has two fields for the processes per pod, an older one in elasticPolicy and a newer one beside
+    it. Only one of them may be set."""
     old = make_pytorch_job(Worker=2, elastic={"nProcPerNode": 8})
     assert PyTorchJob.parse(old).spec.processes_per_pod == "8"
     old["spec"]["nprocPerNode"] = "gpu"
@@ -75,7 +76,8 @@ def test_processes_of_a_pod_stand_in_one_place() -> None:
 
 
 def test_spellings_of_types_and_defaults() -> None:
-    """Upstream takes types in any case; one replica and OnFailure are the defaults."""
+    """The names of replica types may have any case, as upstream allows. The defaults are one replica and
+    OnFailure."""
     manifest = make()
     worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
     manifest["spec"]["pytorchReplicaSpecs"] = {
@@ -99,7 +101,8 @@ def test_spellings_of_types_and_defaults() -> None:
     ],
 )
 def test_bounds_that_are_left_out(policy: dict[str, Any], bounds: tuple[int, int]) -> None:
-    """As upstream's defaults: the other bound, else the number of workers."""
+    """A missing bound equals the other bound; without both, each is the number of workers. These are
+    upstream's defaults."""
     assert PyTorchJob.parse(make_pytorch_job(Worker=2, elastic=policy)).spec.worker_bounds == bounds
 
 

@@ -88,9 +88,8 @@ class TorchWorld:
 
 
 def test_a_master_and_workers_are_told_of_each_other() -> None:
-    """The variables of torch.distributed and of torchrun, as upstream sets them: the master has rank 0,
-    worker n has rank n + 1, and WORLD_SIZE counts processes.
-    """
+    """Pods have the variables of torch.distributed and torchrun that upstream sets: the master has rank 0,
+    worker n has rank n + 1, and WORLD_SIZE counts processes."""
     world = TorchWorld({"nprocPerNode": "2"}, Master=1, Worker=2)
     common = {
         "PYTHONUNBUFFERED": "1",
@@ -134,7 +133,8 @@ def test_an_elastic_job_is_told_where_to_meet() -> None:
 
 
 def test_the_least_that_an_elastic_job_is_told() -> None:
-    """What elasticPolicy does not say is torchrun's default; host and port may be the user's own."""
+    """For options that elasticPolicy leaves out, torchrun's defaults apply. Host and port of the rendezvous
+    may be the user's own."""
     told = TorchWorld(Worker=2, elastic={"rdzvHost": "etcd", "rdzvPort": 2379}).env("worker-0")
 
     assert told == {
@@ -147,9 +147,8 @@ def test_the_least_that_an_elastic_job_is_told() -> None:
 
 
 def test_a_port_and_variables_of_the_users_own() -> None:
-    """A port of the master's container is MASTER_PORT and its service's; other variables stay; containers
-    beside the replica are told the same.
-    """
+    """A port of the master's container becomes MASTER_PORT and the port of its service. Other variables of
+    the user stay, and sidecar containers get the same variables."""
     manifest = make_pytorch_job(Master=1)
     main = manifest["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"]
     main[0] |= {
@@ -198,7 +197,8 @@ ENDS: list[Any] = [
 
 @pytest.mark.parametrize(("types", "phases", "phase"), ENDS)
 def test_how_a_job_ends(types: dict[str, Any], phases: dict[str, Any], phase: str) -> None:
-    """With a master its success is the job's, else that of all workers; failures go by restart policy."""
+    """With a master, its success ends the job; without one, the success of all workers does. Failures follow
+    the restart policy."""
     world = TorchWorld(**types)
     world.set(**{name.replace("-", "_"): "Running" for name in world.pods})
     assert world.status["phase"] == "Running"
@@ -209,8 +209,8 @@ def test_how_a_job_ends(types: dict[str, Any], phases: dict[str, Any], phase: st
 
 
 def test_other_numbers_of_workers_restart_a_job_without_a_policy() -> None:
-    """Pods get WORLD_SIZE at their start only, so all pods are created anew. With the annotation, old pods
-    keep the old WORLD_SIZE, as upstream."""
+    """Pods get WORLD_SIZE at their start only, so a change of the number of workers creates all pods again.
+    With the annotation, old pods stay with the old WORLD_SIZE, as upstream."""
     world, static = (TorchWorld(Master=1, Worker=2, compat=compat) for compat in ("", "static-cluster"))
     before, kept = world.uids, static.uids
     world.scale(3)
@@ -261,7 +261,8 @@ def test_what_an_autoscaler_may_change() -> None:
 
 
 def test_an_elastic_job_becomes_an_elasticjob() -> None:
-    """Master and workers are workers, the policy's bounds those of the rendezvous; the rest is told."""
+    """Master and workers become workers, and the bounds of elasticPolicy those of the rendezvous. Notes name
+    what has no equivalent."""
     policy = {"minReplicas": 1, "maxReplicas": 3, "rdzvBackend": "c10d"}
     converted = to_elastic_job(PyTorchJob.parse(make_pytorch_job(Master=1, Worker=2, elastic=policy)))
     spec = converted.manifest["spec"]
@@ -274,7 +275,8 @@ def test_an_elastic_job_becomes_an_elasticjob() -> None:
 
 
 def test_a_job_that_training_operator_finished_is_final() -> None:
-    """Its condition says so; nothing is made, and the phase is added."""
+    """If the conditions say that training-operator finished the job, the phase is added and nothing is
+    created."""
     ended = {"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done"}
     namespace = JobsNamespace()
     namespace.add({**make_pytorch_job(), "status": {"conditions": [ended]}})
@@ -285,7 +287,7 @@ def test_a_job_that_training_operator_finished_is_final() -> None:
 
 
 def test_a_suspended_job_has_no_pods() -> None:
-    """It gets them when it is resumed, told of the same cluster."""
+    """A suspended job gets its pods when it is resumed."""
     world = TorchWorld(Master=1, Worker=1, policies={"suspend": True})
     assert (world.pods, world.status["phase"]) == ({}, "Suspended")
     world.namespace.edit("PyTorchJob", NAME, {"spec": {"runPolicy": {"suspend": False}}})

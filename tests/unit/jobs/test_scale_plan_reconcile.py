@@ -23,7 +23,7 @@ def status(world: JobsNamespace, name: str) -> dict[str, Any]:
 
 
 def test_auto_plan_makes_a_pod_a_node(running: JobsNamespace, plan: Make) -> None:
-    """What createPods lists exists afterwards, with the plan's resources, and the plan records when."""
+    """Each entry of createPods becomes a pod with the plan's resources, and the plan records the time."""
     running.add(plan("p", auto=True, createPods=[meta("ps-0", resource={"cpu": "2"}), meta("worker-0")]))
     running.settle()
 
@@ -176,7 +176,7 @@ def test_manual_plan_is_the_masters(running: JobsNamespace, plan: Make) -> None:
 
 
 def test_begun_plan_is_not_judged_again(running: JobsNamespace, plan: Make) -> None:
-    """A migration removes the pod that it names: what was valid once stays so."""
+    """A migration removes the pod that it names. A plan that was valid when it began is not checked again."""
     running.add(plan("p", migratePods=[{"name": "digits-edljob-ps-0"}]) | {"status": {"phase": "Verifying"}})
     running.settle()
 
@@ -185,9 +185,8 @@ def test_begun_plan_is_not_judged_again(running: JobsNamespace, plan: Make) -> N
 
 @pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
 def test_plan_for_a_missing_job_fails_after_a_grace(world: JobsNamespace, plan: Make, auto: bool) -> None:
-    """The job may come with the same `kubectl apply`; after half a minute the plan says which job
-    is missing.
-    """
+    """The job may be created by the same `kubectl apply`. If it does not exist after 30 s, the plan fails and
+    names it."""
     world.add(plan("p", auto=auto, replicaResourceSpecs={"worker": {"replicas": 2}}))
     world.settle()
     assert status(world, "p") == {}
@@ -201,7 +200,7 @@ def test_plan_for_a_missing_job_fails_after_a_grace(world: JobsNamespace, plan: 
 
 @pytest.mark.parametrize("auto", [True, False], ids=["auto", "manual"])
 def test_plan_for_a_finished_job_fails(running: JobsNamespace, plan: Make, auto: bool) -> None:
-    """Nothing can be changed after the end."""
+    """A plan for a job that has ended fails with the reason JobFinished."""
     running.set_pod(MASTER, "Succeeded", 0)
     running.settle()
     running.add(plan("p", auto=auto))
@@ -236,7 +235,8 @@ def test_foreign_pod_fails_an_auto_plan(running: JobsNamespace, plan: Make) -> N
     ("invalid", "phase"), [pytest.param(True, "Failed", id="422"), pytest.param(False, "Scaling", id="quota")]
 )
 def test_refused_pod(running: JobsNamespace, plan: Make, invalid: bool, phase: str) -> None:
-    """What can never be made fails the plan; what a quota refuses is tried again until it can."""
+    """If the API server rejects a pod as invalid, the plan fails. If a quota rejects it, the creation is
+    tried again."""
     name = "digits-edljob-worker-0"
     running.refuse[name] = Refusal("Pod", name, invalid, "spec.containers[0].image: no")
     running.add(plan("p", auto=True, createPods=[meta("worker-0")]))

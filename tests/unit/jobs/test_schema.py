@@ -72,7 +72,7 @@ def test_schema_is_structural(kind: Kind) -> None:
 
 @each_kind
 def test_status_is_never_defaulted(kind: Kind) -> None:
-    """The API server sets no defaults in a status: only the writer of the status says what is true."""
+    """The schema sets no defaults in a status, since only the writer of a status knows what is true."""
     status = schema_of(kind)["properties"]["status"]
 
     assert [path for path, node in walk(status) if "default" in node or "required" in node] == []
@@ -161,8 +161,8 @@ TYPES: list[Any] = [
 @pytest.mark.parametrize(("spec", "message"), TYPES)
 @pytest.mark.parametrize("version", ["v1", "v1alpha2"])
 def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema, message: str) -> None:
-    """No type is pruned: each is taken in any case, as upstream takes it, or refused; rules hold in every
-    case. The model says the same."""
+    """Each replica type is either accepted in any case, as upstream does, or rejected, but never pruned.
+    Rules apply in every case, and the model agrees with the API server."""
     head = {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "job"}}
     manifest = {**head, "spec": spec}
     said = refused(manifest)
@@ -190,6 +190,6 @@ def test_rules_stand_at_their_objects() -> None:
 
 
 def test_command_tells_stale_files(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--check` passes on what is committed."""
+    """`--check` succeeds on the committed files."""
     assert crd.main(["--check"]) == 0
     assert capsys.readouterr().err == ""

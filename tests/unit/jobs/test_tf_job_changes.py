@@ -14,9 +14,8 @@ GOING: list[Any] = [
 
 @pytest.mark.parametrize("edit", GOING)
 def test_the_deadline_holds_while_pods_do_not_go(edit: dict[str, Any]) -> None:
-    """Pods of an earlier cluster or of a suspended job that hang on a lost machine: the controller wakes up
-    none the less.
-    """
+    """Even if pods hang on a lost node after a scaling or a suspension, the controller wakes up for the
+    deadline and fails the job."""
     job = Job(policies={"activeDeadlineSeconds": 60}, Worker=3)
     job.set(worker_0="Running", worker_1="Running", worker_2="Running")
     job.edit(**edit)
@@ -46,7 +45,8 @@ def test_suspend_and_resume() -> None:
 
 
 def test_other_parameter_servers_are_a_new_cluster() -> None:
-    """A changed cluster: workers end first, then the servers, then all begin anew with the new TF_CONFIG."""
+    """A change of the parameter servers ends the workers first and then the servers. All start again with the
+    new TF_CONFIG."""
     job = Job(PS=1, Worker=1)
     job.set(ps_0="Running", worker_0="Running")
     job.edit(tfReplicaSpecs={"PS": {"replicas": 2}})
@@ -67,7 +67,7 @@ def test_other_parameter_servers_are_a_new_cluster() -> None:
 def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
     policy: str, edit: dict[str, Any]
 ) -> None:
-    """Pods are deleted one after the other; a pod that fails meanwhile because its peers are gone does not
+    """Pods are deleted one after the other. A pod that fails because its peers are already gone does not
     count as a failure."""
     job = Job(policies={"backoffLimit": 0}, Worker=(3, policy))
     job.set(worker_0="Running", worker_1="Running", worker_2="Running")

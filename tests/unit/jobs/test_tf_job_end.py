@@ -39,9 +39,8 @@ ENDS: list[Any] = [
 
 @pytest.mark.parametrize(("types", "phases", "end"), ENDS)
 def test_who_decides_about_the_end(types: dict[str, Any], phases: dict[str, Any], end: str) -> None:
-    """The chief's end is the job's, else worker 0's, else that of all; a failure of any replica is
-    the job's.
-    """
+    """The chief's success ends the job; without a chief that of worker 0, and without workers that of all
+    replicas. A failure of any replica fails the job."""
     job = Job(**types)
     for short, phase in phases.items():
         if job.phase not in ("Succeeded", "Failed"):
@@ -58,7 +57,7 @@ TOLD_TO_END: list[Any] = [
 
 @pytest.mark.parametrize("edit", TOLD_TO_END)
 def test_a_chief_that_is_told_to_end_has_not_succeeded(edit: dict[str, Any] | None) -> None:
-    """A program that saves and exits with 0 on SIGTERM: its pod is Succeeded, and the job goes on."""
+    """A chief that saves and exits with 0 on SIGTERM has a pod in phase Succeeded, but the job continues."""
     job = Job(Chief=1, PS=1)
     job.set(chief_0="Running", ps_0="Running")
     if edit:
@@ -141,7 +140,7 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("policies", "compat", "left"), CLEAN)
 def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> None:
-    """CleanPodPolicy says which pods stay; a service stays only with a pod that runs."""
+    """CleanPodPolicy decides which pods stay. A service stays only if its pod still runs."""
     job = Job(policies=policies, compat=compat, PS=1, Worker=2)
     job.set(ps_0="Running", worker_1="Running")
     job.set(worker_0="Succeeded")

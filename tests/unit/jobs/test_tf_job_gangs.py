@@ -40,9 +40,8 @@ def test_a_gang_follows_its_job(dynamic: bool) -> None:
 
 
 def test_a_gang_that_is_refused_is_tried_again() -> None:
-    """Without Volcano the job says so; when it is there, the gang is made, although there are pods
-    by then.
-    """
+    """Without Volcano, the status says that the PodGroup could not be created. Once Volcano is installed, it
+    is created, although the pods exist by then."""
     world = JobsNamespace()
     refusal = Refusal("PodGroup", NAME, False, "it has no PodGroup of scheduling.volcano.sh/v1beta1")
     world.refuse[NAME] = refusal

@@ -97,7 +97,7 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) -> None:
-    """Each mistake is an error that names the field."""
+    """Each mistake in a manifest gives an error that names the field."""
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError, match=message):
@@ -114,7 +114,7 @@ def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) 
     ],
 )
 def test_which_types_go_together(extra: dict[str, int], message: str) -> None:
-    """One chief by either name, one evaluator, each type once."""
+    """A job has at most one chief (Chief or Master) and one evaluator, and each type only once."""
     manifest = make()
     template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]
     for key, replicas in extra.items():
@@ -136,9 +136,8 @@ def test_both_spellings_of_the_policies_mean_the_same() -> None:
 
 
 def test_spellings_of_types_and_defaults() -> None:
-    """Upstream takes types in any case; one replica is the default, and the template's restart policy, else
-    Never.
-    """
+    """The names of replica types may have any case, as upstream allows. One replica is the default, and the
+    template's restart policy, or else Never."""
     manifest = make()
     template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]
     on_failure = {"spec": template["spec"] | {"restartPolicy": "OnFailure"}}

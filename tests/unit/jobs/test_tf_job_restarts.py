@@ -23,7 +23,8 @@ RESTARTS: list[Any] = [
 
 @pytest.mark.parametrize(("policy", "code", "compat", "restarted"), RESTARTS)
 def test_which_failures_are_restarted(policy: str, code: int | None, compat: str, restarted: bool) -> None:
-    """Restart policies and exit codes, whoever else runs at that time."""
+    """Restart policy and exit code decide whether a failed replica is restarted, whichever other replicas
+    run."""
     job = Job(compat=compat, PS=(1, policy), Worker=(2, policy))
     job.set(ps_0="Running", worker_0="Running", worker_1="Running")
     before = job.pod("worker-1")["metadata"]["uid"]
@@ -42,7 +43,8 @@ def test_which_failures_are_restarted(policy: str, code: int | None, compat: str
 @pytest.mark.parametrize("reason", ["Evicted", "Terminated", "Preempting"])
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_disrupted_pod_is_replaced_whatever_it_exits_with(reason: str, code: int) -> None:
-    """ExitCode: what its program made of being told to end says nothing about it."""
+    """The exit code of a pod that was evicted, terminated or preempted says nothing about its program, so the
+    pod is replaced."""
     job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
     job.set(ps_0="Running", worker_0="Running")
     before = job.pod("ps-0")["metadata"]["uid"]
@@ -67,9 +69,8 @@ def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
 
 
 def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
-    """Ten thousand entries have to fit into a status; each restart still counts once, whoever dies in
-    between.
-    """
+    """The status keeps only the count and the exit code of a replaced pod, so that ten thousand entries fit.
+    Each restart counts once, even if the controller dies in between."""
     job = Job(Worker=(2, "ExitCode"))
     job.set(worker_0="Running")
     uid = job.pod("worker-1")["metadata"]["uid"]
@@ -98,7 +99,8 @@ def test_a_crash_loop_slows_down() -> None:
 
 
 def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> None:
-    """Without any container's end the pause counts from when the pod was made."""
+    """For a pod that was rejected by its node and has no container status, the delay counts from the creation
+    of the pod."""
     job = Job(Worker=(1, "OnFailure"))
     for wait in (0, 10, 20):
         before = job.pod("worker-0")["metadata"]["uid"]
@@ -113,7 +115,7 @@ def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> Non
 
 
 def test_back_off_limit() -> None:
-    """A job survives as many restarts as its backoffLimit says, those by the node included."""
+    """A job survives backoffLimit restarts; restarts of containers by the kubelet count, too."""
     job = Job(policies={"backoffLimit": 1, "cleanPodPolicy": "None"}, Worker=(2, "ExitCode"))
     job.set(worker_1=("Failed", 137))
     assert job.phase != "Failed"

@@ -28,14 +28,15 @@ def test_each_replica_is_told_of_the_cluster() -> None:
 
 
 def test_a_single_replica_trains_alone() -> None:
-    """No TF_CONFIG for a job of one replica; a user's own variable stays."""
+    """A job with one replica gets no TF_CONFIG."""
     job = Job(Worker=1)
     assert "env" not in job.pod("worker-0")["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize(("compat", "key"), [("", "cluster"), ("sparse-cluster-key", "sparseCluster")])
 def test_a_dynamic_worker_knows_itself_and_the_servers(compat: str, key: str) -> None:
-    """With enableDynamicWorker, TF_CONFIG has no other workers, so that workers may come and go."""
+    """With enableDynamicWorker, TF_CONFIG of a worker lists no other workers, so that workers may be added
+    and removed."""
     job = Job({"enableDynamicWorker": True}, PS=1, Worker=2, Chief=1, compat=compat)
     servers = ["mnist-ps-0.default.svc:2222"]
     assert job.config("worker-1")[key] == {"worker": {"1": "mnist-worker-1.default.svc:2222"}, "ps": servers}
@@ -51,7 +52,8 @@ def test_a_dynamic_worker_knows_itself_and_the_servers(compat: str, key: str) ->
 
 
 def test_a_foreign_object_of_our_name_is_told() -> None:
-    """A pod that is not the job's in a replica's place: NameConflict, and nothing else is made."""
+    """If a pod that belongs to someone else has the name of a replica, the job's reason is NameConflict and
+    no pod is created."""
     world = JobsNamespace()
     container = {"name": "x", "image": "y"}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "mnist-worker-1", "labels": {}}}
@@ -65,7 +67,7 @@ def test_a_foreign_object_of_our_name_is_told() -> None:
 
 
 def test_a_job_that_another_cluster_runs_is_left_alone() -> None:
-    """ManagedBy MultiKueue: not ours."""
+    """A job whose managedBy is MultiKueue is left alone."""
     world = JobsNamespace()
     world.add(make_tf_job(policies={"managedBy": "kueue.x-k8s.io/multikueue"}))
     world.settle()

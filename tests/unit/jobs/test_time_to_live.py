@@ -28,7 +28,7 @@ def finished(kind: str, ttl: int | None) -> tuple[JobsNamespace, dict[str, Any]]
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
-    """Not before; and the controller looks again just then, with nothing else happening."""
+    """The job is deleted when its time to live is over, and the controller requeues it for that moment."""
     world, job = finished(kind, 600)
     name = job["metadata"]["name"]
     world.tick(599)
@@ -43,7 +43,8 @@ def test_a_finished_job_goes_when_its_time_is_over(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_without_a_time_a_finished_job_stays(kind: str) -> None:
-    """The default: who looks for the job later, or submits it again, finds how it ended."""
+    """By default a finished job is kept, so that its result can be seen and a repeated submission finds
+    it."""
     world, job = finished(kind, None)
     world.tick(10 * 365 * 86_400)
     world.settle()

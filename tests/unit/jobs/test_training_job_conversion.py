@@ -61,7 +61,7 @@ def test_to_an_elastic_job() -> None:
 
 
 def test_what_has_no_place_is_said() -> None:
-    """Each field that means nothing to an ElasticJob is named, and only those that were used."""
+    """The notes name each field that was set and has no equivalent in an ElasticJob."""
     told = "\n".join(conversion.to_elastic_job(job(backoffLimit=2, autoclean=True)).notes)
     for path in (
         "fault_tolerant",
@@ -81,7 +81,7 @@ def test_what_has_no_place_is_said() -> None:
 
 
 def test_without_pservers_and_without_a_command() -> None:
-    """No parameter servers: allreduce; an image's own command is not known, which is said."""
+    """Without pservers the strategy is allreduce. A note says that the command of the image is not known."""
     manifest = yaml.safe_load(MANIFEST)
     manifest["spec"] = {"image": "train:1", "suspend": True, "trainer": {}}
     found = conversion.to_elastic_job(TrainingJob.parse(manifest))
@@ -91,7 +91,7 @@ def test_without_pservers_and_without_a_command() -> None:
 
 
 def test_bounds_of_trainers_become_those_of_the_rendezvous() -> None:
-    """Without pservers the trainers make a world, which has bounds as the TrainingJob had."""
+    """Without pservers the trainers form a group, whose rendezvous has the bounds of the TrainingJob."""
     manifest = yaml.safe_load(MANIFEST)
     manifest["spec"] = {
         "image": "train:1",

@@ -57,7 +57,7 @@ def test_how_a_job_ends(ft: bool, phases: dict[str, Any], end: str) -> None:
 
 @pytest.mark.parametrize("end", [("Succeeded", None), ("Failed", 1)])
 def test_a_final_phase_is_final(end: tuple[str, int | None]) -> None:
-    """Whatever happens to pods, spec or time afterwards, the phase and its reason stay."""
+    """Later changes of the pods, the spec or the clock change neither the phase nor the reason."""
     job = Job.running(ft=False, trainers=(1, 1))
     job.set(trainer_0=end)
     before = (job.phase, job.status["reason"], job.status["completionTime"])
@@ -71,7 +71,8 @@ def test_a_final_phase_is_final(end: tuple[str, int | None]) -> None:
 
 
 def test_the_message_names_who_failed_how_and_with_what_words() -> None:
-    """Exit codes are explained as upstream's entry script does, and the program's last words are told."""
+    """The message explains the exit code as upstream's entry script does, and has the program's last
+    words."""
     job = Job.running(ft=False, trainers=(2, 2))
     job.report(trainer_1=("Failed", 139))
     ended = job.pod("trainer-1")["status"]["containerStatuses"][0]["state"]["terminated"]
@@ -99,7 +100,8 @@ def test_who_has_not_begun_when_all_is_trained_does_not_begin() -> None:
 
 
 def test_the_container_of_the_role_decides() -> None:
-    """An etcd beside the master runs on when the master has ended: the master is replaced none the less."""
+    """The exit of the role's own container decides: if the master ends while an etcd container beside it
+    still runs, the master is replaced."""
     job = Job.running(pservers=0)
     before = job.uid("master-0")
     ended = {"name": "master", "state": {"terminated": {"exitCode": 1}}}
@@ -121,9 +123,7 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("autoclean", "end", "left"), CLEAN)
 def test_clean_up(autoclean: bool, end: Any, left: list[str]) -> None:
-    """Servers and services are released; pods of trainers that have ended stay, unless autoclean says
-    otherwise.
-    """
+    """Servers and services are deleted. Pods of trainers that have ended stay, unless autoclean is set."""
     job = Job.running(ft=False, trainers=(2, 2), autoclean=autoclean)
     job.set(trainer_0=end)
     if end == "Succeeded":
@@ -160,7 +160,8 @@ def test_a_failed_trainer_is_replaced(code: int | None) -> None:
 
 
 def test_a_failure_stands_in_the_status_before_its_pod_goes() -> None:
-    """So each is counted once, whenever the controller dies."""
+    """A failure is in the status before its pod is deleted, so that it counts once even if the controller
+    dies in between."""
     job = Job.running()
     job.world.set_pod(f"{NAME}-trainer-1", "Failed", 1)
     actions = job.world.decide("TrainingJob", NAME)
@@ -217,9 +218,8 @@ def test_budget_of_failures(spec: dict[str, Any], failures: list[tuple[int, int]
 
 
 def test_the_budget_follows_the_live_size() -> None:
-    """Three failures end a job of two trainers, not one that was scaled to four (upstream compares with
-    min-instance).
-    """
+    """Three failures fail a job of two trainers, but not one that was scaled to four. Upstream compares with
+    min-instance instead."""
     job = Job.running()
     job.scale(4)
     job.run_all()
@@ -260,8 +260,8 @@ TOLD_TO_END: list[Any] = [
 def test_a_program_that_ends_with_0_when_its_node_ends_it_has_not_done_its_part(
     short: str, marks: dict[str, Any], disrupted: bool
 ) -> None:
-    """A pod that failed with exit code 0 is replaced under its name and not counted as completed; its failure
-    is a disruption only if the pod's status says so."""
+    """A pod that failed with exit code 0 is replaced under its name and does not count as completed. Its
+    failure counts as a disruption only if the pod's status says so."""
     job = Job.running(trainers=(1, 1))
     before = job.uid(short)
     job.report(**{short.replace("-", "_"): ("Failed", 0)})

@@ -209,9 +209,8 @@ BAD: list[Any] = [
 
 @pytest.mark.parametrize(("change", "message", "server"), BAD)
 def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str, server: str | None) -> None:
-    """Each mistake is an error that names the field: the model's, and the API server's where a schema can say
-    it.
-    """
+    """Each mistake in a manifest gives an error that names the field, from the model and, where a schema can
+    express it, from the API server."""
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError, match=message):
@@ -235,7 +234,7 @@ def test_what_only_the_model_sees_fails_the_job_with_the_field(change: Change) -
 
 
 def test_another_version_is_refused() -> None:
-    """There is only one version of the API."""
+    """A manifest of another API version is rejected."""
     with pytest.raises(ManifestError, match=r"apiVersion"):
         TrainingJob.parse(make() | {"apiVersion": "paddlepaddle.org/v2"})
 
@@ -251,9 +250,8 @@ def test_a_good_manifest_is_taken_by_both() -> None:
 
 
 def test_defaults() -> None:
-    """Upstream's, whether a field is missing or has Go's zero; the least job has one trainer and nothing
-    else.
-    """
+    """Missing fields and Go's zero values have upstream's defaults. The smallest job has one trainer and
+    nothing else."""
     least = {"apiVersion": "paddlepaddle.org/v1", "kind": "TrainingJob", "metadata": {"name": "a"}}
     zeros: dict[str, Any] = dict.fromkeys(("port", "ports_num", "ports_num_for_sparse", "passes"), 0)
     specs: list[dict[str, Any]] = [{"trainer": {}}, {**zeros, "trainer": {}}]

@@ -67,7 +67,7 @@ def test_edited_bounds_are_honoured(bounds: dict[str, int], wanted: int) -> None
 
 
 def test_min_is_the_default_and_follows_its_edits() -> None:
-    """Without parallelism the job has min-instance trainers."""
+    """Without parallelism a job has min-instance trainers, also after an edit of min-instance."""
     job = Job.running()
     job.edit(trainer={"min-instance": 3})
     assert len(job.trainers) == 3
@@ -95,7 +95,7 @@ def test_records_are_bounded() -> None:
 
 
 def test_a_job_that_waits_for_room_says_so_while_it_scales() -> None:
-    """The job trains on; the message names what can't be placed."""
+    """The job continues to train, and its message names the pod that can't be scheduled."""
     job = Job.running()
     job.scale(3)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
@@ -109,9 +109,8 @@ def test_a_job_that_waits_for_room_says_so_while_it_scales() -> None:
 
 
 def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() -> None:
-    """All trainers end, then the pservers; the new ones begin in order and know each other. The
-    master stays.
-    """
+    """If the number of trainers changes, all trainers end and then the pservers. The new ones start in order
+    and know each other. The master stays."""
     job = Job.running(ft=False, trainers=(2, 4))
     master, server = job.uid("master-0"), job.uid("pserver-0")
     job.scale(3)
@@ -129,8 +128,8 @@ def test_other_trainers_of_a_job_that_is_not_fault_tolerant_are_a_new_cluster() 
 
 @pytest.mark.parametrize("trainers", [2, 4])
 def test_other_trainers_come_too_late_once_one_has_succeeded(trainers: int) -> None:
-    """A job that is not fault-tolerant keeps its trainers once one has succeeded, and says so, since a new
-    cluster would wait for that one."""
+    """Once a trainer has succeeded, a job that is not fault-tolerant keeps its trainers and says so, since a
+    new cluster would wait for the trainer that has ended."""
     job = Job.running(ft=False, trainers=(2, 4))
     job.scale(3)
     job.settle()
@@ -159,7 +158,8 @@ OTHER_PSERVERS: list[Any] = [
 
 @pytest.mark.parametrize(("change", "servers"), OTHER_PSERVERS)
 def test_other_pservers_are_a_new_cluster(change: dict[str, Any], servers: int) -> None:
-    """They restart pservers and trainers, and are no scaling of trainers."""
+    """A change of the pservers restarts pservers and trainers, and is not recorded as a scaling of
+    trainers."""
     job = Job.running()
     job.edit(pserver=change)
     assert (job.phase, job.status["reason"]) == ("scaling", "ClusterChanging")
@@ -173,7 +173,7 @@ def test_other_pservers_are_a_new_cluster(change: dict[str, Any], servers: int) 
 
 
 def test_suspend_and_resume() -> None:
-    """At a suspension trainers end before the servers. A resumed job is in phase creating, starts its pods in
+    """On suspension, trainers end before the servers. A resumed job is in phase creating, starts its pods in
     the same order, and has a new start time."""
     job = Job.running()
     job.scale(3)
@@ -226,9 +226,8 @@ TAKEN_DOWN: list[Any] = [
 def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
     ft: bool, change: dict[str, Any], peer: str
 ) -> None:
-    """The controller dies between two deletions, and a peer crashes before its own: that neither fails the
-    job nor counts.
-    """
+    """The controller dies between two deletions, and a trainer crashes because its peer is gone. The crash
+    neither fails the job nor counts as a failure."""
     job = Job.running(ft=ft, trainers=(2, 4), failurePercent=0, backoffLimit=0)
     job.world.edit("TrainingJob", NAME, {"spec": change})
     actions = job.world.decide("TrainingJob", NAME)
@@ -247,7 +246,7 @@ def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
     ("kind", "name"), [("Pod", "ctr-master-0"), ("Pod", "ctr-trainer-1"), ("Service", "ctr-pserver-1")]
 )
 def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
-    """NameConflict with what to do about it, and nothing else is made."""
+    """The job's reason is NameConflict, the message says what to do, and no other object is created."""
     world = JobsNamespace()
     spec = {"containers": [{"name": "x", "image": "y"}]}
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": spec})
@@ -298,7 +297,7 @@ def test_counters_alone_may_wait_for_more_of_them() -> None:
 
 
 def test_events_tell_what_goes_beyond_an_ordinary_start() -> None:
-    """None until the job runs; then each change of phase, failures as warnings."""
+    """A normal start creates no Events. After it, each change of phase creates one; failures are Warnings."""
     job = Job.running()
     assert job.world.events == []
     job.scale(3)

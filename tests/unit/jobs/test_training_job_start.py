@@ -48,7 +48,8 @@ def test_which_roles_there_are(spec: dict[str, Any], servers: list[str]) -> None
 
 
 def test_running_needs_all_trainers_of_a_job_that_is_not_fault_tolerant() -> None:
-    """Its trainers wait for each other; a fault-tolerant job runs with the first."""
+    """A job that is not fault-tolerant runs when all its trainers run, since they wait for each other. A
+    fault-tolerant job runs with the first."""
     job = Job(ft=False, master=False, pservers=0, trainers=(2, 2))
     job.set(trainer_0="Running")
     assert job.phase == "creating"
@@ -57,7 +58,8 @@ def test_running_needs_all_trainers_of_a_job_that_is_not_fault_tolerant() -> Non
 
 
 def test_names_labels_and_owners() -> None:
-    """Upstream's labels and ours, owner references everywhere, a headless service for who is waited for."""
+    """All objects have upstream's labels, ours and an owner reference. Masters and pservers have a headless
+    service."""
     job = Job.running()
     assert job.pods == ["master-0", "pserver-0", "pserver-1", "trainer-0", "trainer-1"]
     assert job.services == ["master-0", "pserver-0", "pserver-1"]
@@ -77,7 +79,7 @@ def test_names_labels_and_owners() -> None:
 
 
 def test_trainers_that_know_each_other_have_addresses() -> None:
-    """In a job that is not fault-tolerant, each trainer gets the addresses of all."""
+    """In a job that is not fault-tolerant, each trainer has a service, so that the others can reach it."""
     job = Job.running(ft=False, master=False, pservers=1, trainers=(2, 2))
     assert job.services == ["pserver-0", "trainer-0", "trainer-1"]
 
@@ -95,9 +97,8 @@ NOT_READY: list[Any] = [
 def test_a_role_that_is_never_ready_fails_the_job(
     spec: dict[str, Any], phases: dict[str, str], reason: str, message: str
 ) -> None:
-    """After readyTimeoutSeconds the job fails, and says which role is not ready and why; the controller wakes
-    up for it.
-    """
+    """After readyTimeoutSeconds the job fails and says which role is not ready and why. The controller
+    requeues it for that moment."""
     job = Job(readyTimeoutSeconds=60, **spec)
     job.set(**phases)
     waiting = job.pods[-1]
@@ -146,9 +147,7 @@ def test_a_pserver_that_stops_to_be_ready_has_the_same_time() -> None:
 
 
 def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
-    """A pod on a lost machine is deleted and stays: nobody may take its name, so the job says so
-    and fails.
-    """
+    """A deleted pod on a lost node blocks its name. After readyTimeoutSeconds the job says so and fails."""
     job = Job.running(readyTimeoutSeconds=60)
     job.world.delete("Pod", f"{NAME}-pserver-0")
     job.world.settle()
@@ -172,7 +171,8 @@ def test_a_pserver_of_an_earlier_cluster_that_does_not_go_has_the_same_time() ->
 
 
 def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
-    """Once it runs, a fault-tolerant job goes on with the trainers that it has."""
+    """Once a fault-tolerant job runs, it continues with the trainers that it has, even if another one is
+    never ready."""
     job = Job(readyTimeoutSeconds=60, pservers=0)
     job.set(master_0="Running")
     job.set(trainer_0="Running")
@@ -182,9 +182,8 @@ def test_a_trainer_that_waits_does_not_end_a_job_that_runs() -> None:
 
 
 def test_what_may_not_be_made_is_told_and_has_its_time_too() -> None:
-    """A quota that refuses the pservers: reason CreateRefused, then the job fails with what the
-    server said.
-    """
+    """While a quota rejects the pservers, the reason is CreateRefused. After readyTimeoutSeconds the job
+    fails with the server's message."""
     world = JobsNamespace()
     world.refuse[f"{NAME}-pserver-0"] = Refusal(
         "Pod", f"{NAME}-pserver-0", invalid=False, message="exceeded quota"

@@ -23,7 +23,8 @@ def test_a_users_labels_stay(kind: str) -> None:
 
 
 def test_pods_of_an_elastic_job_are_dlrovers_unless_they_say_otherwise() -> None:
-    """Upstream's ``app: dlrover`` stands where a template has no ``app``, on ElasticJobs only."""
+    """Pods of ElasticJobs have upstream's label ``app: dlrover`` unless the template has another ``app``.
+    Pods of other kinds do not."""
     world = JobsNamespace()
     world.add(make_job())
     world.add(make_tf_job(Worker=1))

@@ -102,9 +102,8 @@ def test_upstream_job_is_taken() -> None:
     ],
 )
 def test_restart_policy_of_a_role(role: str | None, template: str | None, found: str) -> None:
-    """Upstream's manifests write it into the pod template; the master then replaces nodes after fatal exit
-    codes, too.
-    """
+    """Upstream's manifests have the restart policy in the pod template. With Always, the master also replaces
+    nodes after fatal exit codes."""
     manifest = yaml.safe_load(UPSTREAM_PS_JOB)
     worker = manifest["spec"]["replicaSpecs"]["worker"]
     worker.pop("restartPolicy", None)
@@ -286,14 +285,13 @@ def test_manifest_survives_a_round_trip() -> None:
     ],
 )  # fmt: skip
 def test_mistake_in_a_job_is_named(job: Make, path: str, value: Any, answer: str) -> None:
-    """Each mistake gives one problem, with its field path and what to do."""
+    """Each mistake in a job gives one problem with the field path and what to do."""
     assert problems(ElasticJob, edited(job(), path, value)) == [answer]
 
 
 def test_a_size_names_resources_as_pods_do() -> None:
-    """Any resource that a container can ask for; `nvidia.com/gpu` is `gpu`. CPU or memory of zero says
-    nothing, as upstream.
-    """
+    """A size may name any resource that a container can request; `nvidia.com/gpu` is `gpu`. As upstream, CPU
+    or memory of zero means that it is not set."""
     said = {
         "cpu": 0,
         "memory": "0",
@@ -357,7 +355,7 @@ def test_a_size_names_resources_as_pods_do() -> None:
     ],
 )  # fmt: skip
 def test_mistake_in_a_plan_is_named(plan: Make, path: str, value: Any, answer: str) -> None:
-    """Each mistake gives one problem, with its field path and what to do."""
+    """Each mistake in a plan gives one problem with the field path and what to do."""
     manifest = plan()
     if path == "metadata.labels":
         manifest["spec"] = {}
@@ -376,7 +374,7 @@ def test_all_problems_are_told_at_once(job: Make) -> None:
 
 
 def test_empty_metadata_is_no_mistake(job: Make) -> None:
-    """What YAML calls null, as after ``labels:``, the API server drops."""
+    """Metadata fields that YAML reads as null, as after ``labels:``, are accepted, as the API server does."""
     manifest = job()
     manifest["metadata"] |= {
         "labels": None,

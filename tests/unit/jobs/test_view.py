@@ -50,7 +50,8 @@ def test_view_of_a_running_job(job: Make) -> None:
 def test_an_elastic_job_has_run_when_its_workers_have(
     job: Make, progress: dict[str, int] | None, has_run: bool
 ) -> None:
-    """Its phase is Running as soon as its master runs, while its workers may still wait for machines."""
+    """An ElasticJob is Running as soon as its master runs, but it counts as having run only once its workers
+    report progress."""
     running = {"type": "Running", "status": "True"}
     status = {"phase": "Running", "conditions": [running], "progress": progress}
 
@@ -78,7 +79,7 @@ def test_unseen_job_is_pending(job: Make) -> None:
 
 @pytest.mark.parametrize("phase", list(ElasticJobPhase))
 def test_every_phase_has_its_view(job: Make, phase: ElasticJobPhase) -> None:
-    """No phase is forgotten, and the final ones stay final."""
+    """Each phase of an ElasticJob has a view, which is final if the phase is."""
     found = view(ElasticJob.parse(job() | {"status": {"phase": phase.value}}))
 
     assert found.phase.final == phase.final

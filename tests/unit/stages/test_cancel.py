@@ -13,7 +13,7 @@ from tests.unit.stages.stage_runs import RETRY, begin, run
 
 
 def test_cancel_deletes_what_the_stage_made(cluster: Cluster) -> None:
-    """Once; the second time there is nothing to do."""
+    """The first cancellation deletes the job; a second one finds nothing to do."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
     assert ownership.cancel_object(cluster, handle)
@@ -30,7 +30,8 @@ def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
 
 
 def test_a_retry_resumes_what_a_cancellation_suspended(cluster: Cluster) -> None:
-    """Else it would wait for a job that has no pods; what somebody else suspended stays suspended."""
+    """The retry resumes the job that the cancellation suspended; otherwise it would wait for a job without
+    pods. A job that somebody else suspended stays suspended."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     ownership.cancel_object(cluster, handle, "suspend")
     begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
@@ -53,7 +54,7 @@ def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -
 
 
 def test_cancel_leaves_a_finished_job_and_a_successor_alone(cluster: Cluster, stand_in: StandIn) -> None:
-    """A result is nothing to cancel, and neither is what came later under the name."""
+    """A cancellation does not touch a job that has ended, or a later job of the same name."""
     finished = begin(cluster, "submit", manifest=elastic_job("done", ends="Succeeded"))
     eventually(lambda: jobs(cluster)["done"].get("status", {}).get("phase") == "Succeeded", "success")
     old = begin(cluster, "submit", manifest=elastic_job("mnist"))
@@ -78,7 +79,8 @@ def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> Non
 
 
 def test_a_plan_can_only_be_withdrawn(cluster: Cluster) -> None:
-    """A killed task that suspends what it made withdraws a pending plan: a plan has nothing to suspend."""
+    """A killed task with the policy ``suspend`` withdraws its pending plan, since a plan can't be
+    suspended."""
     client.create(cluster, elastic_job("mnist"))
     pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
 
@@ -95,7 +97,7 @@ def submit_as(cluster: Cluster, owner: str) -> Handle:
 
 @pytest.mark.parametrize("action", ["delete", "suspend"])
 def test_cancel_ends_a_job_of_its_own_pipeline(cluster: Cluster, stand_in: StandIn, action: str) -> None:
-    """And waits until it has ended; once more it does nothing."""
+    """The stage waits until the job is deleted or suspended. Run again, it does nothing."""
     submit_as(cluster, MINE)
 
     for _ in range(2):
@@ -110,7 +112,8 @@ def test_cancel_ends_a_job_of_its_own_pipeline(cluster: Cluster, stand_in: Stand
 def test_cancel_leaves_what_is_not_to_be_touched(
     cluster: Cluster, stand_in: StandIn, owner: str, action: str
 ) -> None:
-    """A job of another workflow, of which only the uid differs; and any job where the policy says so."""
+    """A job of another workflow is left alone, even if only the uid of the workflow differs. With the policy
+    ``keep``, every job is."""
     before = submit_as(cluster, MINE)
 
     run(cluster, "cancel", name="mnist", owner=owner, action=action)
@@ -120,7 +123,7 @@ def test_cancel_leaves_what_is_not_to_be_touched(
 
 
 def test_cancel_leaves_what_has_ended_or_is_absent(cluster: Cluster, stand_in: StandIn) -> None:
-    """A job that has ended can still be looked at; there is no error where there is none."""
+    """A job that has ended is kept and shown. A job that does not exist is no error."""
     run(cluster, "submit", StageIdentity(f"{MINE}a"), manifest=elastic_job("mnist", ends="Succeeded"))
 
     assert run(cluster, "cancel", name="mnist", owner=MINE).phase == "Succeeded"

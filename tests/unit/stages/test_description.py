@@ -56,7 +56,7 @@ def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) ->
 
 @EACH_STAGE
 def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
-    """Its inputs are those of the description, and a time-out with a default."""
+    """The inputs of a stage's Argo step are those of its description, and a time-out with a default."""
     step = steps.step_of(stage.name)
     names = [given.name for given in step.inputs]
 
@@ -69,7 +69,7 @@ def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
 
 @EACH_STAGE
 def test_every_stage_has_an_operator_or_a_sensor(stage: StageSpec[Any]) -> None:
-    """Collect is what a sensor's result is; all others have one."""
+    """Each stage has an operator or a sensor, except ``collect``, whose outputs a sensor returns."""
     assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS)
 
 

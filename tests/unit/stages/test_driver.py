@@ -37,7 +37,8 @@ def test_a_job_deleted_by_somebody_else_fails_the_stage(cluster: Cluster) -> Non
 def test_an_outage_does_not_end_a_wait(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, in_loop: bool
 ) -> None:
-    """Neither while it watches nor while it makes sure that a job is gone."""
+    """A wait survives an outage of the API server, both while it watches and while it checks whether the job
+    was deleted."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     client.delete(cluster, ELASTIC_JOBS, "mnist")
     outage, find = iter(range(3)), client.find
@@ -60,7 +61,8 @@ def test_an_outage_does_not_end_a_wait(
 
 
 def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster, stand_in: StandIn) -> None:
-    """Blocking and in an event loop alike."""
+    """Both the blocking wait and the one in an event loop end with StageTimeoutError, which has the job's
+    phase."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     source = ClusterSource.of(cluster)
 
@@ -93,7 +95,8 @@ def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: Sta
 def test_a_single_look_names_the_controller_that_does_not_answer(
     cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a sensor that pokes looks: an old job without a status is told as such, a new one is Pending."""
+    """A single check, as a poking sensor makes it, shows a new job without a status as Pending, and names the
+    missing controller for an old one."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
@@ -110,7 +113,8 @@ def test_a_single_look_names_the_controller_that_does_not_answer(
 def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
     cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """Blocking, in an event loop and by a single look; a job that does not exist yet has not run either."""
+    """The blocking wait, the wait in an event loop and a single check fail with QueueTimeoutError and the
+    job's reason. A job that does not exist counts as queued."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     absent = begin(cluster, "wait", name="absent")
@@ -138,7 +142,7 @@ def test_a_job_that_stays_queued_is_failed_with_what_it_waits_for(
 
 
 def test_a_job_that_has_run_has_left_the_queue(cluster: Cluster, stand_in: StandIn) -> None:
-    """Its time in the queue is not limited any more, whatever becomes of it."""
+    """Once a job has run, the queue deadline no longer applies to it."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("progress"), "that the job runs")
     source, queue_deadline = ClusterSource.of(cluster), time.time() - 1
@@ -182,7 +186,8 @@ def test_the_event_loop_and_the_thread_reach_the_same_goal(cluster: Cluster, sta
 
 
 def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_in: StandIn) -> None:
-    """Also where nobody looked until the deadline had passed, as after a triggerer that was down."""
+    """A goal that is reached before the deadline is no time-out, even if it is checked only after it, for
+    example after an outage of the triggerer."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
     eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Succeeded", "success")
     source, past = ClusterSource.of(cluster), time.time() - 1

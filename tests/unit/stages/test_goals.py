@@ -131,7 +131,7 @@ _ROWS: dict[str, tuple[Goal, ObservedObject, type[InProgress | Done] | type[EdlE
 
 @pytest.mark.parametrize("name", _ROWS)
 def test_outcome(name: str) -> None:
-    """Each state of an object means what the row says for the goal."""
+    """Each row gives the result of `evaluate_goal` for a goal and the state of an object."""
     goal, seen, expected = _ROWS[name]
 
     result = evaluate_goal(_handle(goal), seen)
@@ -144,8 +144,8 @@ _FINISHED = [name for name, (_, _, expected) in _ROWS.items() if expected is Job
 
 @pytest.mark.parametrize("name", _FINISHED)
 def test_a_job_that_succeeds_early_is_what_the_caller_says(name: str) -> None:
-    """One rule for all changes and waits: skipped with the reason, failed, or succeeded; with the job's
-    outputs."""
+    """For every change and wait, a job that succeeds early makes the stage skipped, failed or successful, as
+    the caller chose. Its outputs are those of the job."""
     goal, seen, _ = _ROWS[name]
     handle = _handle(goal)
 
@@ -178,7 +178,7 @@ def test_a_job_that_was_never_seen_is_waited_for() -> None:
 
 
 def test_outputs_are_small_and_camel_case() -> None:
-    """What goes to XCom holds what later tasks need and no copy of the object."""
+    """The outputs hold what later tasks need, with camel-case names and without a copy of the object."""
     result = evaluate_goal(_handle(PlanGoal()), _plan("Succeeded"))
 
     assert isinstance(result, Done)
@@ -207,7 +207,7 @@ def test_a_handle_survives_the_way_through_json() -> None:
 
 
 def test_who_follows_a_job_hears_each_warning_once() -> None:
-    """A pipeline's task log names what goes wrong while the job goes on."""
+    """A wait notifies once of each warning in the job's status."""
     said: list[str] = []
     follow = GoalWait(_handle(_job_goal("Succeeded")), notify=said.append)
     status = {"phase": "Running", "observedGeneration": 1}

@@ -13,7 +13,7 @@ _TEXT = st.text(alphabet=string.printable, max_size=120)
 
 @given(owner=_TEXT, hint=_TEXT, limit=st.integers(min_value=20, max_value=63))
 def test_names_are_dns_labels_within_the_limit(owner: str, hint: str, limit: int) -> None:
-    """Whatever a DAG, a run and a task are called, the name is valid and fits."""
+    """The name is a valid DNS label within the limit, whatever the DAG, the run and the task are called."""
     name = StageIdentity(owner).name(hint, limit)
 
     assert DNS_LABEL.match(name)

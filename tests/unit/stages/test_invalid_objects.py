@@ -55,7 +55,7 @@ def to(count: int) -> dict[str, Any]:
 @pytest.mark.parametrize("row", kinds.KINDS, ids=lambda row: row.name)
 @pytest.mark.parametrize("spec", [{}, {"nonsense": 1}, None], ids=["empty", "unknown field", "no spec"])
 def test_each_kind_is_seen_whatever_its_spec(row: Kind, spec: dict[str, Any] | None) -> None:
-    """By its name, its phase, and what is wrong with it."""
+    """An object with an invalid spec is read with its name, its phase and the reason InvalidSpec."""
     manifest = {
         "apiVersion": row.source.api.api_version,
         "kind": row.name,
@@ -74,8 +74,8 @@ def test_each_kind_is_seen_whatever_its_spec(row: Kind, spec: dict[str, Any] | N
 
 
 def test_an_invalid_job_says_what_is_wrong() -> None:
-    """As its phase's reason, also where no controller has looked at it; of a job that has ended the end stays
-    the news."""
+    """The reason of an invalid job is InvalidSpec, even before a controller has seen it. A job that has ended
+    keeps the reason of its end."""
     manifest = tf_job(workers=1, gang=2)
 
     new = read_object("TFJob", manifest)
@@ -107,7 +107,7 @@ def test_a_plan_with_a_bad_spec_still_names_its_job() -> None:
 
 
 def test_scaling_writes_no_spec_that_the_model_refuses(cluster: Cluster) -> None:
-    """A gang of two can't have one worker: the error names the field, and the job stays as it is."""
+    """A gang of two can't have one worker: the error names the field, and the job is not changed."""
     client.create(cluster, tf_job(workers=2, gang=2))
 
     with pytest.raises(ManifestError, match=r"spec\.runPolicy\.schedulingPolicy\.minAvailable"):
@@ -116,7 +116,7 @@ def test_scaling_writes_no_spec_that_the_model_refuses(cluster: Cluster) -> None
 
 
 def test_scaling_mends_an_invalid_job(cluster: Cluster) -> None:
-    """Or leaves it as invalid as it was; it never adds to what is wrong."""
+    """Scaling may make an invalid job valid or leave it invalid, but never adds an error."""
     client.create(cluster, tf_job(workers=1, gang=3))
 
     begin(cluster, "scale", **to(2))
@@ -129,7 +129,7 @@ def test_scaling_mends_an_invalid_job(cluster: Cluster) -> None:
 
 
 def test_an_invalid_job_is_suspended_and_resumed(cluster: Cluster) -> None:
-    """The switch is set, and the wait says what keeps the controller from acting on it."""
+    """The job is suspended, and the wait says that InvalidSpec keeps the controller from acting on it."""
     client.create(cluster, tf_job(workers=1, gang=2))
 
     now = begin(cluster, "suspend", name="mnist", kind="TFJob")
@@ -141,7 +141,7 @@ def test_an_invalid_job_is_suspended_and_resumed(cluster: Cluster) -> None:
 
 
 def test_an_invalid_job_is_deleted(cluster: Cluster) -> None:
-    """And its deletion is waited for while something holds it."""
+    """The stage deletes an invalid job and waits while a finalizer holds it."""
     manifest = tf_job(workers=1, gang=2)
     manifest["metadata"]["finalizers"] = ["example.com/hold"]
     client.create(cluster, manifest)

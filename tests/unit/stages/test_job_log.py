@@ -196,7 +196,7 @@ def test_no_change_has_no_line(row: str) -> None:
 
 
 def test_progress_is_written_once_a_minute() -> None:
-    """However often the status changes, and also if it does not."""
+    """A line on progress is written at most and at least once a minute, however often the status changes."""
     reporter = StateReporter()
     moving = [_job(progress=Progress(step=step)) for step in range(3)]
 
@@ -242,7 +242,8 @@ def test_an_old_object_that_no_controller_observes_is_named_at_once(unseen: JobV
 
 
 def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -> None:
-    """Its state is written at once, and the reminders are of its state."""
+    """As soon as a controller has observed the object, its state is written, and reminders repeat that
+    state."""
     reporter = StateReporter()
     reporter.take(_UNSEEN, 1000.0)
     reporter.remind(1000.0 + PROGRESS_SECONDS)
@@ -266,5 +267,5 @@ def test_an_object_that_does_not_exist_is_named_once_a_minute() -> None:
 
 
 def test_an_object_that_was_not_seen_is_not_described() -> None:
-    """Before the first state there is nothing to tell."""
+    """Before the first state there is nothing to remind of."""
     assert StateReporter().remind(10**6) == []

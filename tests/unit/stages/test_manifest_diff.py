@@ -49,7 +49,8 @@ ROWS: dict[str, tuple[Any, Any, list[str]]] = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_differences(row: str) -> None:
-    """Paths and values; of what may hold a password only the path."""
+    """Each difference is listed with its path and values; for fields that may hold a secret, only with its
+    path."""
     wanted, found, lines = ROWS[row]
 
     assert describe_differences({"spec": wanted}, {"spec": found}) == lines

@@ -118,8 +118,8 @@ def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> Non
 
 
 def test_a_plan_is_applied_as_it_is(cluster: Cluster, stand_in: StandIn) -> None:
-    """In one ScalePlan with the reasons, however often the stage begins; and no autoscaler is to change that
-    again."""
+    """The stage creates one ScalePlan with the reasons, however often it begins, and switches autoscaling off
+    so that the change stays."""
     job(cluster, "true")
     planned(cluster, PLANNED)
     plan = run(cluster, "plan-scale", name="mnist").to_dict()["plan"]
@@ -144,7 +144,7 @@ def test_its_numbers_are_what_scale_takes(cluster: Cluster, stand_in: StandIn) -
 
 
 def test_an_empty_plan_is_applied_at_once(cluster: Cluster, stand_in: StandIn) -> None:
-    """Nothing is made, and who may change the job stays."""
+    """An empty plan creates no ScalePlan and leaves autoscaling on."""
     job(cluster, "true")
 
     assert run(cluster, "apply-plan", job="mnist", plan={"empty": True}).name == "mnist"
@@ -221,7 +221,8 @@ def test_a_stage_that_dies_after_its_plan_is_made_is_gone_on_with(
 def test_a_stage_that_may_not_switch_autoscaling_off_makes_no_plan(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be overruled: its plan is withdrawn, and the error says why."""
+    """If the account may not switch autoscaling off, the autoscaler would undo the change. The stage
+    withdraws its plan, and the error says why."""
     job(cluster, "true")
 
     def refuse(*_: Any) -> Any:
@@ -266,7 +267,8 @@ def test_a_job_without_the_annotation_gets_none(cluster: Cluster) -> None:
 
 
 def test_jobs_without_a_plan_of_their_own(cluster: Cluster, stand_in: StandIn) -> None:
-    """The message says where their plans are to be seen, or that there are none."""
+    """For a job without an optimizer of its own, the error says where its plans are shown, or that there are
+    none."""
     job(cluster, mode="manual")
     trainer = {"entrypoint": "t", "min-instance": 1, "max-instance": 2}
     training = {"image": "i", "launcher": "sh", "trainer": trainer}

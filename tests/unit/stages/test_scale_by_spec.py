@@ -48,7 +48,8 @@ def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch
 
 
 def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
-    """Nothing would carry it out: the message says where it belongs."""
+    """A job that is scaled by its spec has no field for a GPU type. The error says to set it in the pod
+    template."""
     client.create(cluster, make())
     size = NodeResource(gpu_type="Tesla-V100")
     change = {"collector": ReplicaResourceSpec(replicas=3, resource=size)}
@@ -58,7 +59,8 @@ def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
 
 
 def test_one_who_always_comes_first_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a few attempts the conflict is the caller's."""
+    """If others change the job at each attempt, the stage gives up after a few attempts with
+    ConflictError."""
     client.create(cluster, make())
     Meanwhile(monkeypatch, times=ATTEMPTS)
     with pytest.raises(ConflictError):

@@ -39,7 +39,7 @@ def test_wait_for_a_job_that_comes_later(cluster: Cluster, stand_in: StandIn, wa
 
 
 def test_suspend_and_resume(cluster: Cluster, stand_in: StandIn) -> None:
-    """Each waits until the controller has seen the change."""
+    """Suspend and resume wait until the controller has carried out the change, and may be repeated."""
     client.create(cluster, elastic_job("mnist"))
 
     assert run(cluster, "suspend", name="mnist").phase == "Suspended"
@@ -61,7 +61,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand_in: StandIn) -> None:
-    """No change creates or edits anything; the caller chooses what it comes to."""
+    """On a job that has ended, no change creates or edits anything. The caller chooses whether the stage is
+    skipped, succeeds or fails."""
     run(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
 
     before = jobs(cluster)["mnist"]
@@ -76,7 +77,8 @@ def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand
 
 
 def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in: StandIn) -> None:
-    """However often it begins; with the job the plan goes."""
+    """The stage creates one manual ScalePlan, however often it begins. The job owns it, so that it is deleted
+    with the job."""
     job = client.create(cluster, elastic_job("mnist"))
     request: dict[str, Any] = {
         "job": "mnist",
@@ -117,7 +119,7 @@ def test_migration_names_the_pods_that_hold_the_ranks(cluster: Cluster, stand_in
 
 
 def test_migration_can_be_followed_in_two_steps(cluster: Cluster, stand_in: StandIn) -> None:
-    """One wait ends when the new servers are ready, the next when training continues on them."""
+    """The first wait ends when the new servers are ready, the second when training continues on them."""
     client.create(cluster, elastic_job("mnist"))
     stand_in.hold = ScalePlanPhase.RESTARTING
 
@@ -131,7 +133,8 @@ def test_migration_can_be_followed_in_two_steps(cluster: Cluster, stand_in: Stan
 def test_a_plan_that_fails_fails_the_stage_and_a_retry_makes_another(
     cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """The job went on with its old servers; the next attempt tries anew."""
+    """A failed migration leaves the job on its old servers and fails the stage. The next attempt creates
+    another plan."""
     client.create(cluster, elastic_job("mnist"))
     stand_in.fail = True
     with pytest.raises(PlanFailedError, match="StepTimeout: rolled back; the job goes on as before"):

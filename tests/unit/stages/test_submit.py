@@ -15,7 +15,7 @@ from tests.unit.stages.stage_runs import CLEARED, ME, RETRY, begin, run
 
 
 def test_submit_waits_until_the_job_has_succeeded(cluster: Cluster, stand_in: StandIn) -> None:
-    """Outputs say where the job ended and what it left."""
+    """The outputs have the final phase, the last step and the newest checkpoint of the job."""
     outputs = run(cluster, "submit", manifest=elastic_job("mnist", ends="Succeeded"))
 
     assert (outputs.name, outputs.phase, outputs.step) == ("mnist", "Succeeded", 100)
@@ -35,7 +35,7 @@ def test_a_job_without_a_name_is_named_after_the_task(cluster: Cluster) -> None:
 
 
 def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
-    """Neither what users made by hand nor what another run made is adopted."""
+    """A job that a user created by hand or that belongs to another run is not adopted."""
     client.create(cluster, elastic_job("mnist"))
     begin(cluster, "submit", StageIdentity("airflow/dag/other/task/-1"), manifest=elastic_job("other"))
 
@@ -46,7 +46,7 @@ def test_a_foreign_job_of_that_name_is_an_error(cluster: Cluster) -> None:
 
 
 def test_a_wrong_manifest_makes_nothing(cluster: Cluster) -> None:
-    """The message names the field; the cluster stays as it was."""
+    """The error names the wrong field, and no job is created."""
     manifest = elastic_job("mnist")
     manifest["spec"]["replicaSpec"] = manifest["spec"]["replicaSpecs"]
 

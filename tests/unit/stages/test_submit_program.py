@@ -23,7 +23,8 @@ def submit(cluster: Cluster, who: StageIdentity = ME) -> Handle:
 
 
 def test_submitting_twice_is_one_job_with_one_program(cluster: Cluster) -> None:
-    """Also if the first attempt died between the two."""
+    """Submitting twice gives one job with one program, even if the first attempt died after it had created
+    the job."""
     handle = submit(cluster)
     name = PROGRAM.config_map_name(handle.name)
     client.delete(cluster, CONFIG_MAPS, name)
@@ -47,7 +48,8 @@ def test_the_program_of_a_former_job_is_replaced(cluster: Cluster) -> None:
 
 
 def test_a_config_map_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
-    """The message says whose it is."""
+    """A ConfigMap of the program's name that belongs to somebody else is not changed, and the error says
+    whose it is."""
     manifest = render_job(PROGRAM, ProgramOptions(workers=1))
     name = PROGRAM.config_map_name("mine")
     client.create(cluster, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {}})
@@ -57,7 +59,7 @@ def test_a_config_map_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
 
 
 def test_only_elastic_jobs_take_programs(cluster: Cluster) -> None:
-    """Nothing is created for another kind."""
+    """A program with a manifest of another kind is an error, and nothing is created."""
     manifest = elastic_job("mnist") | {"kind": "TFJob", "apiVersion": "kubeflow.org/v1"}
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
     manifest["spec"] = {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}

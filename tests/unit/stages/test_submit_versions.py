@@ -23,7 +23,8 @@ FLAT: dict[str, Any] = {"cleanPodPolicy": "All", "backoffLimit": 3}
 def test_a_tf_job_of_each_version_is_submitted_as_it_is(
     cluster: Cluster, version: str, policies: dict[str, Any]
 ) -> None:
-    """Each version that Kubeflow had is taken, and means the same job; submitted twice it is still one."""
+    """A manifest of each version that Kubeflow has served is accepted and means the same job. Submitted
+    twice, there is one job."""
     manifest = {
         "apiVersion": f"kubeflow.org/{version}",
         "kind": "TFJob",

@@ -74,7 +74,8 @@ _LINES = [
 
 @pytest.mark.parametrize("read", range(len(_LINES) + 1))
 def test_reading_continues_with_the_next_line(read: int) -> None:
-    """Also between lines of the same time: a server is asked for whole seconds."""
+    """Reading continues with the next line, even between lines with equal times: the API server is asked for
+    whole seconds only."""
     first = list(skip_known(iter(_LINES[:read]), LogPosition()))
     known = first[-1].position if first else LogPosition()
 
@@ -98,7 +99,8 @@ def test_a_long_line_is_cut() -> None:
 
 
 def test_positions_are_found_in_what_was_written() -> None:
-    """By the newest line of each pod; a line that a kill cut off does not count."""
+    """The position of each pod follows from its newest line in the log. A line that a kill cut off is
+    ignored."""
     found: dict[str, LogPosition] = {}
 
     merge_positions(
@@ -121,7 +123,8 @@ def test_positions_are_found_in_what_was_written() -> None:
 
 @pytest.mark.parametrize("text", ["::group::quiet", "loss 0.5 ::endgroup::", "::::group::::group::"])
 def test_a_training_program_folds_no_lines_of_others(text: str) -> None:
-    """Airflow's page folds what follows ``::group::`` anywhere in a line: also what the task itself says."""
+    """Airflow's page folds the lines after ``::group::``, wherever it stands in a line. A program's output
+    can't do so."""
     with structlog.testing.capture_logs() as written:
         write_line(PodLine("mnist-worker-0", "worker-0", text, LogPosition("2026-01-01T00:00:01Z", 1)))
 
@@ -242,7 +245,7 @@ def test_each_line_once_across_broken_connections(cluster: Cluster, log: type[_F
 def test_another_process_continues_where_the_first_was_killed(
     cluster: Cluster, log: type[_FakeStream]
 ) -> None:
-    """It knows the position of the last line that was written."""
+    """The next process starts after the last line that the killed one had written."""
     _start_worker(cluster)
     log.append(*_LINES)
     written: list[PodLine] = []
@@ -279,7 +282,7 @@ def test_the_last_lines_of_a_job_that_ended_are_written(cluster: Cluster, log: t
 
 
 def test_without_the_right_to_read_logs_the_wait_goes_on(cluster: Cluster, log: type[_FakeStream]) -> None:
-    """One line says so."""
+    """If the account may not read logs, the wait writes one line about it and continues."""
     _start_worker(cluster)
     log.error = ForbiddenError("no right")
     said: list[str] = []
