@@ -25,7 +25,7 @@ def publish(store: CheckpointStore, step: int) -> Path:
 
 
 def test_newest_is_what_was_published_last(tmp_path: Path) -> None:
-    """After a rollback a lower step is published later, and wins."""
+    """After a rollback, a checkpoint of a lower step is published later; it is the newest one."""
     store = CheckpointStore(tmp_path / "new" / "folder")
     assert store.newest() is None
     publish(store, 120)
@@ -50,7 +50,7 @@ def test_retention_keeps_the_newest(tmp_path: Path) -> None:
 
 
 def test_failed_save_leaves_nothing(tmp_path: Path) -> None:
-    """An error while writing goes through and no trace stays."""
+    """If writing fails, the error reaches the caller and the folder stays empty."""
 
     def write(folder: Path) -> None:
         (folder / "half").write_text("half")
@@ -130,8 +130,8 @@ def test_broken_checkpoint_is_skipped_with_its_reason(
 
 
 def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
-    """If all checkpoints of a folder are damaged, training does not start anew by itself: the error names the
-    folder and what is wrong with the newest one."""
+    """If all checkpoints of a folder are damaged, training does not start from the beginning: the error names
+    the folder and what is wrong with the newest one."""
     store = CheckpointStore(tmp_path)
     _truncate(publish(store, 1))
     newest = publish(store, 2)
@@ -143,7 +143,8 @@ def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 
 def test_abandoned_writes_are_removed(tmp_path: Path) -> None:
-    """What a killed writer left behind goes when it is old; what may still be written stays."""
+    """Files that a killed writer left behind are removed when they are old. Young files may still be written
+    and stay."""
     store = CheckpointStore(tmp_path)
     old, young = tmp_path / ".unfinished-old", tmp_path / ".unfinished-young"
     old.mkdir()
@@ -167,8 +168,8 @@ def test_follow_gives_each_new_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
-    """A storage that fails for a moment must not look like one without checkpoints: training would begin
-    anew."""
+    """If storage fails for a moment, the folder must not look empty, because training would start from the
+    beginning."""
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     with pytest.raises(CheckpointError, match="loop: the checkpoints can't be listed"):

@@ -52,7 +52,7 @@ def test_closing_lets_calls_under_way_end_and_refuses_new_ones() -> None:
 
 
 def test_an_idle_client_closes_at_once() -> None:
-    """Nothing stays open."""
+    """Closing a client without a pending request closes its connection at once."""
     transport = SlowTransport()
     with MasterClient("http://master", "token", transport):
         pass

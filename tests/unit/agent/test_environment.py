@@ -83,7 +83,8 @@ def test_tf_config_of_a_server_has_its_rank_in_the_version() -> None:
 
 
 def test_tf_config_of_a_world_names_all_workers_by_rank() -> None:
-    """In a collective job a worker's index is its rank in the version, and the evaluator stands outside."""
+    """In a collective job, the index of a worker is its rank in the version. The evaluator is not part of the
+    cluster."""
     workers = [f"demo-edljob-worker-{i}.demo-edljob.default.svc:3333" for i in (5, 3)]
     config = json.loads(tf_config(NodeEnvironment.read(ENV), world(2, (5, 3))))
     assert config == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 1}}

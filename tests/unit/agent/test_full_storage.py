@@ -73,8 +73,8 @@ def limited(way: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("way", ["direct", "staged", "remote"])
 def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> None:
-    """Not a signal that ends the process: the file that did not fit is named, the step too, and nothing stays
-    behind. Without room in shared memory the state goes to storage directly, whose refusal is told."""
+    """A full disk gives an error with the file and the step, no signal ends the process, and no partial file
+    stays. If shared memory is full, the state is written to storage directly."""
     said = limited(way, tmp_path / "checkpoints")
     assert said.startswith("refused:"), said
     assert "the checkpoint of step 7 can't be written: [Errno 27]" in said

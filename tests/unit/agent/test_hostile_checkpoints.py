@@ -107,8 +107,8 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("row", CHANGES)
 def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_path: Path) -> None:
-    """The error is one line that names the file and what is wrong; a restore takes the newest that is
-    whole."""
+    """The error is one line that names the file and what is wrong. A restore uses the newest intact
+    checkpoint."""
     change, says = CHANGES[row]
     store = CheckpointStore(tmp_path / "checkpoints")
     whole = store.publish(1, lambda folder: (folder / "model").write_bytes(b"weights"))
@@ -125,7 +125,7 @@ def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_p
 
 @pytest.mark.parametrize("make", [os.mkfifo, linked_inside, linked_outside], ids=lambda make: make.__name__)
 def test_only_files_are_saved(make: Callable[[Path], object], tmp_path: Path) -> None:
-    """A program that saves a pipe or a link is told so at once: nobody could use that checkpoint."""
+    """Saving a pipe or a link raises CheckpointError, since nobody could restore that checkpoint."""
 
     def write(folder: Path) -> None:
         (folder / "model").write_bytes(b"weights")

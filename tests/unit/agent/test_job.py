@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_batches_cover_each_record_once(master: FakeMaster, connected: Connect) -> None:
-    """One worker without failures gets each record of each epoch exactly once, in batches of the asked
-    size."""
+    """A single worker without failures gets each record of each epoch exactly once, in batches of the
+    requested size."""
     master.say(active=cluster(1))
     seen: list[int] = []
     for batch in connected().batches("train", size=103, shard_size=20, batch_size=8, num_epochs=2):
@@ -49,8 +49,8 @@ def test_nothing_is_acknowledged_before_it_is_done(master: FakeMaster, connected
 
 
 def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, connected: Connect) -> None:
-    """A drained worker settles all, says so and waits; when the drain is called off it goes on, with no
-    record lost or twice."""
+    """A worker that is told to drain settles all shards, reports that it is drained, and waits. If the drain
+    is cancelled, it continues, and no record is lost or trained twice."""
     master.say(active=cluster(1))
     job = connected()
     seen: list[int] = []
@@ -79,8 +79,7 @@ def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, con
 
 @pytest.mark.parametrize("drain", [True, False], ids=["drained", "without shards"])
 def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drain: bool) -> None:
-    """A training loop in another thread ends with an error when its job is closed; it asks nobody for
-    anything any more."""
+    """Closing a job ends the training loop of another thread with an error, and sends no further request."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
@@ -120,7 +119,7 @@ def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> Non
 
 
 def test_successor_waits_until_its_version_is_active(master: FakeMaster, connected: Connect) -> None:
-    """A prepared process says READY and goes on at once when its version is the active one."""
+    """A prepared process reports READY and continues as soon as its version is active."""
     master.say(active=cluster(1), next=cluster(2))
     job = connected(2)
     thread, raised = in_background(job.wait_until_active)
@@ -216,7 +215,8 @@ def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Con
 
 
 def test_metrics_are_reported_with_steps(master: FakeMaster, connected: Connect) -> None:
-    """Before or after the step itself; none is lost between two reports, and the step keeps its loss."""
+    """Metrics may be reported before or after their step. None is lost between two reports, and the step
+    keeps its loss."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)
@@ -238,7 +238,7 @@ def test_metrics_are_reported_with_steps(master: FakeMaster, connected: Connect)
 
 
 def test_training_survives_an_absent_master(master: FakeMaster, connected: Connect) -> None:
-    """While the master is away what is leased is trained; when it is back all is acknowledged."""
+    """While the master is unavailable, leased shards are trained; when it is back, they are acknowledged."""
     master.say(active=cluster(1))
     seen: list[int] = []
     away = threading.Timer(0.5, lambda: setattr(master, "away", False))
@@ -253,7 +253,7 @@ def test_training_survives_an_absent_master(master: FakeMaster, connected: Conne
 
 
 def test_other_parameters_under_a_known_name_are_refused(master: FakeMaster, connected: Connect) -> None:
-    """Two workers that disagree about a data set hear of it before any training."""
+    """Registering a data set with other parameters raises ConflictError before any training."""
     master.say(active=cluster(1))
     job = connected()
     job.batches("train", size=100, shard_size=5)
@@ -276,7 +276,7 @@ def test_failed_data_set_ends_the_loop(master: FakeMaster, connected: Connect) -
 
 
 def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Connect) -> None:
-    """Both return only when the master answers that all have arrived."""
+    """`sync` and `barrier` return only when the master says that all have arrived."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)
@@ -297,8 +297,8 @@ def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Con
 def test_program_says_which_changes_of_its_servers_it_survives(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """What a program says goes with its being ready; a version that it can't be is refused, and its process
-    waits for its end."""
+    """The report READY tells which changes of servers the program survives. If a process reports a version as
+    unfit, it waits for its end."""
     master.say(active=cluster(1))
     job = connected()
     job.allow_server_changes(ServerChanges.NEVER, "a table is not saved")

@@ -45,8 +45,7 @@ def test_the_last_model_is_saved_at_the_end_of_the_data(master: FakeMaster, conn
 
 
 def test_the_last_model_of_a_loop_of_another_shape_is_saved(master: FakeMaster, connected: Connect) -> None:
-    """At the end of the job's block; not after an error, whose state nobody wants, nor where nothing was
-    trained."""
+    """Leaving the job's block saves the last model, but not after an error and not if nothing was trained."""
     master.say(active=cluster(1))
     with connected() as job:
         saves = Saves(job)
@@ -63,7 +62,7 @@ def test_the_last_model_of_a_loop_of_another_shape_is_saved(master: FakeMaster, 
 
 
 def test_only_the_chief_saves_the_last_model(master: FakeMaster, connected: Connect) -> None:
-    """And only what there is to train on ends a training."""
+    """Only the chief saves the last model, and only at the end of training data, not of evaluation data."""
     master.say(active=cluster(1))
     job = connected()
     saves = Saves(job)
@@ -78,8 +77,8 @@ def test_only_the_chief_saves_the_last_model(master: FakeMaster, connected: Conn
 def test_the_last_model_is_tried_until_the_disk_has_room(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training is not lost with one failed save: somebody may make room meanwhile. The master hears of
-    each failure."""
+    """A failed save of the last model is repeated, since somebody may free space. Each failure is reported to
+    the master."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_PAUSE", 0.01)
     master.say(active=cluster(1))
     job = connected()
@@ -154,7 +153,8 @@ def test_a_closed_job_is_not_saved(master: FakeMaster, connected: Connect) -> No
 def test_the_last_checkpoint_waits_for_no_master_once_the_job_is_closed(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """Another thread may close the job while the master is away."""
+    """While the last checkpoint waits for an unavailable master, another thread may close the job, which ends
+    the wait."""
     master.say(active=cluster(1))
     master.deaf_to_ends = True
     job = connected()

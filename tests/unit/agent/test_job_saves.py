@@ -18,8 +18,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_the_chief_has_trained_goes_with_its_checkpoint(master: FakeMaster, connected: Connect) -> None:
-    """Also what it has not acknowledged yet: the shards that are through, and how far it is in the one it is
-    at."""
+    """The position sent with a checkpoint covers shards that the chief has finished but not acknowledged, and
+    the records done of the current shard."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7))
@@ -79,7 +79,8 @@ def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Co
 
 
 def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect) -> None:
-    """Where saving takes longer than its period, every boundary saves once and training still goes on."""
+    """If a save takes longer than the period between saves, each boundary saves once and training still
+    continues."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-9)
@@ -165,8 +166,8 @@ def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect)
 
 
 def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, connected: Connect) -> None:
-    """A master that goes away meanwhile hears of it when it is back, however long that takes: the process
-    waits."""
+    """If the master is unavailable after the last save, the process waits until it has reported the
+    checkpoint."""
     master.say(active=cluster(1))
     job = connected()
     job.wait_until_active()

@@ -23,7 +23,8 @@ BASE = {
 
 
 def test_each_process_has_torchruns_variables() -> None:
-    """Ranks count through the nodes; the rest of the environment stays."""
+    """Each process has torchrun's variables, with ranks that count across the nodes. The rest of the
+    environment is unchanged."""
     _, second = rank_environments(BASE, 2)
 
     assert {name: value for name, value in second.items() if BASE.get(name) != value} == {
@@ -47,7 +48,7 @@ def test_each_process_has_torchruns_variables() -> None:
 
 
 def test_threads_are_left_alone_as_torchrun_does() -> None:
-    """One process gets no limit of threads, and a limit that is set stays."""
+    """As with torchrun, a single process gets no OMP_NUM_THREADS, and a value that is set stays."""
     (alone,) = rank_environments(BASE, 1)
     limited, _ = rank_environments({**BASE, "OMP_NUM_THREADS": "4"}, 2)
 
@@ -80,7 +81,8 @@ def test_the_number_of_processes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A number is taken as it is; GPUs are those that CUDA shows, else the devices; 0 here: one per core."""
+    """A number is used as it is. ``gpu`` counts the GPUs of CUDA_VISIBLE_DEVICES or else the devices, and
+    ``cpu`` counts the cores."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(7))
     for name in devices:
         (tmp_path / name).touch()
@@ -89,13 +91,13 @@ def test_the_number_of_processes(
 
 
 def test_one_per_gpu_needs_a_gpu(tmp_path: Path) -> None:
-    """The message names what works."""
+    """Without a GPU, ``gpu`` raises InvalidError, which names the alternatives."""
     with pytest.raises(InvalidError, match="no GPU; write auto, cpu or a number"):
         count_processes("gpu", {}, tmp_path)
 
 
 def test_a_script_is_run_by_python_and_a_program_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ``.py`` file is run by Python, anything else as a program; as with torchrun, PYTHON_EXEC sets the
+    """A ``.py`` file is run by Python, anything else as a program. As with torchrun, PYTHON_EXEC sets the
     interpreter."""
     launcher = [sys.executable, "-m", "edl_workflows.agent.local_group", "2"]
 

@@ -11,7 +11,7 @@ from edl_workflows.agent.logs import JsonFormatter, json_lines
 
 
 def test_a_record_says_whose_it_is(environment: NodeEnvironment) -> None:
-    """One JSON object a line: event, level, time, and job, pod, node, rank and cluster version."""
+    """A log record is one JSON object with event, level, time, job, pod, node, rank and cluster version."""
     record = logging.LogRecord("edl", logging.WARNING, __file__, 1, "lost %s", ("ps-0",), None)
     line = json.loads(JsonFormatter(environment, lambda: 7).format(record))
     expected = {

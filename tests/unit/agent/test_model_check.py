@@ -34,14 +34,14 @@ def fails() -> float:
     ids=["number", "no finite number", "nothing to compare", "a fault of the program"],
 )
 def test_evaluation_is_a_number_or_says_why_not(evaluate: Callable[[], float], expected: Evaluation) -> None:
-    """Whatever a program's evaluation does, the master gets a number or a reason; training goes on."""
+    """Whatever a program's evaluation does, the result is a number or a reason, and training continues."""
     assert run_evaluation(evaluate) == expected
 
 
 def test_model_is_asked_for_the_checkpoints_of_plans_only(
     master: FakeMaster, environment: NodeEnvironment
 ) -> None:
-    """A periodic checkpoint costs no evaluation; one that a plan asks for begins with what the model says."""
+    """A periodic checkpoint causes no evaluation. A checkpoint for a plan starts with one."""
     master.say(active=cluster(1, restore=SAVED))
     asked: list[float] = []
 
@@ -68,7 +68,8 @@ def test_model_is_asked_for_the_checkpoints_of_plans_only(
 def test_process_whose_model_is_refused_does_not_train(
     master: FakeMaster, environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The master says that the model is another: the process ends instead of training it."""
+    """If the master says that the model differs from the one before the switch, the process ends without
+    training."""
     monkeypatch.setattr(job_module, "CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1, restore=SAVED))
     master.refuses_model = "the model said 0.5 before the switch, and 0.9 after it"

@@ -79,8 +79,8 @@ ANSWERS = {
 def test_what_the_process_with_pytorch_says(
     row: str, environment: NodeEnvironment, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where PyTorch is installed, a process of its own measures. Its seconds, or why it failed, are reported,
-    also if it dies or hangs."""
+    """Where PyTorch is installed, a separate process measures the node. Its seconds, or the reason of its
+    failure, are reported, even if it dies or hangs."""
     code, seconds, error = ANSWERS[row]
     python = tmp_path / "python"
     python.write_text(f"#!{sys.executable}\n{code}\n")
@@ -103,7 +103,7 @@ def test_who_is_in_no_group_says_nothing(environment: NodeEnvironment) -> None:
 @pytest.mark.parametrize(("node", "why"), [(0, "none of its partners came"), (1, "no way to")])
 @pytest.mark.usefixtures("port")
 def test_a_missing_partner_is_an_error_in_time(environment: NodeEnvironment, node: int, why: str) -> None:
-    """Whoever waits for a partner that does not come says so before the round ends."""
+    """A node whose partner does not come reports that as an error before the round ends."""
     (report,) = _measured(_round(2, seconds=0.5), _nodes(environment, 2)[node : node + 1])
     assert why in report.error
 

@@ -106,8 +106,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_checkpoint_appears_when_all_parts_are_there(
     master: FakeMaster, store: CheckpointStore, nodes: list[Node]
 ) -> None:
-    """Until the last part is there the checkpoint before is the newest. Then the master hears once, of the
-    whole checkpoint with its data position."""
+    """Until the last part is stored, the previous checkpoint is the newest. Then the master receives one
+    report, with the complete checkpoint and its data position."""
     for node in nodes[:-1]:
         node.copy(10, position={"datasets": {}})
         node.persister.start()
@@ -155,7 +155,8 @@ def test_checkpoint_without_a_part_fails(
 def test_after_a_loss_the_newest_step_of_all_is_persisted(
     master: FakeMaster, store: CheckpointStore, nodes: list[Node]
 ) -> None:
-    """The processes were killed while one had not copied its newest step yet: what all have is persisted."""
+    """The processes were killed before one of them had copied its newest step. The newest step that all have
+    copied is persisted."""
     for node in nodes:
         node.copy(10, persist=False)
     for node in nodes[:-1]:
@@ -173,8 +174,8 @@ def test_after_a_loss_the_newest_step_of_all_is_persisted(
 def test_part_of_an_outdated_checkpoint_is_not_persisted(
     store: CheckpointStore, nodes: list[Node], tmp_path: Path
 ) -> None:
-    """At the end of a training the members' last copies in memory are older than its last checkpoint, and
-    leave nothing on storage."""
+    """Copies in memory that are older than the last published checkpoint are not persisted, and leave no
+    files."""
     nodes[1].copy(10, persist=False)
     store.publish(20, lambda folder: write_state(folder / "state.safetensors", part_of(20, 0)))
     nodes[1].persister.start()
@@ -249,8 +250,8 @@ def test_crash_at_any_instant_leaves_the_checkpoint_before(
 
 
 def test_member_reads_its_own_part_from_memory(tmp_path: Path, master: FakeMaster) -> None:
-    """A member whose part is in its node's memory needs nothing of storage; who wants all reads the rest from
-    there."""
+    """A member restores its own part from its node's memory without reading storage. A reader of all parts
+    takes the others from storage."""
     store = CheckpointStore(tmp_path / "checkpoints")
     name = shared_checkpoint_name(10, "demo", 1)
     for index in range(PARTS):
@@ -271,7 +272,7 @@ def test_member_reads_its_own_part_from_memory(tmp_path: Path, master: FakeMaste
 
 
 def test_export_is_one_file(tmp_path: Path) -> None:
-    """All parts' tensors stand in one file, which any safetensors library reads."""
+    """The export has the tensors of all parts in one file, which any safetensors library can read."""
     store = CheckpointStore(tmp_path / "checkpoints")
     name = shared_checkpoint_name(10, "demo", 1)
     for index in range(PARTS):
@@ -342,8 +343,8 @@ def test_members_copy_parts_of_one_checkpoint(
 def test_state_is_copied_while_training_goes_on(
     members: list[tuple[Job, SnapshotFolder]], tmp_path: Path
 ) -> None:
-    """A state that its owner guards is copied in another thread: training goes on meanwhile, and the owner
-    waits before it changes the tensors. A copy that somebody waits for is complete."""
+    """A state with a guard is copied in another thread while training continues. The owner waits for the copy
+    before it changes the tensors. A copy that the caller waits for is complete."""
     job, folder = members[0]
     guard, may_copy = CopyGuard(), threading.Event()
     value = np.zeros(3)
@@ -388,7 +389,8 @@ def test_memory_grows_with_the_state_before_it_is_copied(
 def test_failed_copy_in_the_background_is_told(
     master: FakeMaster, members: list[tuple[Job, SnapshotFolder]], tmp_path: Path
 ) -> None:
-    """The master hears why, nobody waits for the copy any more, and the slot is free again."""
+    """If a copy in the background fails, the master gets the reason, the guard no longer waits for it, and
+    the slot is free."""
     job, folder = members[0]
     guard = CopyGuard()
 

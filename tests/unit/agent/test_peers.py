@@ -63,7 +63,8 @@ PARTNERS = {
 
 @pytest.mark.parametrize("row", PARTNERS)
 def test_partner(row: str, pod_env: dict[str, str]) -> None:
-    """The chief and the node that would be the next one hold each other's newest copy; nobody else does."""
+    """The chief and the node that would become the next chief hold each other's newest copy. Other nodes have
+    no partner."""
     directive, node, expected = PARTNERS[row]
     node_type, _, node_id = node.rpartition("-")
     mine = NodeEnvironment.read({**pod_env, names.ENV_NODE_TYPE: node_type, names.ENV_NODE_ID: node_id})
@@ -79,7 +80,7 @@ RING = {
 
 @pytest.mark.parametrize("row", RING)
 def test_partner_when_all_copy_parts(row: str, pod_env: dict[str, str]) -> None:
-    """Each worker holds the part of the one before it, so that the loss of one machine loses no part."""
+    """Each worker holds the part of the worker before it, so that the loss of one machine loses no part."""
     node, expected = RING[row]
     mine = NodeEnvironment.read({**pod_env, names.ENV_NODE_ID: node.rpartition("-")[2]})
     directive = Directive(revision=1, active=world(1, (3, 5, 4)))
@@ -147,8 +148,8 @@ def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
 
 
 def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
-    """A partner that reads slowly gets the copy that it asked for; the training process takes the other slot,
-    and waits for this one."""
+    """A partner that reads slowly gets the copy that it asked for. Meanwhile the training process writes to
+    the other slot, and waits before it overwrites this one."""
     older = copied(source, bytes(64 * 2**20), persist=False)
     assert older is not None
     copied(source, b"newest", step=2)
@@ -179,7 +180,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("row", HOSTILE)
 def test_hostile_question_is_refused(row: str, source: SnapshotFolder, port: int) -> None:
-    """Without the job's token nothing is said; with it nothing but copies."""
+    """Without the job's token a request gets nothing; with the token it gets copies only."""
     path, headers, status = HOSTILE[row]
     connection = http.client.HTTPConnection(HOST, port, timeout=10)
     connection.request("GET", path, headers=headers)
@@ -224,7 +225,8 @@ def test_late_question_is_cut_off(source: SnapshotFolder, port: int, monkeypatch
 
 
 def test_endless_question_is_cut_off(source: SnapshotFolder, port: int) -> None:
-    """A question has a bound, too: without a token nobody takes the agent's memory."""
+    """The size of a request is bounded, so that a client without the token can't use up the agent's
+    memory."""
     with socket.create_connection((HOST, port)) as endless:
         endless.settimeout(30)
         endless.sendall(b"GET /v1/snapshots/newest HTTP/1.1\r\n")
@@ -237,7 +239,7 @@ def test_endless_question_is_cut_off(source: SnapshotFolder, port: int) -> None:
 
 
 def test_questions_with_the_token_are_bounded(source: SnapshotFolder, port: int) -> None:
-    """More than so many partners are told to come again; when one is done, they are served."""
+    """Partners beyond the limit are told to come again later, and are served when another one is done."""
     newest = copied(source, b"x")
     assert newest is not None
     question = f"GET /v1/snapshots/newest?unless={newest.name}&wait=30 HTTP/1.1\r\n"
@@ -316,7 +318,7 @@ def test_backup_follows_the_chief(source: SnapshotFolder, backup: PeerCopies, ma
 def test_backup_persists_what_a_lost_machine_had_copied(
     tmp_path: Path, port: int, backup: PeerCopies, master: FakeMaster
 ) -> None:
-    """The chief's machine is gone with its memory: its newest copy stands on storage all the same, under its
+    """If the chief's machine is lost with its memory, its partner persists the chief's newest copy under its
     ticket."""
     folder = take_folder(tmp_path / "chief")
     server = PeerServer(folder, (HOST, port), TOKEN)
@@ -350,8 +352,8 @@ LIES = {
 def test_partner_that_lies_does_no_harm(
     lie: str, source: SnapshotFolder, backup: PeerCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says of a copy is not believed: no half copy counts, the one before stays, and the next true
-    one is taken."""
+    """A partner that sends a wrong description of a copy does no harm: a partial copy does not count, the
+    previous one stays, and the next correct one is taken."""
     copied(source, b"one", step=1, persist=False)
     eventually(lambda: held(backup, 1))
     honest: Callable[[PeerServer], ModelSnapshot | None] = vars(PeerServer)["newest"].fget
@@ -383,7 +385,8 @@ def test_node_that_ends_leaves_its_partners_copies_to_the_partner(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The partner lives and trains on: what it had copied is older than what it will save."""
+    """A node that ends does not persist copies of a partner that lives, since the partner will save a newer
+    state."""
     monkeypatch.setattr("edl_workflows.agent.peers.partner_host", lambda _directive, _environment, **_: HOST)
     monkeypatch.setattr("edl_workflows.agent.peers.addresses.listen", lambda _port: (HOST, 0))
     with MasterClient(master.url, TOKEN) as client:

@@ -112,8 +112,7 @@ def test_newest_is_looked_for_after_it_was_asked_for(
     persister: Persister,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A loss while the agent looks at its copies: the one that was made since is persisted, none that it had
-    seen before."""
+    """A copy that was made while the agent looked through its copies is persisted, and no older one."""
     copy(folder, store, 11, persist=False)
     look, looks = folder.whole, 0
 
@@ -217,7 +216,7 @@ def test_trouble_with_one_copy_does_not_end_the_agents_part(
     persister: Persister,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever goes wrong: the next copy is persisted."""
+    """Whatever goes wrong with one copy, the next one is persisted."""
     with monkeypatch.context() as patch:
         fields = trouble(patch)
         persister.start()
@@ -254,8 +253,8 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
     persister: Persister,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A partner that could not be reached for a moment is taken for lost, but lives: neither disturbs the
-    other's writing, the second finds the checkpoint published, and the master hears of no error."""
+    """A partner that could not be reached for a moment is treated as lost. Both write the same checkpoint
+    without disturbing each other, the second finds it published, and no error is reported."""
     write = persisting._write
 
     def slowly(file: Path, block: memoryview) -> None:
@@ -278,8 +277,8 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
 def test_newest_that_was_refused_does_not_hide_the_one_before(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """After a loss the newest copy that can still be persisted is; none that is older than what stands on
-    storage."""
+    """After a loss, the newest copy that can still be persisted is persisted, unless storage has a newer
+    checkpoint."""
     copy(folder, store, 10, persist=False)
     copy(folder, store, 11, stage="failed")
     persister.start()

@@ -109,7 +109,7 @@ ROWS = {
     ("directive", "node", "running", "expected"), [pytest.param(*row, id=name) for name, row in ROWS.items()]
 )
 def test_plan(directive: Directive, node: NodeRef, running: set[int], expected: ProcessPlan) -> None:
-    """Each situation has the processes that the protocol promises."""
+    """In each situation, the plan has the processes that the protocol promises."""
     assert expected == plan_processes(directive, node, running, set())
 
 

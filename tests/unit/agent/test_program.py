@@ -34,7 +34,8 @@ def run(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess
 
 
 def test_the_program_runs_with_its_modules_and_arguments(tmp_path: Path) -> None:
-    """From a file in a folder that only this user can read; its children don't inherit the text."""
+    """The program runs from a file in a folder that only this user can read. Its child processes do not
+    inherit its text in the environment."""
     done = run(environment(PROGRAM, tmp_path), "--epochs", "3")
 
     assert done.stdout.strip() == "größer ['--epochs', '3'] train.py False"
@@ -60,7 +61,7 @@ def test_the_programs_exit_code_is_kept(tmp_path: Path) -> None:
     ],
 )
 def test_another_program_is_not_run(tmp_path: Path, change: dict[str, str], message: str) -> None:
-    """What was not submitted does not run; the log says why."""
+    """A program that differs from the submitted one does not run, and the log says why."""
     done = run(environment(PROGRAM, tmp_path) | change)
 
     assert done.returncode == launcher.INVALID
@@ -69,7 +70,7 @@ def test_another_program_is_not_run(tmp_path: Path, change: dict[str, str], mess
 
 
 def test_processes_that_write_it_at_the_same_time(tmp_path: Path) -> None:
-    """All find it whole, and none leaves anything behind."""
+    """Processes that write the program at the same time all find it complete, and leave no other files."""
     with ThreadPoolExecutor(8) as pool:
         files = list(pool.map(lambda _: launcher.write_program(PROGRAM, tmp_path), range(32)))
 
@@ -88,7 +89,8 @@ def test_a_damaged_copy_is_not_run(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
-    """Another user of the machine can't exchange the program: a link or an open folder is not used."""
+    """A link or a folder that others can write to is rejected, so that another user of the machine can't
+    replace the program."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     folder = tmp_path / f"edl-programs-{os.getuid()}"

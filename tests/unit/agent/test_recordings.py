@@ -6,7 +6,7 @@ from edl_workflows.agent.recordings import MOST, find_recordings, recording_of
 
 
 def test_the_files_of_each_rank(tmp_path: Path) -> None:
-    """Those with the prefix that PyTorch's variable names, at most 16; folders are left out."""
+    """Files of the recorder are those with the prefix of PyTorch's variable, at most 16, without folders."""
     for rank in range(MOST + 4):
         (tmp_path / f"trace-{rank:02}").touch()
     (tmp_path / "trace-folder").mkdir()
@@ -18,7 +18,8 @@ def test_the_files_of_each_rank(tmp_path: Path) -> None:
 
 
 def test_no_recorder(tmp_path: Path) -> None:
-    """It is off, or its folder does not exist: nothing, although files of another run may lie there."""
+    """If the recorder is off or its folder does not exist, there are no files, even if another run left
+    some."""
     (tmp_path / "trace-0").touch()
     prefix = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
 

@@ -88,7 +88,8 @@ MINE, AHEAD = Progress(7, 1, 280), Progress(8, 3, 40)
 
 
 def test_it_goes_on_with_those_who_made_as_many_steps(job: Job, master: FakeMaster) -> None:
-    """Nothing is sent; later reports name the new version."""
+    """A process whose step equals that of the others continues without a transfer of the state, and its later
+    reports have the new version."""
     group = Group(7)
     master.say(active=in_place(2, (0, 2)))
 
@@ -141,7 +142,7 @@ def test_a_group_that_breaks_while_it_forms(job: Job, master: FakeMaster) -> Non
 
 
 def test_waits_are_ended_when_the_group_is_over(job: Job, master: FakeMaster) -> None:
-    """As soon as the directive says that a member is lost, or names a later version."""
+    """Waits of the group end as soon as the directive says that a member is lost or names a later version."""
     group = Group(7)
     changes(job, group)
     assert group.over == [0]
@@ -167,7 +168,7 @@ def test_a_version_that_names_another_process(
 
 
 def test_a_newcomer_gets_the_state(master: FakeMaster, environment: NodeEnvironment) -> None:
-    """It says that it is ready before it meets the others, and that it can change its group."""
+    """A new member reports READY and that it can change its group, meets the others, and gets their state."""
     master.say(active=world(3, (1, 0)))
     group = Group(9)
     with contextlib.closing(Job(environment, 3, MasterClient(master.url, TOKEN))) as job:
@@ -195,8 +196,8 @@ def test_a_damaged_state_ends_the_process_at_once(
 def test_a_member_that_can_not_listen_ends_at_once(
     job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not wait for another version: the others, who wait for it, go on when the master hears of its
-    end. The node is sound."""
+    """A member that can't listen ends at once and does not wait for another version. The others, who wait for
+    it, continue when the master learns of its end. Its node is sound."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", FOR_EVER)
     monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", FOR_EVER)
     group = Group(7)

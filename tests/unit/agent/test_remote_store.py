@@ -107,7 +107,8 @@ def test_broken_checkpoint_is_passed_over_with_its_reason(
 
 
 def test_checkpoint_without_manifest_is_none(store: CheckpointStore, drive: Drive) -> None:
-    """It is being written, or its writer has died; the former stays, the latter is removed when it is old."""
+    """A checkpoint without a manifest is being written, or its writer has died. It does not count, and it is
+    removed only when it is old."""
     drive.pipe_file("/bucket/run/checkpoint-000000000009-0badcafe/model.data", b"x")
     assert store.newest() is None
     publish(store, 1)
@@ -127,7 +128,7 @@ def test_abandoned_writes_are_removed(
 def test_refusing_store_is_a_checkpoint_error_and_nothing_is_published(
     store: CheckpointStore, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a driver raises: the place, the step and the driver's words."""
+    """Any error of a driver becomes a CheckpointError with the place, the step and the driver's message."""
 
     class DriverError(Exception):
         """Of a driver."""
@@ -156,7 +157,7 @@ def test_discarded_checkpoint_is_gone(store: CheckpointStore) -> None:
 
 
 def test_follow_gives_each_new_checkpoint(store: CheckpointStore) -> None:
-    """As for a folder: an evaluator sees each, and the last one after the end."""
+    """`follow` gives each new checkpoint, and the last one after the end, as it does for a folder."""
     first = publish(store, 1)
     seen: list[CheckpointRef] = []
     for ref in store.follow(lambda: len(seen) == 2):
@@ -167,7 +168,7 @@ def test_follow_gives_each_new_checkpoint(store: CheckpointStore) -> None:
 
 
 def test_copies_go_with_the_store(drive: Drive) -> None:
-    """What was copied to this machine takes no room for longer."""
+    """The copies that a store made on this machine are removed with it."""
     store = open_store(URI)
     folder = store.local(publish(store, 1)).parent
     assert folder.exists()
@@ -193,7 +194,8 @@ def test_unknown_scheme_says_what_to_install() -> None:
 def test_clock_that_jumps_back_does_not_hide_a_checkpoint(
     store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is published later is newer, in a folder as well as at a URI, and retention keeps it."""
+    """In a folder and at a URI, the checkpoint that is published last is the newest, even if the clock was
+    set back, and retention keeps it."""
     for one in (store, CheckpointStore(tmp_path, keep=2)):
         monkeypatch.undo()
         publish(one, 1)

@@ -61,7 +61,7 @@ def test_newest_checkpoint_of_the_folder_without_the_masters_word(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
     """A job that is submitted again with the same folder continues from its newest checkpoint; with an empty
-    folder it starts anew."""
+    folder it starts from the beginning."""
     master.say(active=cluster(1))
     assert job.start_from(store) is None
     newest = saved(store, 20)
@@ -69,8 +69,8 @@ def test_newest_checkpoint_of_the_folder_without_the_masters_word(
 
 
 def test_the_master_hears_what_the_chief_found(master: FakeMaster, job: Job, store: CheckpointStore) -> None:
-    """With the data position in its manifest, so that the data goes where the model is; not of what the
-    master named."""
+    """A checkpoint that the chief found by itself is reported with the data position of its manifest. A
+    checkpoint that the master named is not reported."""
     position = {"datasets": {"train": {"epoch": 2}}}
     found = store.publish(7, lambda folder: (folder / "model").write_text("weights"), position=position)
     master.say(active=cluster(1, restore=found))
@@ -96,8 +96,8 @@ def test_another_worker_tells_nothing(master: FakeMaster, job: Job, store: Check
 def test_a_data_position_that_the_master_can_not_read_is_damage(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """To train with another data position than the model's is for people to decide: the process says why, and
-    ends."""
+    """If the master can't read the data position, the process reports the checkpoint as damaged and ends:
+    people decide whether to train with another data position."""
     found = saved(store, 20)
     master.refuses_positions = True
     master.say(active=cluster(1))
@@ -112,7 +112,8 @@ def test_a_data_position_that_the_master_can_not_read_is_damage(
 def test_a_process_whose_version_was_left_starts_from_nothing(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """The master does not take its word: the next version has another data position."""
+    """If the version has changed, the master does not accept the report of the found checkpoint, and the
+    process ends: the next version has another data position."""
     saved(store, 20)
     master.say(active=cluster(1))
     assert job.cluster.version == 1
@@ -154,9 +155,9 @@ def test_process_that_can_not_start_says_why_and_ends(
     store: CheckpointStore,
     make: Callable[[CheckpointStore], tuple[CheckpointRef | None, str]],
 ) -> None:
-    """Another checkpoint than the named one would belong to another data position; none at all means to begin
-    anew, which is for people to decide. The master hears what is torn, and the process ends unless it names
-    another version."""
+    """Another checkpoint than the one that the master named belongs to another data position, and without any
+    checkpoint training would start from the beginning; people decide on both. The process reports the
+    damage and ends."""
     named, uri = make(store)
     master.say(active=cluster(1, restore=named))
 
@@ -170,7 +171,7 @@ def test_process_that_can_not_start_says_why_and_ends(
 
 
 def test_whole_checkpoint_of_another_model_is_reported_likewise(master: FakeMaster, job: Job) -> None:
-    """What only the framework finds out counts as well."""
+    """A checkpoint that only the framework finds unusable is reported as damaged, too."""
     master.say(active=cluster(1))
     with pytest.raises(SystemExit):
         job.checkpoint_damaged(CheckpointRef(uri="/c/1", step=1), CheckpointError("/c/1: no variable w"))
@@ -219,8 +220,8 @@ def test_nearest_copy_is_read(
 def test_checkpoint_whose_types_need_a_package_that_is_not_there_is_not_reported(
     master: FakeMaster, job: Job, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An intact checkpoint is never damaged because this image lacks a library: the process fails and says
-    what to install, and the master keeps the checkpoint."""
+    """An intact checkpoint is never reported as damaged because this image lacks a library: the process fails
+    and says what to install, and the master keeps the checkpoint."""
     state = State.of(10, {"w": np.zeros(3, ml_dtypes.bfloat16)})
     ref = store.publish(10, lambda folder: save(folder, state))
     master.say(active=cluster(1, restore=ref))
@@ -235,8 +236,8 @@ def test_checkpoint_whose_types_need_a_package_that_is_not_there_is_not_reported
 def test_copy_that_is_no_state_is_passed_over_for_storage(
     master: FakeMaster, environment: NodeEnvironment, store: CheckpointStore, tmp_path: Path
 ) -> None:
-    """What another node has sent may be nonsense: storage has the checkpoint, and is compared with its
-    sums."""
+    """A copy from another node that is not a valid state is skipped. The checkpoint is read from storage and
+    verified by its checksums."""
     memory = take_folder(tmp_path / "memory")
     memory.of_peer.folder.mkdir()
     ref = store.publish(10, lambda folder: save(folder, State.of(10, {"w": np.full(3, 10)})))

@@ -19,7 +19,8 @@ def test_mini_batches_share_a_batch(most: int, workers: int, each: tuple[int, ..
 
 @given(st.integers(1, 300).flatmap(lambda most: st.tuples(st.just(most), st.integers(1, most))))
 def test_the_batch_is_always_the_same(counts: tuple[int, int]) -> None:
-    """All members together train N records per step; their shares differ by at most one, and none is 0."""
+    """All members together train the global batch in each step. Their shares differ by at most one
+    mini-batch, and none is 0."""
     each = mini_batch_counts(*counts)
     assert (len(each), sum(each)) == (counts[1], counts[0])
     assert 1 <= min(each) <= max(each) <= min(each) + 1

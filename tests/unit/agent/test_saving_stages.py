@@ -73,7 +73,8 @@ def state(step: int = 7) -> State:
 def test_without_an_agent_the_process_saves_itself(
     master: FakeMaster, connect: Connect, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint is the same, with its data position, and the master hears of it; training waits."""
+    """Without an agent, the training process itself saves the checkpoint with its data position and reports
+    it, while training waits."""
     monkeypatch.delenv(names.ENV_SNAPSHOT_DIR, raising=False)
     master.position = {"datasets": {"train": {"epoch": 1}}}
     job = connect()
@@ -90,8 +91,8 @@ def test_without_an_agent_the_process_saves_itself(
 def test_copies_are_made_more_often_than_they_are_persisted(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """A copy on request, or when a checkpoint is due, goes to storage; those in between stay in memory. Each
-    has its own ticket, since each belongs to a data position of its own."""
+    """A copy on request, or one that is due for storage, is persisted; copies in between stay in memory. Each
+    has a ticket of its own, since each belongs to a data position."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store, memory_seconds=0.01))
 
@@ -135,7 +136,8 @@ def test_storage_that_hangs_fails_the_checkpoint_that_was_asked_for(
     memory: SnapshotFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A checkpoint that somebody waits for waits for a slot, but not for ever; the master hears why."""
+    """A requested checkpoint waits for a free slot for a limited time. Then it fails, and the master gets the
+    reason."""
     monkeypatch.setattr("edl_workflows.agent.two_stages.SLOT_SECONDS", 0.2)
     job = connect()
     job.save_in_two_stages(TwoStages(state, store))
@@ -169,8 +171,8 @@ def test_final_checkpoint_that_can_not_be_stored_is_none(
 def test_state_that_can_not_be_read_leaves_the_copies_as_they_were(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """A server that is lost in the middle of the copy: the ticket ends with the reason, what was half copied
-    is no copy, and the newest one stays."""
+    """A server is lost during the copy. The ticket ends with the reason, the partial copy does not count, and
+    the newest complete copy stays."""
 
     def lost(_into: Mapping[str, Any]) -> None:
         raise RuntimeError("socket closed")
@@ -205,7 +207,8 @@ def test_model_that_can_not_be_saved_is_said_at_once(
 def test_memory_that_goes_is_not_taken_for_a_checkpoint(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """Who waits until it stands on storage asks the storage, where memory no longer tells."""
+    """A caller that waits for a persisted checkpoint asks storage if the copy in memory has disappeared, and
+    gets None if it is not there."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store))
 

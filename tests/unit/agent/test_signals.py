@@ -10,7 +10,8 @@ IGNORE = 1
 
 
 def test_a_handler_that_a_library_has_covered_is_put_back() -> None:
-    """What native code installs over Python's handler, as TensorFlow's groups do with SIGTERM, is undone."""
+    """If native code replaces Python's signal handler, as TensorFlow's groups do for SIGTERM, it is installed
+    again."""
     told: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
     try:

@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> SnapshotFolder:
 
 
 def test_two_copies_stay_and_the_third_replaces_the_first(folder: SnapshotFolder) -> None:
-    """Each copy has the next number; readers find the newest two, whatever their sizes."""
+    """Each copy has the next number. Readers find the two newest ones, whatever their sizes."""
     assert folder.newest is None
     for number, text in enumerate((b"one", b"two-longer", b"3"), 1):
         made = copied(folder, text, persist=False)
@@ -84,7 +84,8 @@ with folder.writing(8) as draft:
 
 
 def test_process_killed_while_it_copies_leaves_the_copy_before(folder: SnapshotFolder) -> None:
-    """What it had written is not whole; the older copy is, and its slot can be written at once."""
+    """If a process is killed while it copies, its partial copy does not count, the previous copy stays, and
+    the slot can be written again at once."""
     copied(folder, b"older", persist=False)
     copied(folder, b"newest", persist=False)
     assert subprocess.run([sys.executable, "-c", DIES, str(folder.folder)]).returncode == -9
@@ -100,8 +101,8 @@ def is_busy(folder: SnapshotFolder) -> bool:
 
 
 def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
-    """The older copy's reader keeps what it reads; the writer hears that it must wait, and the newest stays
-    as well."""
+    """While a copy is read, its slot is not written: the writer is told to wait, and the newest copy stays as
+    well."""
     copied(folder, b"older", persist=False)
     copied(folder, b"newest", persist=False)
     with folder.reading(1) as block, folder.reading(1) as again:
@@ -149,7 +150,8 @@ def test_damaged_header_is_no_copy(folder: SnapshotFolder, damage: Callable[[Pat
 
 
 def test_too_little_memory_is_said_before_a_byte_is_written(folder: SnapshotFolder) -> None:
-    """Not by a signal that ends the process in the middle of the copy."""
+    """Too little shared memory raises NoMemoryError before anything is written, instead of a signal in the
+    middle of the copy."""
     with pytest.raises(NoMemoryError, match=r"shared memory has no .* MiB left"), folder.writing(2**60):
         pytest.fail("there was room")
     with pytest.raises(NoMemoryError):
@@ -157,8 +159,8 @@ def test_too_little_memory_is_said_before_a_byte_is_written(folder: SnapshotFold
 
 
 def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
-    """Two agents of one node would persist everything twice; one that is started again takes the copies
-    over."""
+    """A second agent of a node is rejected, since both would persist everything. An agent that was restarted
+    takes over the copies."""
     with pytest.raises(CheckpointError, match="another agent uses it"):
         take_folder(folder.folder)
     other = node_folder(tmp_path, "uid", "worker", 3)

@@ -136,8 +136,8 @@ def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> N
 
 
 def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, start: Start) -> None:
-    """What a node says of itself and is wrong ends its agent with the master's reason; nothing was
-    started."""
+    """If the agent reports another rank than the master knows, it ends with the master's reason and starts no
+    process."""
     master.rank = 5
     master.say(active=cluster(1))
     output, _ = (agent := start("print('trains')")).communicate(timeout=240)
@@ -149,7 +149,7 @@ def test_a_node_that_says_another_rank_is_refused_and_ends(master: FakeMaster, s
 def test_an_agent_with_a_wrong_token_ends(
     environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does not knock for ever: after a while it ends with the master's reason."""
+    """An agent with a wrong token does not retry for ever: after a while it ends with the master's reason."""
     monkeypatch.setattr(supervisor, "FORBIDDEN_SECONDS", 0.3)
     with MasterClient(environment.master, "stolen") as client:
         agent = supervisor.Supervisor(environment, client, supervisor.AgentSettings(["true"]), {})
@@ -159,8 +159,8 @@ def test_an_agent_with_a_wrong_token_ends(
 
 
 def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """They hang in a collective operation, deaf to SIGTERM: the agent ends them, and starts the next world's
-    beside them."""
+    """Processes of a lost group hang in a collective operation and ignore SIGTERM. The agent kills them, and
+    starts the processes of the next group."""
     program = (
         "import os, pathlib, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -274,8 +274,8 @@ def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Star
 def test_prepared_process_that_dies_is_started_again(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A successor that crashes while it prepares neither ends the agent nor disturbs the active process; the
-    master hears how often it did, and why."""
+    """A successor that crashes while it prepares is started again. Neither the agent nor the active process
+    ends, and the master learns the number of crashes and the reason."""
     master.say(active=cluster(1), trained=1)
     agent = start(CRASHES_TWICE + NOTE)
     first = pid_of(tmp_path, 1)
@@ -291,8 +291,8 @@ def test_prepared_process_that_dies_is_started_again(
 def test_node_that_comes_to_a_lost_version_prepares_the_next_one_only(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """No process is started for servers that are gone; one that crashes while it prepares is started again,
-    as beside one that trains."""
+    """A node that joins a lost version starts no process for it, since its servers are gone, but prepares the
+    next version. If that process crashes, it is started again."""
     master.say(active=cluster(1), next=cluster(2), lost=True, trained=1)
     agent = start(CRASHES_TWICE + NOTE)
 
@@ -316,8 +316,8 @@ def test_node_that_comes_to_a_lost_version_prepares_the_next_one_only(
 def test_a_group_that_does_not_come_together_is_tried_again(
     master: FakeMaster, start: Start, tmp_path: Path, say: dict[str, object]
 ) -> None:
-    """A member that waited in vain for another one has not failed, even where it has nothing else to do: its
-    process is started again, its node is not given up."""
+    """A member whose partner did not come has not failed: its process is started again, and its node is not
+    given up, even if it runs no other process."""
     master.say(**say)
     agent = start(CRASHES_TWICE.replace('"no such variable"', "75") + NOTE)
     assert alive(pid_of(tmp_path, 2))
@@ -425,7 +425,7 @@ def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp
 
 
 def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """The master hears regularly what the pod uses."""
+    """Heartbeats regularly report the CPU and memory that the pod uses."""
     master.say(active=cluster(1))
     start("b = b'x' * 60_000_000\n" + NOTE)
     pid_of(tmp_path, 1)
@@ -457,8 +457,8 @@ def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> 
 def test_stacks_are_written_once_on_request(
     master: FakeMaster, start: Start, tmp_path: Path, program: str, stacks: int
 ) -> None:
-    """A process says where it stands when the master asks, and goes on; one that can't is left alone. Its log
-    and the master have the stacks, and where NCCL's flight recorder is on, the names of its files."""
+    """On request, a process writes its stacks and continues; a process without our library is left alone. The
+    log and the master get the stacks, and the names of the files of NCCL's flight recorder where it is on."""
     (tmp_path / "nccl-0").touch()
     recorder = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "200", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/nccl-"}
     master.say(active=cluster(1))
@@ -484,7 +484,8 @@ def test_stacks_are_written_once_on_request(
 
 
 def test_the_agent_measures_each_round_once(master: FakeMaster, start: Start) -> None:
-    """It takes part when the directive names it, before any process of the program is there."""
+    """The agent measures once for each round whose directive names it, before any process of the program
+    runs."""
     alone = CheckRound(number=4, groups=[[CheckMember(node="worker-0", address="nowhere:1")]], seconds=30)
     master.say(check=alone)
     start(NOTE)

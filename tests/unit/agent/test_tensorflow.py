@@ -49,8 +49,8 @@ def restored(adapter: Any, error: Exception) -> Any:
 
 
 def test_checkpoint_of_another_model_is_named(adapter: Any, tmp_path: Path) -> None:
-    """Whole files that hold other variables: the master hears that the checkpoint can't be restored, and
-    why."""
+    """A complete checkpoint with other variables is reported to the master as not restorable, with the
+    reason."""
     ref = saved(CheckpointStore(tmp_path), 10)
     error = adapter.tf.errors.NotFoundError(None, None, "Key w not found in checkpoint")
     told: list[tuple[CheckpointRef, CheckpointError]] = []
@@ -145,7 +145,8 @@ def test_state_of_another_model_changes_nothing(adapter: Any) -> None:
 
 
 def test_lost_server_while_restoring_is_no_damage(adapter: Any, tmp_path: Path) -> None:
-    """The checkpoint is not to blame: the error goes through, as that of any step."""
+    """If a server is lost during a restore, the checkpoint is not reported as damaged, and the error reaches
+    the caller like that of any step."""
     ref = saved(CheckpointStore(tmp_path), 10)
     error = adapter.tf.errors.UnavailableError(None, None, "socket closed")
     worker = SimpleNamespace(start_from=lambda _store: ref, holds=lambda _ref: False)

@@ -131,7 +131,7 @@ def test_any_type_is_broadcast(join: Any, adapter: Any) -> None:
 
 
 def test_type_that_can_not_be_broadcast_is_refused(join: Any, adapter: Any) -> None:
-    """Before anything is trained, with the variable's name."""
+    """A variable of a type that can't be broadcast raises InvalidError with its name before training."""
     with pytest.raises(InvalidError, match="variable text of type string"):
         join(text=adapter.tf.Variable("text"))
     with pytest.raises(InvalidError, match="same name"):
@@ -139,7 +139,7 @@ def test_type_that_can_not_be_broadcast_is_refused(join: Any, adapter: Any) -> N
 
 
 def test_state_round_trip(join: Any) -> None:
-    """Another process that loads the state goes on exactly as this one would."""
+    """A process that loads the state continues exactly like the one that saved it."""
     one, other = join(), join()
     one.step([records(8)], Wishes())
     other.load(tensors(one))
@@ -151,7 +151,7 @@ def test_state_round_trip(join: Any) -> None:
     "change", [{"weight": np.zeros((2, 1), np.float32)}, {"weight": np.zeros((3, 1))}], ids=["shape", "type"]
 )
 def test_state_of_another_model_is_refused(change: dict[str, Any], join: Any) -> None:
-    """The message says which variable differs, and how; nothing was set."""
+    """The error names the variable that differs and how, and no variable was set."""
     member = join()
     before = tensors(member)
     with pytest.raises(CheckpointError, match="variable weight is float32 of shape"):
@@ -162,7 +162,7 @@ def test_state_of_another_model_is_refused(change: dict[str, Any], join: Any) ->
 
 
 def test_broken_group_is_an_error_of_ours(join: Any, adapter: Any) -> None:
-    """What TensorFlow raises when a member is gone does not cross the adapter."""
+    """The error that TensorFlow raises for a lost member becomes an UnavailableError."""
     member = join()
 
     def broken(_wishes: Any) -> None:

@@ -69,8 +69,9 @@ def test_what_was_written_is_read(model: dict[str, Any], metadata: dict[str, str
 @settings(max_examples=40, deadline=None)
 @given(tensors)
 def test_layout_is_that_of_safetensors(model: dict[str, Any]) -> None:
-    """A header's length in 8 bytes, a header of a multiple of 8, and the tensors without a gap, each at a
-    multiple of its type's size: what other readers of the format ask for."""
+    """The block has the length of the header in 8 bytes, a header whose length is a multiple of 8, and the
+    tensors without gaps, each at a multiple of the size of its type. Other readers of the format require
+    this."""
     block = block_of(State.of(7, model))
     length = int.from_bytes(block[:8], "little")
     header = json.loads(block[8 : 8 + length])
@@ -88,7 +89,7 @@ def test_layout_is_that_of_safetensors(model: dict[str, Any]) -> None:
 @settings(max_examples=40, deadline=None)
 @given(tensors, st.data())
 def test_half_a_block_is_refused(model: dict[str, Any], data: st.DataObject) -> None:
-    """However much is cut off: an error, or, where only empty tensors were lost, all values."""
+    """A block that is cut off anywhere raises CheckpointError."""
     whole = block_of(State.of(7, model))
     cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
     with pytest.raises(CheckpointError, match="here"):
@@ -160,7 +161,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("row", SHAPES)
 def test_values_come_back_however_they_lie_in_memory(row: str) -> None:
-    """A tensor may have its bytes in any order and at any distance; its values are what is saved."""
+    """The values of a tensor are saved correctly whatever its byte order and strides."""
     loaded = read_state(memoryview(block_of(State.of(1, {"w": SHAPES[row]}))), "here").tensors["w"]
     assert loaded.shape == SHAPES[row].shape
     assert loaded.tolist() == SHAPES[row].tolist()
@@ -188,7 +189,8 @@ def test_types_of_another_package(name: str, tmp_path: Path) -> None:
 
 
 def test_a_state_whose_types_need_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no damaged state, and the error says what to install."""
+    """If a package for the types of a state is missing, the error says what to install, and the state does
+    not count as damaged."""
     block = block_of(State.of(1, {"w": np.zeros(2, ml_dtypes.bfloat16)}))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
 

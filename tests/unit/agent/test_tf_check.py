@@ -75,7 +75,7 @@ def test_loss_of_the_kept_batch_is_the_same(tf: Any, words: Any) -> None:
     ids=["random", "no inputs", "no step", "no arrays"],
 )  # fmt: skip
 def test_nothing_is_compared_that_can_not_be(tf: Any, build: Any, values: Any, message: str) -> None:
-    """A loss that the variables do not determine is no measure; the reason says what to do."""
+    """A loss that the variables do not determine can't be compared, and the error says what to do."""
     with pytest.raises(InvalidError, match=message):
         asked(tf, build, values)
 
@@ -90,8 +90,8 @@ def test_inputs_may_have_any_name(name: str) -> None:
 
 
 def test_large_batch_is_cut(tf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a batch that is too large for a checkpoint the first records are kept; a single input of such a size
-    is refused."""
+    """Only the first records of a batch that is too large are kept. A single input that is too large is
+    rejected."""
     from edl_workflows.agent import tf_check
 
     monkeypatch.setattr(tf_check, "MAX_BATCH_BYTES", 100)

@@ -118,8 +118,7 @@ def table_a_server(adapter: Any, servers: int) -> Any:
 def test_lookups_find_the_same_rows_however_many_servers_there_are(
     adapter: Any, store: CheckpointStore, build: Callable[[Any, int], Any]
 ) -> None:
-    """Embeddings in the default strategy, restored on 1 → 2 → 3 → 2 servers: each lookup finds what it found
-    before."""
+    """Embeddings that are restored on 1, 2, 3 and 2 servers in turn give the same lookups."""
     with Servers(adapter, store, 1, build) as first:
         expected = first.looked_up()
         ref = first.save()
@@ -160,8 +159,8 @@ def test_checkpoint_of_an_earlier_version_keeps_its_cut(adapter: Any, store: Che
 def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
     adapter: Any, store: CheckpointStore
 ) -> None:
-    """One in safetensors' format did not say how variables were cut. It is not guessed; the message says what
-    to do."""
+    """A checkpoint in safetensors' format of an earlier version does not say how its variables were
+    partitioned. It is rejected, and the error says what to set."""
     with Servers(adapter, store, 2, partitions=2) as former:
         expected = former.looked_up()
         state = former.graph.state(former.session)
@@ -191,7 +190,7 @@ def test_table_a_server_is_refused(adapter: Any, store: CheckpointStore, servers
 
 
 def test_differences_are_named() -> None:
-    """What differs is said of the first variable that does."""
+    """The first variable that differs is named, with its difference."""
     table = VariableLayout(shape=[10, 2], parts=[2, 1])
     assert describe_difference({"a": table}, {"a": table}) == ""
     assert describe_difference({"a": table}, {}) == "variable a: the checkpoint has it, the model does not"
@@ -209,7 +208,8 @@ def test_differences_are_named() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no table", b"\x00" * 48, bytes(range(256))])
 def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) -> None:
-    """An index that is none is an error with its path, whatever stands in it."""
+    """A file that is not the index of a TensorFlow checkpoint raises CheckpointError with its path, whatever
+    it contains."""
     from edl_workflows.agent.tf_layout import read_layout
 
     file = tmp_path / "model.ckpt.index"
@@ -235,7 +235,8 @@ def test_damaged_index_is_named(adapter: Any, tmp_path: Path, content: bytes) ->
 def test_state_outside_of_the_checkpoints_is_found(
     adapter: Any, what: str, in_two_stages: bool, lost: str
 ) -> None:
-    """What no checkpoint holds would be lost with its server; it is named before anybody plans a change."""
+    """State that no checkpoint holds would be lost with its server. It is named before anyone plans a change
+    of servers."""
     from edl_workflows.agent.tf_layout import unsaved_state
 
     tf, tf1 = adapter.tf, adapter.tf1

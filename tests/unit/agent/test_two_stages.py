@@ -124,8 +124,8 @@ def pid(folder: Path) -> int:
 def test_periodic_checkpoints_are_persisted_while_training_goes_on(
     scheme: str, master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Each holds the model of its very step and the data position; when the program ends, the last one stands
-    on storage."""
+    """Each checkpoint holds the model and the data position of its step. When the program ends, its last
+    checkpoint is on storage."""
     master.position = {"datasets": {"train": {"epoch": 3}}}
     master.say(active=cluster(1))
     agent = start(every=0.2, steps=400, scheme=scheme)
@@ -146,8 +146,8 @@ def test_periodic_checkpoints_are_persisted_while_training_goes_on(
 def test_killed_process_loses_nothing_that_it_had_copied(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Copies stay in memory while all is well. The process is killed: the agent persists the newest copy, and
-    the master hears of it before it hears of the death."""
+    """Copies stay in memory while all processes run. If the process is killed, the agent persists its newest
+    copy and reports it before it reports the death."""
     master.say(active=cluster(1))
     agent = start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 4, what="four copies")
@@ -180,8 +180,8 @@ def test_killed_agent_is_followed_by_one_that_persists(
 def test_agent_killed_while_it_persists_leaves_no_half(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """Killed in the middle of a checkpoint: what is there under a valid name is whole, and the agent that is
-    started again persists the copy, which is still in memory."""
+    """If the agent is killed while it persists, each checkpoint under a valid name is complete. A restarted
+    agent persists the copy, which is still in memory."""
     checkpoints = tmp_path / "checkpoints"
     master.say(active=cluster(1))
     agent = start(every=0.1, size=4 * 2**20)
@@ -204,8 +204,8 @@ def ref(path: Path) -> CheckpointRef:
 def test_sigterm_copies_and_the_agent_persists_in_its_grace(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """The process ends as soon as it has copied; the agent ends when the copy stands on storage and the
-    master knows."""
+    """On SIGTERM, the process ends as soon as it has copied its state. The agent ends when the copy is on
+    storage and reported."""
     master.say(active=cluster(1))
     agent = start()
     pid(tmp_path)
@@ -221,8 +221,8 @@ def test_sigterm_copies_and_the_agent_persists_in_its_grace(
 def test_broken_world_is_followed_when_its_copy_is_safe(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A world lost a member: the agent ends its process and persists what that had copied; only then the
-    process of the next world says that it is prepared, so that the next world begins with this checkpoint."""
+    """After the loss of a member, the agent ends its process and persists the process's copy. Only then does
+    the next process report READY, so that the next group starts from this checkpoint."""
     master.say(active=world(1, (0, 1)))
     start(copies=0.05)
     eventually(lambda: len(master.got(CheckpointBegin)) >= 3, what="three copies")
@@ -236,8 +236,8 @@ def test_broken_world_is_followed_when_its_copy_is_safe(
 
 
 def test_switch_restores_from_memory(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """At a change of versions the old process drains and saves on the master's request; the new one on the
-    same node restores exactly that state from shared memory."""
+    """On a change of versions, the old process drains and saves at the master's request. The new process on
+    that node restores this state from shared memory."""
     master.say(active=cluster(1))
     start()
     eventually(lambda: master.got(StepReport), what="version 1 trains")
@@ -257,7 +257,8 @@ def test_switch_restores_from_memory(master: FakeMaster, start: Start, tmp_path:
 
 
 def test_full_storage_is_told_and_training_goes_on(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """Each checkpoint's end says why; the final one that can't be stored is a failure of the program."""
+    """A full storage does not end training: the end of each checkpoint has the reason. If the final
+    checkpoint can't be stored, the program fails."""
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     master.say(active=cluster(1))
     agent = start(every=0.2, steps=300)
@@ -270,8 +271,8 @@ def test_full_storage_is_told_and_training_goes_on(master: FakeMaster, start: St
 
 
 def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, start: Start) -> None:
-    """However long the master is away, longer than all graces too: a job that ended would not know what it
-    has trained."""
+    """The agent reports the last checkpoint before the exit, however long the master is unavailable;
+    otherwise a job that ended would not know what it has trained."""
     master.say(active=cluster(1))
     master.deaf_to_ends = True
     agent = start("--checkpoint-grace", "0.1", steps=5)

@@ -177,7 +177,7 @@ EACH_ONCE = {(epoch, record): 1 for epoch in (1, 2) for record in range(DATASET.
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path: Path) -> None:
     """However many members share the global batch, each step has the same loss up to rounding, and each
-    record of an epoch is trained once; rank 0 saves at the end."""
+    record of an epoch is trained once. Rank 0 saves at the end."""
     alone = members.train(world(1, (0,)))
     members.store = CheckpointStore(tmp_path / "other")
     together = members.train(world(2, tuple(range(size))))
@@ -238,7 +238,8 @@ def switch(
 
 
 def test_members_stop_after_the_same_step(master: FakeMaster, members: Members) -> None:
-    """A drain of which one member hears first stops all after one step; called off, all go on to the end."""
+    """If one member learns of a drain first, all stop after the same step. When the drain is cancelled, all
+    continue to the end."""
     cluster = world(1, (0, 1, 2))
     master.say(active=cluster)
     members.allowed = 5
@@ -280,8 +281,8 @@ def test_switch_is_not_saved_before_the_last_step(master: FakeMaster, members: M
 
 
 def test_drain_for_another_version_needs_a_step_first(master: FakeMaster, members: Members) -> None:
-    """A drain that is called off and wanted again for another version: whoever saw only the second one takes
-    a step with those that saw both, and all stop again together."""
+    """A drain is cancelled and requested again for another version. A member that saw only the second request
+    makes one step with those that saw both, and all stop together again."""
     cluster = world(1, (0, 1))
     master.say(active=cluster, next=world(2, (0, 1, 2)))
     members.allowed = 5
@@ -325,8 +326,8 @@ def test_member_that_is_told_to_end_loses_no_step(leaving: int, master: FakeMast
 def test_lost_member_breaks_the_group(
     master: FakeMaster, members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that is gone in the middle of a step ends the others' with the code that says that they are
-    sound; the next version goes on from the newest checkpoint, and only steps after it are made twice."""
+    """If a member is lost during a step, the others exit with the code of a lost group. The next version
+    continues from the newest checkpoint, and only steps after it are made twice."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     cluster = world(1, (0, 1, 2))
     master.say(active=cluster)
@@ -410,8 +411,8 @@ class AloneInGroup(SoftmaxRegression):
 def test_the_last_step_is_reported_if_the_members_change_then(
     master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
 ) -> None:
-    """Another member is lost when all steps are made, and the last one's report still waits: the status of
-    the job ends with that step."""
+    """A member is lost after the last step, while the report of that step waits. The job's status still ends
+    with that step."""
     master.say(active=world(1, (0,)))
     job, data = Job(environment, 1, MasterClient(master.url, TOKEN)), digits()
     framework, saving = AloneInGroup(), Saving(CheckpointStore(tmp_path), every_seconds=None)
