@@ -81,8 +81,8 @@ def test_the_number_of_processes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A number is used as it is. ``gpu`` counts the GPUs of CUDA_VISIBLE_DEVICES or else the devices, and
-    ``cpu`` counts the cores."""
+    """A number is used as it is. ``gpu`` counts the GPUs of CUDA_VISIBLE_DEVICES or else the devices, ``cpu``
+    counts the cores, and ``auto`` the GPUs or, without any, the cores."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(7))
     for name in devices:
         (tmp_path / name).touch()

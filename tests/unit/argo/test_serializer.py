@@ -15,7 +15,7 @@ def workflow(*templates: Template) -> Workflow:
 
 
 def test_a_good_workflow_is_what_hera_built() -> None:
-    """Nothing is added and nothing is left out."""
+    """The manifest equals what Hera built."""
     with Workflow(generate_name="hello-", entrypoint="main") as made:
         hello = Container(name="hello", image="busybox", command=["echo"])
         with Steps(name="main"):
@@ -30,7 +30,8 @@ def test_a_good_workflow_is_what_hera_built() -> None:
 
 
 def test_a_plugin_whose_body_hera_lost_is_refused() -> None:
-    """Hera's Plugin has no fields: what is given to it is gone without an error."""
+    """Hera's Plugin has no fields and drops what it is given without an error, so an empty plugin is
+    rejected."""
     lost = Template(name="main", plugin=Plugin(edl={"stage": "wait"}))
 
     with pytest.raises(
@@ -40,7 +41,7 @@ def test_a_plugin_whose_body_hera_lost_is_refused() -> None:
 
 
 def test_a_name_that_leads_nowhere_is_refused() -> None:
-    """Each problem has its place, its rule and what to do."""
+    """Each problem is reported with its place, its rule and what to do."""
     with Workflow(generate_name="hello-", entrypoint="mian") as made, Steps(name="main"):
         pass
 
@@ -51,8 +52,8 @@ def test_a_name_that_leads_nowhere_is_refused() -> None:
 
 
 def test_yaml_gives_back_what_was_written() -> None:
-    """Also texts that a server would read as numbers or booleans where PyYAML does not, and texts of several
-    lines."""
+    """YAML returns the values that were written, including texts that a server would read as numbers or
+    booleans where PyYAML does not, and texts of several lines."""
     values = [
         "y",
         "1e3",

@@ -52,6 +52,6 @@ def test_a_manifest_may_be_a_text_or_a_map() -> None:
     ],
 )
 def test_a_wrong_body_is_refused_by_its_path(body: dict[str, Any], message: str) -> None:
-    """Each mistake in a body is one error that names the field."""
+    """Each mistake in a body gives one error that names the field."""
     with pytest.raises(EdlError, match=message):
         PluginTask.parse(body).stage_and_request()

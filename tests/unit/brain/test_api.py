@@ -217,7 +217,7 @@ STRANGE_QUESTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("stage", ["create", "worker_initial", "ps_initial", "running"])
 @pytest.mark.parametrize("more", STRANGE_QUESTIONS.values(), ids=STRANGE_QUESTIONS)
 def test_a_job_that_makes_no_sense_gets_no_plan(shared: Api, stage: str, more: dict[str, Any]) -> None:
-    """The response says why."""
+    """A job with contradictory values gets no plan, and the response says why."""
     answer = shared.post("optimize", QUESTION | {"stage": f"job_stage_{stage}"} | more)
     assert answer.status_code == 200, answer.text
     assert answer.json()["groups"] == {}

@@ -41,7 +41,7 @@ def cluster(cpu: float, taken: float = 0.0, **more: float) -> ClusterObservation
 
 
 def test_two_jobs_share_a_cluster() -> None:
-    """Workers of the same size share what other pods leave; parameter servers are kept."""
+    """Workers of equal size share what other pods leave; parameter servers keep theirs."""
     jobs = [stored("a", held(12.0)), stored("b", held(12.0))]
     found = worker_shares(jobs, cluster(48.0, taken=32.0))
     # 48 cores - 8 of others - 2 parameter servers of 4 = 32 cores: 8 workers of 4.

@@ -26,7 +26,7 @@ class Clock:
 
 
 def test_a_tenant_that_asks_too_often_waits_alone() -> None:
-    """Its calls are rejected for a while; those of other tenants and operators are not."""
+    """Its calls are rejected for a while. Calls of other tenants and of operators are not."""
     clock = Clock()
     counted = TenantLimits(clock, calls_per_second=10)
     for _ in range(200):

@@ -214,8 +214,7 @@ def test_what_does_not_change_is_written_once(cluster: Cluster, start: Start) ->
 
 
 def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
-    """What was deleted while no monitor ran is marked by the next one; a new job of the same name is another
-    job."""
+    """A new monitor marks what was deleted while none ran. A new job of the same name is another job."""
     store = Memory()
     client.create(cluster, elastic_job("goes"))
     client.create(cluster, elastic_job("again"))
@@ -236,7 +235,7 @@ def test_a_new_process_goes_on(cluster: Cluster, start: Start) -> None:
 
 
 def test_a_store_that_is_away(cluster: Cluster, start: Start) -> None:
-    """What could not be written is written when the store is back, including deletions meanwhile."""
+    """While the store is unavailable, changes and deletions are kept and written when it is back."""
     store = Memory()
     client.create(cluster, elastic_job("goes"))
     monitor = start(store)
@@ -252,7 +251,7 @@ def test_a_store_that_is_away(cluster: Cluster, start: Start) -> None:
 
 
 def test_it_ends(cluster: Cluster, start: Start) -> None:
-    """After `stop` none of its threads runs, and nothing is written."""
+    """After `stop` no thread of the monitor runs, and nothing is written."""
     store = Memory()
     monitor = start(store)
     eventually(lambda: bool(store.samples))
@@ -266,7 +265,7 @@ def test_it_ends(cluster: Cluster, start: Start) -> None:
 @pytest.mark.slow
 def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
     """Without definitions of our kinds, the cluster is still sampled; with them, jobs are recorded. A server
-    that dies and comes back is watched again, and lost objects are marked."""
+    that restarts is watched again, and objects that disappeared are marked."""
     server = ApiServerProcess(tmp_path)
     server.start()
     store = Memory()
@@ -298,7 +297,7 @@ def test_definitions_and_servers_come_and_go(tmp_path: Path) -> None:
 
 
 def test_the_documented_rights() -> None:
-    """They are exactly those for the watches and for the list of node metrics."""
+    """The documented ClusterRole has exactly the rights for the watches and for the list of node metrics."""
     text = (Path(__file__).parents[3] / "docs/how-to/run-brain.md").read_text()
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
     (role,) = [block for block in blocks if block["kind"] == "ClusterRole"]

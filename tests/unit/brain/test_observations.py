@@ -99,7 +99,8 @@ def test_no_node_is_a_sample_too() -> None:
 
 
 def test_a_jobs_pods_are_added_up() -> None:
-    """By the label of its kind and its namespace. Pods that wait or have ended request nothing."""
+    """Pods are summed up by the job label of their kind and by namespace. Pods that wait or have ended
+    request nothing."""
     pods = [
         pod("a", job="mnist"),
         pod("b", job="mnist"),
@@ -160,7 +161,7 @@ def test_a_job_is_told_with_its_plan() -> None:
 
 @pytest.mark.parametrize("speed", [-1.0, float("inf"), float("nan")], ids=str)
 def test_a_speed_that_none_has_is_no_speed(speed: float) -> None:
-    """Whatever a master wrote, the store gets numbers that can be displayed."""
+    """A speed that is negative or not finite is stored as 0."""
     assert (
         observations.observe_job(ELASTIC_JOB, elastic_job(progress={"step": 1, "speed": speed})).speed == 0.0
     )
@@ -193,7 +194,7 @@ def test_texts_are_cut() -> None:
 
 
 def test_a_plan_is_told_with_its_reason() -> None:
-    """Its changes and its reason; it has no phase until an executor has seen it."""
+    """A plan is stored with its changes and its reason. It has no phase until an executor has seen it."""
     manifest = plan({"replicaResourceSpecs": {"worker": {"replicas": 4}}, "reason": "workers are short"})
 
     expected = PlanObservation(

@@ -152,7 +152,7 @@ def test_a_row_says_what_a_job_does_and_why(browser: Browser, serve: Serve) -> N
 
 
 def test_plans_with_their_reasons(browser: Browser, serve: Serve) -> None:
-    """Each with its changes, reason, phase, and the message of its executor."""
+    """The page shows each plan with its changes, reason, phase, and the message of its executor."""
     failed = {"phase": "Failed", "message": "rolled back", "reason": "ps-0 is hot", "finished": time.time()}
 
     def filled(store: BrainStore) -> None:
@@ -204,7 +204,7 @@ def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
 
 
 def test_an_empty_store(browser: Browser, serve: Serve) -> None:
-    """Each section says that it is empty, and what would fill it."""
+    """Each section of the page says that it is empty, and what would fill it."""
     browser.open(serve())
 
     assert "Start it with --monitor" in browser.text("#cluster")
@@ -270,7 +270,7 @@ def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> Non
 
 def test_a_token_is_asked_for(browser: Browser, serve: Serve, tmp_path: Path) -> None:
     """Without a token nothing is shown, and a wrong one is rejected with a message. The right one is kept for
-    the tab and can be forgotten."""
+    the browser tab and can be forgotten."""
     row = auth.TokenRow(tenant="operators", namespaces=["*"], sha256=auth.token_digest(TOKEN))
     auth.add_token(tmp_path / "tokens.json", row)
     url = serve(
@@ -327,7 +327,7 @@ def test_a_job_that_nobody_knows(browser: Browser, full: str, uid: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "/#/jobs/uid-1", "/#/jobs/uid-6"])
 def test_every_width(browser: Browser, full: str, path: str) -> None:
-    """Nothing is wider than the window, also where the layout changes."""
+    """At no width is the page wider than the window, even where the layout changes."""
     browser.open(full + path)
     for width in (320, 390, 760, 860, 861, 1000, 1140, 1141, 1280, 2000):
         browser.resize(width)
@@ -381,7 +381,7 @@ CONTRAST = """(() => {
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_contrast(browser: Browser, full: str, *, dark: bool) -> None:
-    """As WCAG 2 AA requires: 4.5 for text, 3 for lines and dots, on both backgrounds."""
+    """Contrasts meet WCAG 2 AA on both backgrounds: 4.5 for text, 3 for lines and dots."""
     browser.open(full, dark=dark)
     on_panel, on_ground, lines, bad = browser.value(CONTRAST)
 
@@ -390,7 +390,8 @@ def test_contrast(browser: Browser, full: str, *, dark: bool) -> None:
 
 
 def test_only_its_own_files(serve: Serve) -> None:
-    """All files that the page refers to are served, with the policy, and no other server is contacted."""
+    """All files that the page refers to are served with the content security policy, and no other server is
+    contacted."""
     url = serve()
     todo, seen = ["/"], set[str]()
     http = httpx.Client(base_url=url)

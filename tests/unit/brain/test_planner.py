@@ -87,7 +87,7 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a_defect_is_one_plan_s(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unexpected error says where to look; the process continues."""
+    """An unexpected error fails one request with a pointer to the log, and the process continues."""
 
     def defect(*_: object) -> None:
         raise ZeroDivisionError

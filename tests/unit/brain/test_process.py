@@ -135,7 +135,7 @@ def _runs(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_sigterm_ends_it(tmp_path: Path) -> None:
-    """All reports are in the database; probes and metrics are served until the end."""
+    """On SIGTERM, all reports are written to the database. Probes and metrics are served until the end."""
     options = ["--database-url", f"sqlite:///{tmp_path}/brain.db", "--no-require-token", "--metrics-port"]
     port = _free_port()
     with process(tmp_path, *options, str(port)) as (running, log):
@@ -192,7 +192,7 @@ def test_wrong_options(
 
 
 def test_edl_brain_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The token is printed once, on a line of its own; the file contains its hash."""
+    """The command prints the token once, on a line of its own. The file contains its hash only."""
     file = tmp_path / "tokens.json"
     assert main(["brain", "token", "team-a", "-n", "a", "-n", "b", "--tokens-file", str(file)]) == 0
     assert main(["brain", "token", "ops", "--operator", "--tokens-file", str(file)]) == 0

@@ -26,8 +26,8 @@ ALL = None
 
 
 def test_a_job_of_which_only_its_master_tells(store: BrainStore) -> None:
-    """Its phase follows from what was reported; roles are those that it wants, and nobody says how many are
-    ready."""
+    """Without a monitor, the phase follows from the master's reports. Roles are those that the job wants, and
+    the number of ready nodes is unknown."""
     ends = {
         "running": None,
         "done": JobEnd(time=NOW, completed=True),
@@ -87,7 +87,7 @@ def test_lists_are_paged_and_searched(store: BrainStore) -> None:
 
 
 def test_curves_have_few_points(store: BrainStore) -> None:
-    """However long the past is, with its newest point, evenly chosen."""
+    """However long the history is, a curve has few points, evenly chosen, including the newest one."""
     times = [NOW + i for i in range(1_203)]
     for start in range(0, len(times), 500):
         some = [sample(time, step=int(time - NOW), workers=1) for time in times[start : start + 500]]
@@ -106,8 +106,8 @@ def test_curves_have_few_points(store: BrainStore) -> None:
 
 
 def test_an_answer_goes_into_its_scale_plan(store: BrainStore) -> None:
-    """What Brain answered is listed until a ScalePlan of the job follows; that one is listed with its
-    fate."""
+    """An answer of Brain is listed until the job has a ScalePlan made from it. Then the plan is listed, with
+    its result."""
     store.record_answer(PlanAnswer("a", "team", "mnist", NOW, ("worker: 3 nodes",), "room"))
     store.record_answer(PlanAnswer("b", "team", "other", NOW, ("worker: 3 nodes",), "room"))
     assert queries.query_plans(store, ALL, RowRange(), NOW).total == 2

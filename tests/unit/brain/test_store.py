@@ -84,7 +84,7 @@ def test_another_sample_of_the_same_moment_changes_nothing(store: BrainStore) ->
 
 
 def test_connections_that_were_cut(database_url: str) -> None:
-    """After a restart of PostgreSQL, the store reconnects."""
+    """After PostgreSQL closes its connections, the store reconnects."""
     if database_url.startswith("sqlite"):
         return
     other = database.connect(database_url)
@@ -180,7 +180,7 @@ def test_a_closed_store_has_written_what_waited(database_url: str) -> None:
 
 
 def test_a_new_sqlite_database_is_private(tmp_path: Path) -> None:
-    """Other users of the machine can't read what tenants have reported, in none of its files."""
+    """The database's files can't be read by other users of the machine."""
     before = os.umask(0o022)
     try:
         store = BrainStore(f"sqlite:///{tmp_path}/brain.db")
@@ -237,7 +237,7 @@ def test_running_jobs(store: BrainStore) -> None:
 
 
 def test_what_the_monitor_sees(store: BrainStore) -> None:
-    """Jobs and plans are open until they are deleted; what a master has reported about a job is kept."""
+    """Jobs and plans count as open until they are deleted. What a master has reported about a job is kept."""
     store.record(JobReport(facts(), [sample(NOW)]), NOW)
     jobs = [JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("uid-1", "uid-2")]
     store.record_jobs(jobs, [], NOW)

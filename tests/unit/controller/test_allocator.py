@@ -63,7 +63,8 @@ def becomes(cluster: Cluster, expected: list[str], name: str = "walk", seconds: 
 def test_a_new_job_is_placed_and_its_pods_follow(
     cluster: Cluster, farm: Farm, controller: RunningController
 ) -> None:
-    """At once, not with the next cycle; a pod a replica, each bound to its node by the scheduler's rules."""
+    """A new job is placed at once, not with the next cycle. It has one pod per replica, which the scheduler
+    binds to the allocated node."""
     one, two = farm.add("a", 2), farm.add("b", 2)
     create(cluster, farm.task(3, minReplicas=1, maxReplicas=3), preemptible=True)
     becomes(cluster, [one, one, two])
@@ -86,7 +87,7 @@ def test_fixed_jobs_are_left_alone(cluster: Cluster, farm: Farm, controller: Run
 
 
 def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
-    """Each time the jobs are looked at again at once."""
+    """Each added, changed or removed node gives a new allocation at once."""
     create(cluster, farm.task(1, minReplicas=1, maxReplicas=3), preemptible=True)
     one = farm.add("a", 1)
     becomes(cluster, [one])
@@ -117,7 +118,7 @@ def test_an_end_and_a_suspension_make_room(
 
 
 def test_an_edit_is_followed(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
-    """Other bounds are another allocation at once."""
+    """An edit of the bounds gives a new allocation at once."""
     one = farm.add("a", 9)
     create(cluster, farm.task(2), preemptible=True)
     becomes(cluster, [one] * 2)
@@ -169,9 +170,8 @@ def test_profilings_reach_the_policy(
 def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
     cluster: Cluster, farm: Farm, options: RunOptions
 ) -> None:
-    """With more than one replica from the next cycle on, also when the former one is over; a job of no
-    scenario has one.
-    """
+    """If earlier jobs of its scenario reported hints, a new job has more than one replica from the next cycle
+    on, even if they have ended. A job without a scenario has one."""
     one = farm.add("a", 9)
 
     def submit(name: str, scenario: str) -> None:
@@ -196,9 +196,8 @@ def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
 def test_a_policy_that_fails_or_lies_changes_nothing(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception, and an answer beyond the job's bounds, are logged; the loop goes on and a later good
-    answer counts.
-    """
+    """An exception in a policy and an answer beyond the job's bounds are logged. The loop continues, and a
+    later valid answer is applied."""
     one = farm.add("a", 9)
     answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
     calls = 0

@@ -133,11 +133,9 @@ def test_a_job_grows_as_far_as_there_is_room(
 def test_jobs_share_what_there_is(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A job that comes takes room of one that has much, and gives it back when it ends.
-
-    No scheduler binds the pods here, so that all beyond the minima is dealt anew: to the least fulfilled
-    first.
-    """
+    """A new job takes nodes from a job that has many, which gets them back when the new job ends. Without a
+    scheduler in this test, all nodes beyond the minima are distributed again, to the least fulfilled job
+    first."""
     farm.add("a", 6)
     start(options)
     training_job(cluster, farm, "first", 1, 6)
@@ -176,9 +174,8 @@ def test_who_asks_for_a_number_gets_it(
 def test_what_is_switched_off_stays(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A job whose annotation says no, and one whose annotation can't be read, which is told, keep their
-    numbers.
-    """
+    """A job whose annotation is ``false`` keeps its number. So does a job with an invalid annotation, whose
+    status reports it."""
     farm.add("a", 9)
     start(options)
     training_job(cluster, farm, "no", 1, 3, "false")
@@ -222,7 +219,8 @@ def test_a_job_that_was_changed_rests(
 def test_di_jobs_grow_within_their_bounds(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """The elastic task of a job that is not preemptible, where the spec says how far; any other stays."""
+    """A DIJob that is not preemptible grows if the spec bounds its elastic task. Without bounds it keeps its
+    replicas."""
     farm.add("a", 9)
     start(options)
     create(cluster, farm.task(1, maxReplicas=3), name="bounded")
@@ -261,7 +259,8 @@ def plans(cluster: Cluster) -> dict[str, dict[str, Any]]:
 def test_elastic_jobs_are_changed_by_plans(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """One after the other: the next only when the last has ended, and from the number that it came to."""
+    """The autoscaler creates the next plan of an ElasticJob only when the previous one has ended, and starts
+    from the number that it reached."""
     farm.add("a", 3)
     start(options)
     elastic_job(cluster, farm, "1-6")
@@ -285,9 +284,8 @@ def test_elastic_jobs_are_changed_by_plans(
 def test_a_new_process_makes_no_second_plan(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """It finds what the one before it made, whether that had noticed or not; and makes the next when that has
-    ended.
-    """
+    """A new autoscaler finds the plan of its predecessor and creates none beside it. It creates the next one
+    when that plan has ended."""
     farm.add("a", 3)
     first = start(options)
     elastic_job(cluster, farm, "1-6")
@@ -309,7 +307,7 @@ def test_a_new_process_makes_no_second_plan(
 def test_elastic_jobs_that_are_left_alone(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions, annotation: str, mode: str
 ) -> None:
-    """Without bounds, and where the job's master decides."""
+    """ElasticJobs without bounds, and those whose master plans, are left alone."""
     farm.add("a", 6)
     start(options)
     elastic_job(cluster, farm, annotation, mode)
@@ -328,9 +326,8 @@ def test_a_stage_that_comes_between_wins(
     monkeypatch: pytest.MonkeyPatch,
     reached: str,
 ) -> None:
-    """It makes its plan, then pins the job; the autoscaler looks for both once more before it makes a plan of
-    its own.
-    """
+    """The stage creates its plan and then switches autoscaling off. The autoscaler checks both again before
+    it creates a plan of its own."""
     get, looked = client.get, threading.Event()
 
     def changed_meanwhile(where: Cluster, api: ApiResource, name: str, *arguments: Any) -> Object:
@@ -366,7 +363,7 @@ def test_a_stage_that_comes_between_wins(
 def test_what_an_elastic_job_can_not_be_told(
     cluster: Cluster, farm: Farm, mode: str, bounds: str, message: str
 ) -> None:
-    """In mode manual its bounds stand in the annotation or nowhere."""
+    """In mode manual, the annotation must give the bounds, because the job has no others."""
     elastic_job(cluster, farm, mode=mode)
 
     with pytest.raises(ManifestError, match=message):
@@ -379,7 +376,7 @@ def test_what_an_elastic_job_can_not_be_told(
     [("manual", "2-4"), ("manual", "false"), ("single-job", "true"), ("cluster", "2-4")],
 )
 def test_what_an_elastic_job_can_be_told(cluster: Cluster, farm: Farm, mode: str, bounds: str) -> None:
-    """Where its master plans, the master reads the annotation."""
+    """In modes in which the master plans, the stage may set the annotation, which the master reads."""
     elastic_job(cluster, farm, mode=mode)
 
     AUTOSCALE.begin(cluster, AutoscaleRequest(name="elastic", bounds=bounds), ME)
@@ -398,7 +395,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("bounds", "message"), REFUSED)
 def test_wrong_bounds_are_refused(cluster: Cluster, farm: Farm, bounds: str, message: str) -> None:
-    """The stage says what is wrong with them, and changes nothing."""
+    """The error says what is wrong with the bounds, and the job is not changed."""
     training_job(cluster, farm, "ctr", 1, 6)
     with pytest.raises(ManifestError, match=message):
         AUTOSCALE.begin(cluster, AutoscaleRequest(name="ctr", kind="TrainingJob", bounds=bounds), ME)
@@ -406,7 +403,8 @@ def test_wrong_bounds_are_refused(cluster: Cluster, farm: Farm, bounds: str, mes
 
 
 def test_what_is_not_autoscaled_is_refused(cluster: Cluster, farm: Farm) -> None:
-    """A preemptible DIJob belongs to the allocator; a job that has ended is left as it is."""
+    """The stage rejects a preemptible DIJob, which the allocator sizes, and does not change a job that has
+    ended."""
     create(cluster, farm.task(1, maxReplicas=3), preemptible=True)
     with pytest.raises(ManifestError, match="preemptible"):
         AUTOSCALE.begin(cluster, AutoscaleRequest(name="walk", kind="DIJob"), ME)

@@ -24,7 +24,7 @@ def test_a_wait_begins_once_and_ends() -> None:
 
 
 def test_a_more_urgent_call_shortens_it() -> None:
-    """What may wait a second does not wait the rest of half a minute."""
+    """A write that may wait 30 s is sent within 1 s if a later call allows only 1 s."""
     clock = Clock()
     holds = DelayedWrites(clock)
     assert holds.left("a", 30.0) == 30.0

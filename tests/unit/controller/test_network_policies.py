@@ -49,9 +49,8 @@ def policies(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("policies")
 def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
-    """It is made with the job's first pod, made anew when it is lost, and nothing is written once all is
-    there.
-    """
+    """The policy is created with the job's first pod and again if it is lost. Once all exist, nothing is
+    written."""
     settings = InstallationSettings(network_policies=True)
     running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(cluster.namespace, settings=settings)))
     try:

@@ -91,7 +91,7 @@ def test_a_delay_longer_than_a_thread_can_wait() -> None:
 
 
 def test_backoff_doubles_until_forgotten() -> None:
-    """Each failure doubles the delay up to a bound; a success starts anew."""
+    """Each failure doubles the delay up to a maximum, and a success resets it."""
     queue: WorkQueue[str] = WorkQueue(Clock())
     delays = [queue.retry("a") for _ in range(40)]
     queue.forget("a")

@@ -87,9 +87,8 @@ def test_reaches_a_fixed_point(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_own_creates_are_seen_at_once(loop: Loop, cluster: Cluster) -> None:
-    """The decision after a create sees what was created: names that are no function of the parent are made
-    once.
-    """
+    """The decision after a create sees the created object, so that objects with generated names are created
+    once."""
     made = 0
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -167,9 +166,8 @@ def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster)
 
 
 def test_a_refusal_in_other_words_is_no_reason_to_look_at_once(loop: Loop, cluster: Cluster) -> None:
-    """Webhooks and quotas say something new each time: the next try comes when it was asked for, and what is
-    new is said.
-    """
+    """Webhooks and quotas may word each rejection differently. The new message is reported, but the next
+    attempt comes at the requested time."""
     bad = config_map("child") | {"data": {"a": {"not": "text"}}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -339,9 +337,8 @@ def test_a_deleted_job_is_no_error(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_kinds_with_labels_of_their_own_see_their_own_children(cluster: Cluster) -> None:
-    """Two kinds that watch one resource type under different labels: each sees, and takes its writes in, its
-    own only.
-    """
+    """Two kinds watch one resource type under different labels. Each sees its own objects and its own writes
+    only."""
     other = Source(WATCHED_CONFIG_MAPS.api, lambda m: m["metadata"]["labels"]["other/job"], "other/job")
     world = ObservedCluster(
         cluster, cluster.namespace, (WATCHED_CONFIG_MAPS, other), lambda _: None, lambda *_: None

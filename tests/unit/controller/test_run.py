@@ -59,7 +59,7 @@ def test_a_job_gets_its_children(cluster: Cluster, controller: RunningController
 
 
 def test_an_auto_plan_makes_its_pods(cluster: Cluster, controller: RunningController) -> None:
-    """What the master asks for is made once, and the plan says so."""
+    """The pods that the master's plan asks for are created once, and the plan succeeds."""
     client.create(cluster, elastic_job(workers=2))
     client.create(cluster, auto_plan("mnist", 0, 1))
 
@@ -106,7 +106,7 @@ def test_other_namespaces_are_left_alone(cluster: Cluster, controller: RunningCo
 
 @pytest.mark.slow
 def test_a_second_controller_takes_over(cluster: Cluster, options: RunOptions) -> None:
-    """Of two controllers only the leader works; when it ends, the other one takes over at once."""
+    """Of two controllers only the leader works. When it ends, the other one takes over at once."""
     election = Election(cluster.namespace, identity="first", retry_seconds=0.1)
     first = run_in_thread(cluster, replace(options, election=election))
     assert first.wait_ready(240)
@@ -127,7 +127,7 @@ def test_a_second_controller_takes_over(cluster: Cluster, options: RunOptions) -
 
 @pytest.mark.slow
 def test_crds_that_come_later(tmp_path: Path) -> None:
-    """Without the CRDs the controller waits and says what it waits for; when they come it works."""
+    """Without the CRDs the controller waits and says what for. When they are installed, it works."""
     server = ApiServerProcess(tmp_path)
     server.start()
     cluster = server.cluster()
@@ -161,9 +161,8 @@ def test_scale_of_a_job_becomes_a_plan(cluster: Cluster, controller: RunningCont
 
 @pytest.mark.slow
 def test_a_malformed_job_fails_once(tmp_path: Path) -> None:
-    """Where the API server's schema is older and lets it through, a malformed job is Failed with all its
-    problems, told once; others go on.
-    """
+    """If an older schema of the API server admits a malformed job, the job fails once with all its problems,
+    and other jobs continue."""
     server = ApiServerProcess(tmp_path)
     server.start()
     running: RunningController | None = None

@@ -69,7 +69,7 @@ def cpu(nodes: Mapping[str, Any]) -> dict[str, float]:
 
 
 def test_other_pods_take_room() -> None:
-    """Whatever runs, or is bound and about to, counts; what has ended or waits for a node does not."""
+    """Pods that run or are bound take capacity. Pods that have ended or wait for a node do not."""
     placed = [
         pod("a", "1"),
         pod("b", "2", phase="Pending"),
@@ -82,9 +82,8 @@ def test_other_pods_take_room() -> None:
 
 
 def test_jobs_share_what_their_own_pods_take() -> None:
-    """For all jobs together their pods don't count; for a new one they do, or what they are promised where
-    that is more.
-    """
+    """When all jobs are optimized together, their own pods do not count. For a new job they do, or what they
+    are allocated if that is more."""
     held = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
     found = taken([held], [node(), node("n2")], [pod("p", "2", "walk")])
     assert cpu(found.nodes) == {"n1": 8.0, "n2": 8.0}
@@ -93,7 +92,8 @@ def test_jobs_share_what_their_own_pods_take() -> None:
 
 
 def test_pods_of_jobs_that_are_not_asked_about_count() -> None:
-    """Those of a fixed DIJob, and of a finished one, take room as any other's."""
+    """Pods of DIJobs that are not optimized, because they are not preemptible or have ended, take capacity
+    like any others."""
     assert cpu(taken([], [node()], [pod("p", "2", "walk")]).nodes) == {"n1": 6.0}
 
 
@@ -104,9 +104,7 @@ def test_given_takes_room() -> None:
 
 
 def test_bounds_and_demands() -> None:
-    """The elastic task comes last in rank and has the bounds; what a template does not ask for is the
-    default.
-    """
+    """The elastic task has the last ranks and the bounds. Missing requests of a template have defaults."""
     container = {"name": "main", "image": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "500m"}}}
     learner = task("learner", template={"spec": {"containers": [container]}})
     collector = task("collector", 2, minReplicas=1, maxReplicas=5)
@@ -139,7 +137,7 @@ def test_closed_nodes(about: dict[str, Any], there: bool, schedulable: bool) -> 
 
 
 def test_a_lost_node_is_gone() -> None:
-    """After five minutes without being ready it is not there."""
+    """A node that has not been ready for five minutes does not count."""
     lost = node(ready="Unknown")
     lost["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T11:54:00Z"
     assert taken([], [lost]).nodes == {}
@@ -172,9 +170,8 @@ HELD: list[Any] = [
 def test_places_on_closed_nodes(
     spec: dict[str, Any], placed: list[dict[str, Any]], held: tuple[str, ...]
 ) -> None:
-    """Who runs on a node that takes no new pods stays; a place there that nobody is at is lost, and gets
-    another node.
-    """
+    """Replicas that run on a cordoned node stay. A replica that is allocated to it but does not run there
+    gets another node."""
     walk = job(task("none", 3, name="w"), allocation=("n1", "n1", "n2"))
     found = taken([walk], [node(**spec), node("n2")], placed)
     assert found.previous == {"default/walk": held}
@@ -184,7 +181,7 @@ def test_places_on_closed_nodes(
 
 
 def test_who_has_succeeded_needs_no_other_place() -> None:
-    """Also when its pod is gone from a node that is drained."""
+    """A replica that has succeeded gets no other node, even if its pod is gone from a drained node."""
     done = job(task("none", 2, name="w"), allocation=("n1", "n2"))
     status = done.status.model_copy(update={"replica_statuses": {"w": TaskCounts(completed=[0])}})
     done = done.model_copy(update={"status": status})
@@ -250,9 +247,8 @@ def says(key: str, operator: str, *values: str, where: str = "matchExpressions")
     ],
 )
 def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str]) -> None:
-    """Nodes that the scheduler would never take are excluded: one of the terms must hold, with all that it
-    says.
-    """
+    """Nodes that the scheduler would reject are excluded: one term of the affinity must hold in all its
+    parts."""
     nodes = [node("plain"), node("a100"), node("t4")]
     nodes[1]["metadata"]["labels"] = {"gpu": "a100", "memory": "80"}
     nodes[2]["metadata"]["labels"] = {"gpu": "t4", "memory": "16"}
@@ -272,7 +268,7 @@ def test_preferred_node_affinity_excludes_nothing() -> None:
 
 
 def test_a_demand_is_that_of_the_whole_pod() -> None:
-    """What prepares a replica, and what runs beside it, needs room on the node, too."""
+    """The demand of a replica includes init containers, sidecars and the pod's overhead."""
 
     def container(cpu: str = "", **more: str) -> dict[str, Any]:
         return {"name": "c", "image": "i"} | ({"resources": {"requests": {"cpu": cpu}}} if cpu else {}) | more
@@ -288,9 +284,8 @@ def test_a_demand_is_that_of_the_whole_pod() -> None:
 
 
 def test_requests_of_a_pod() -> None:
-    """As the scheduler counts: sidecars beside the containers, the largest of those before them, and the
-    overhead.
-    """
+    """A pod requests, by the scheduler's rules, the sum of its containers and sidecars, or its largest init
+    container, and the overhead."""
 
     def container(amount: str, **more: str) -> dict[str, Any]:
         return {"resources": {"requests": {"cpu": amount}}} | more

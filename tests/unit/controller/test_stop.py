@@ -44,8 +44,8 @@ class Stuck:
 
 
 def test_an_end_takes_no_longer_than_it_may(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two loops, the workers and the watches that all hang: together they are waited for as long as one of
-    them may be, within the time that a pod has to end."""
+    """If loops, workers and watches hang, the controller waits for all of them together only as long as for
+    one, within the pod's grace period."""
     clock = Clock()
     monkeypatch.setattr(manager_module, "time", SimpleNamespace(monotonic=clock.monotonic), raising=False)
     manager = Manager(

@@ -23,14 +23,15 @@ CORES = len(os.sched_getaffinity(0))
     ],
 )
 def test_pods_are_bounded_by_the_cores_that_there_are(asked: dict[str, int | str], pods: int) -> None:
-    """However much CPU is declared, and however little pods request."""
+    """The number of pods is bounded by the machine's cores, however much CPU is declared and however little
+    pods request."""
     capacity = Capacity.of_machine(**asked)  # type: ignore[arg-type]
     assert min(pods, MAX_PODS) == capacity.pods
 
 
 def test_more_pods_than_the_machine_carries_wait_and_say_why(tmp_path: Path) -> None:
-    """Of 99 workers of a hundredth of a CPU, as many run as the bound allows; the others are Pending with the
-    reason, and each starts when another one has ended."""
+    """With one pod per core, as many pods run as there are cores, however little they request. The others are
+    Pending with the reason, and each starts when another one has ended."""
     with cluster(tmp_path / "cluster", Settings(pods_per_core=1)) as running:
         pods = Pods(running.client())
         little = {"requests": {"cpu": "10m"}}

@@ -77,8 +77,8 @@ async def check_exhaustion(cluster: RunningCluster) -> Object:
 
 
 def test_ports_that_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod for which no host port is left is Pending and says so; others run, also those of Services without
-    number; it runs when another pod has ended, and the cluster starts again."""
+    """A pod without a free host port is Pending and says so, while other pods run. It runs when another pod
+    has ended, and the cluster can be started again."""
     monkeypatch.setattr(host_ports, "FIRST", FEW[0])
     monkeypatch.setattr(host_ports, "LAST", FEW[1])
     options = ClusterOptions(tmp_path, Capacity("16", "64Gi"), grace=0.1)

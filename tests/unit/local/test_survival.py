@@ -47,8 +47,8 @@ def put_past_admission(folder: Path, pods: dict[str, Object]) -> None:
 
 
 def test_pods_stored_before_checks_fail_alone(own: LocalCluster) -> None:
-    """A cluster that finds unreadable quantities in its store starts, fails or refuses those pods with the
-    field's name, and runs their neighbour; they can be deleted."""
+    """A cluster whose store has pods with unreadable quantities starts. These pods fail with the field's name
+    and can be deleted, and other pods run."""
     neighbour = Pods(own.client())
     neighbour.create("neighbour", container("sleep 600"))
     neighbour.phase("neighbour", "Running")
@@ -73,7 +73,8 @@ def test_pods_stored_before_checks_fail_alone(own: LocalCluster) -> None:
 
 
 def test_a_deleted_node_comes_back(own: LocalCluster) -> None:
-    """``kubectl delete node`` ends nothing: the node is this machine, so it registers again and goes on."""
+    """After ``kubectl delete node``, the node registers again and its pods continue, since it is this
+    machine."""
     pods = Pods(own.client())
     pods.create("before", container("sleep 600"))
     pods.phase("before", "Running")
@@ -89,7 +90,7 @@ def test_a_deleted_node_comes_back(own: LocalCluster) -> None:
 
 
 def test_a_node_that_offers_nothing(own: LocalCluster) -> None:
-    """Whoever takes the node's capacity away leaves pods Pending with a reason, until it is given back."""
+    """If the node's capacity is removed, pods are Pending with a reason until it is set again."""
     pods, admin = Pods(own.client()), own.client()
     offers = client.get(admin, NODES, NODE_NAME)["status"]["allocatable"]
 

@@ -55,7 +55,7 @@ def measured(workers: int, speeds: dict[int, float], **values: int | bool) -> Al
     ],
 )  # fmt: skip
 def test_decisions(job: AllreduceJob, workers: int, why: str) -> None:
-    """By named rows: growth, the way back, bounds, and what makes no sense."""
+    """Each row gives the number of workers and the reason: growth, shrinking, bounds, and invalid input."""
     decision = decide_workers(job)
     assert decision.workers == workers
     assert why in decision.reason
@@ -86,7 +86,8 @@ def amdahl(serial: float) -> Callable[[int], float]:
 def test_decisions_come_to_rest(
     serial: float, start: int, low: int, spread: int, unit: int, fixed: bool
 ) -> None:
-    """Whatever the scaling, after few changes the count stays, within bounds and room."""
+    """Whatever the scaling, the number of workers stops changing after a few decisions, within the bounds and
+    the free capacity."""
     speed, workers = amdahl(serial), start
     room = max(start, 30)
     known: dict[int, list[float]] = {}
@@ -107,7 +108,7 @@ def test_decisions_come_to_rest(
 
 
 def test_better_scaling_is_never_fewer_workers() -> None:
-    """From one worker up, with room for 64."""
+    """A job that scales better never gets fewer workers, from one worker up and with room for 64."""
 
     def rest(serial: float) -> int:
         workers, known = 1, {1: [1.0] * 3}

@@ -71,7 +71,8 @@ def former(ps: list[list[float]], workers: list[float], memory: float = 8 * GIB,
 
 
 def test_hot_servers_get_cores_for_32_workers() -> None:
-    """At 88 % with 14 workers all get 32/14 of what they use, the memory stays."""
+    """At 88 % use with 14 workers, all servers get 32/14 of the cores that they use. The memory does not
+    change."""
     hot = TRAINING.measured(job(2, 14, worker_size=SMALL))
     assert plan("hot_ps_resource", hot).node_resources == {node(PS, i): NodeSize(16) for i in range(2)}
 
@@ -172,7 +173,8 @@ def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) 
 
 
 def test_unbalanced_servers_get_memory_and_balanced_ones_company() -> None:
-    """After one ran out of memory."""
+    """After a server ran out of memory, unbalanced servers get more memory, and balanced ones get more
+    servers."""
     here = TRAINING.measured(job(2, 2))
     assert plan("ps_oom_resource", here).notes == ("no parameter server ran out of memory",)
     doubled = plan("ps_oom_resource", with_oom(here, PS, 0))
@@ -201,7 +203,8 @@ def test_idle_servers_give_cores_back() -> None:
 
 
 def test_workers_after_running_out_of_memory() -> None:
-    """What former workers needed, more where those ran out of it too; else 4 GB more than they had."""
+    """Workers get the memory that earlier jobs' workers needed, and more if those also ran out of it. Without
+    earlier jobs they get 4 GB more."""
     ill = with_oom(job(1, 2), WORKER, 1)
     step = math.ceil(8 * GIB + 4e9 / 2**20)
     assert plan("worker_create_oom_resource", ill).node_group_resources[WORKER].node_resource.memory == step
@@ -227,14 +230,15 @@ def test_workers_after_running_out_of_memory() -> None:
     ids=["small steps", "large steps", "unknown length", "short", "80 % is left", "between", "exhausted"],
 )
 def test_workers_by_phase(workers: int, phase: WorkerPhase, said: Said, wanted: int | None) -> None:
-    """One server of 8 cores, of which each worker uses one: 6 workers are 80 %."""
+    """If each worker uses one of a server's 8 cores, 6 workers use 80 %, which limits the number of
+    workers."""
     here = TRAINING.measured(job(1, workers))
     found = plan("worker_resource", here, phase=phase, training=said).node_group_resources[WORKER]
     assert found.count == wanted
 
 
 def test_slower_jobs_get_no_workers() -> None:
-    """Where the last workers made it slower, and in the stable phase where they did not make it faster."""
+    """No workers are added if the last ones made the job slower or, in the stable phase, not faster."""
     before = TRAINING.measured(job(1, 1))
     grown = replace(job(1, 3), samples=before.samples)
     for rate, phase, more in [
@@ -248,7 +252,7 @@ def test_slower_jobs_get_no_workers() -> None:
 
 
 def test_fair_shares_of_a_full_cluster() -> None:
-    """Equal jobs get equal shares, weights count, and what a job does not want goes to the others."""
+    """Equal jobs get equal shares, weights count, and what one job does not want goes to the others."""
     size = NodeSize(4)
     a, b, c = WorkerClaim("a", size, 1, 60), WorkerClaim("b", size, 1, 60), WorkerClaim("c", size, 1, 2)
     assert fair_shares([a, b, c], {"cpu": 40}).workers == {"a": 4, "b": 4, "c": 2}
@@ -258,7 +262,8 @@ def test_fair_shares_of_a_full_cluster() -> None:
 
 
 def test_two_jobs_share_a_full_cluster() -> None:
-    """The one that came first gives back what is beyond its share; the other grows into it, and both stay."""
+    """The first job gives back what exceeds its share, the other grows into it, and both stay at that
+    size."""
     capacity = {"cpu": 40.0}
     claims = tuple(WorkerClaim(name, NodeSize(2), 1, 60, fixed=NodeSize(4)) for name in ("first", "second"))
     jobs = {"first": job(2, 12, worker_size=SMALL), "second": job(2, 1, worker_size=SMALL)}
@@ -367,7 +372,7 @@ def test_corrupt_history_is_left_out() -> None:
 
 
 def test_roles_that_may_not_change_stay() -> None:
-    """For each algorithm and stage."""
+    """No algorithm changes a role with ``autoScale: false``, in any stage."""
     here = with_oom(TRAINING.measured(job(2, 14, worker_size=SMALL)), WORKER, 1)
     kept = fixed(fixed(here, PS), WORKER)
     for stage in OptimizerStage:
@@ -378,7 +383,8 @@ def test_roles_that_may_not_change_stay() -> None:
 @pytest.mark.parametrize("ps_cpu", [0.05, 6.0])
 @pytest.mark.parametrize("limit", [15.0, 1000.0])
 def test_a_job_that_brain_plans_comes_to_rest(limit: float, ps_cpu: float, skew: float) -> None:
-    """From the cold start through all stages, within its limits, and no plan is made twice."""
+    """From the cold start through all stages, the job stays within its limits, no plan is repeated, and the
+    planning stops."""
     training = Training(ps_cpu=ps_cpu, skew=skew)
     here, progress, quiet = replace(NEW, limits=ResourceLimits(limit, 1000 * GIB)), StageProgress(), 0
 

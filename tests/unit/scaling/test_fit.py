@@ -30,7 +30,7 @@ def test_a_new_job_fills_the_first_nodes() -> None:
 
 
 def test_a_new_job_takes_what_there_is() -> None:
-    """Between the minimum and the maximum it starts with what fits."""
+    """A new job starts with as many replicas as fit, between its minimum and its maximum."""
     assert POLICY.allocate(job("a", 2, 9), nodes(n1=3)) == ["n1", "n1", "n1"]
 
 
@@ -40,7 +40,7 @@ def test_a_new_job_waits_for_its_minimum() -> None:
 
 
 def test_replicas_of_other_roles_come_first() -> None:
-    """A learner that needs a device has rank 0 and goes where one is; collectors follow."""
+    """A learner that needs a device has rank 0 and is placed on a node with one; collectors follow."""
     learner = {"cpu": 2.0, "nvidia.com/gpu": 1.0}
     wanted = JobInfo("a", CPU, fixed=(learner,), min_replicas=2, max_replicas=3)
     free = nodes(n1=4) | {"n2": NodeInfo("n2", {"cpu": 4.0, "nvidia.com/gpu": 1.0})}
@@ -81,7 +81,7 @@ def test_high_priority_takes_a_minimum() -> None:
 
 
 def test_a_freed_rest_serves_the_next() -> None:
-    """What an evicted job can't use any more goes to one that waits and can."""
+    """Capacity that an evicted job can't use goes to a waiting job that can."""
     held = {"a": ["n1", "n1"]}
     waiting = job("c", 1, 1, age=99)
     found = optimized(job("a", 2, 2), job("b", 1, 1, priority=1), waiting, on=nodes(n1=2), held=held)
@@ -109,15 +109,15 @@ def test_a_closed_node_keeps_what_it_has() -> None:
 
 
 def test_a_job_that_is_not_preemptible_is_left_alone() -> None:
-    """The job keeps what it holds, whichever jobs wait and whatever is free on its node."""
+    """The job keeps its nodes, whichever jobs wait and whatever is free."""
     fixed = JobInfo("a", CPU, min_replicas=1, max_replicas=9, preemptible=False)
     found = optimized(fixed, job("b", priority=1), on=nodes(n1=2), held={"a": ["n1", "n1"]})
     assert found == {"a": ["n1", "n1"], "b": []}
 
 
 def test_a_job_without_replicas_may_be_moved_until_the_answer() -> None:
-    """A job that is not preemptible keeps what it held before, not what an earlier round gave it: a node is
-    not given to it and to a more important job."""
+    """A job that is not preemptible keeps what it held before, but not what an earlier round of this decision
+    gave it, so that no node is given to two jobs."""
     one, two = {"cpu": 1.0, "gpu": 1.0}, {"cpu": 2.0, "gpu": 2.0}
     new = JobInfo("new", one, (two, one), min_replicas=2, max_replicas=2, preemptible=False)
     large = {"cpu": 3.0, "gpu": 2.0}

@@ -56,7 +56,7 @@ def test_fulfilment(low: int, high: int, instances: int, score: float) -> None:
 
 
 def test_room_goes_to_the_least_fulfilled() -> None:
-    """Each free place goes to the job that is least fulfilled at that moment, until all are level."""
+    """Each free place goes to the job that is least fulfilled at that moment, until all are equal."""
     jobs = {"full": job(1, 11, *["n1"] * 9), "poor": job(1, 11, "n1")}
 
     planned = plan_fulfilment(jobs, nodes(n1=13), ALL)
@@ -76,7 +76,8 @@ def test_room_goes_to_the_least_fulfilled() -> None:
     ids=["GPUs", "cores", "memory"],
 )
 def test_ties_are_broken_by_size(first: dict[str, float], second: dict[str, float]) -> None:
-    """Of equally fulfilled jobs, fewer GPUs per instance come first, then fewer cores, then less memory."""
+    """Among equally fulfilled jobs, the one with fewer GPUs per instance comes first, then the one with fewer
+    cores, then with less memory."""
     big = {"n1": FulfilmentNode({"cpu": 2.0, "memory": 10 * GI, GPU: 2.0})}
 
     planned = plan_fulfilment(
@@ -100,7 +101,7 @@ def test_gpu_jobs_get_their_cores_first() -> None:
 
 
 def test_all_gpus_are_used_but_not_all_cores() -> None:
-    """By default the last GPU may be used, and 97 % of the cores."""
+    """By default, all GPUs but only 97 % of the cores may be used."""
     machine = {"n1": FulfilmentNode({"cpu": 100.0, GPU: 2.0})}
 
     planned = plan_fulfilment({"cpu": job(0, 200), "gpu": job(0, 9, gpu=1.0)}, machine)
@@ -111,7 +112,8 @@ def test_all_gpus_are_used_but_not_all_cores() -> None:
 
 @pytest.mark.parametrize("resource", ["cpu", "memory", GPU])
 def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
-    """At the limit of any resource the next plan is empty; upstream adds and removes an instance forever."""
+    """At the limit of a resource the next plan is empty. Upstream would add and remove an instance for
+    ever."""
     machine = {"n1": FulfilmentNode({"cpu": 100.0, "memory": 100.0, GPU: 100.0})}
     jobs = {
         "a": FulfilmentJob({resource: 1.0}, 1, 100, 1, ("n1",)),
@@ -146,7 +148,8 @@ def test_a_job_waits_and_the_most_fulfilled_makes_room() -> None:
 
 
 def test_room_is_made_on_one_node() -> None:
-    """What gives way stands on one node; a core here and a core there is no room for two."""
+    """The instances that make room are on one node: a free core on each of two nodes is no room for an
+    instance of two cores."""
     jobs = {"rich": job(1, 9, "n1", "n2", "n3", "n1", "n2", "n3"), "new": job(1, 1, told=1, cpu=2.0)}
 
     planned = plan_fulfilment(jobs, nodes(n1=2, n2=2, n3=2), ALL)
@@ -193,7 +196,7 @@ def test_other_pods_count() -> None:
 
 
 def test_only_users_of_a_resource_give_way() -> None:
-    """Too many GPUs in use is no reason to shrink a job that has none."""
+    """If too many GPUs are in use, only jobs that use GPUs shrink."""
     machine = {"n1": FulfilmentNode({"cpu": 9.0, GPU: 4.0}, used={GPU: 2.0})}
     jobs = {"cpu": job(1, 9, *["n1"] * 5), "gpu": job(1, 9, *["n1"] * 4, cpu=0.5, gpu=1.0)}
 
@@ -211,18 +214,19 @@ def test_only_users_of_a_resource_give_way() -> None:
     ids=["above", "below", "waits"],
 )
 def test_bounds(given: FulfilmentJob, number: int, reason: str) -> None:
-    """A job is brought within its bounds; what waits beyond the minimum and has no room is given up."""
+    """A job is brought within its bounds. Instances beyond the minimum that wait without room are given
+    up."""
     planned = plan_fulfilment({"a": given}, nodes(n1=4), ALL)
     assert (planned.changes["a"].after, planned.changes["a"].reason) == (number, reason)
 
 
 def test_a_rigid_job_is_never_changed() -> None:
-    """Minimum and maximum are equal: its number is not the planner's, whatever it is."""
+    """A job whose minimum equals its maximum is never changed."""
     assert not plan_fulfilment({"a": job(2, 2, *["n1"] * 5), "b": job(2, 2, "n1")}, nodes(n1=4), ALL).changes
 
 
 def test_closed_nodes() -> None:
-    """A node that takes no pods is neither capacity nor use; what runs there stays."""
+    """A node that takes no pods counts neither as capacity nor as use. Pods on it stay."""
     machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": 64.0}, used={"cpu": 64.0}, schedulable=False)}
     jobs = {"a": job(1, 9, "n2", "n2", "n1")}
 
@@ -273,7 +277,7 @@ def test_nonsense_is_left_as_it_is(given: FulfilmentJob, load: dict[str, float],
 
 
 def test_a_node_with_nonsense_is_ignored() -> None:
-    """Its capacity isn't known; nothing shrinks for the lack of it, and nothing grows there."""
+    """A node with invalid numbers is ignored: no job grows onto it, and none shrinks because of it."""
     machine = nodes(n1=2) | {"n2": FulfilmentNode({"cpu": math.nan})}
 
     planned = plan_fulfilment({"a": job(1, 9, "n2", "n2", "n2")}, machine, ALL)

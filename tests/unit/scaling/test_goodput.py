@@ -61,13 +61,13 @@ def test_a_step_by_hand() -> None:
 
 
 def test_one_replica_exchanges_nothing() -> None:
-    """With one replica, the time of a step is that of its passes."""
+    """With one replica, a step takes as long as its passes."""
     assert float(sync_seconds(PERF, 1, 1)) == 0
     assert float(step_seconds(PERF, 1, 1, 64)) == float(grad_seconds(PERF, 64))
 
 
 def test_perfect_overlap_hides_the_shorter() -> None:
-    """With the largest gamma a step takes little more than the longer of both."""
+    """With the largest gamma, a step takes little more than the longer of the two times."""
     perf = PerfParams(0.1, 0.0, 1.0, 0.0, 1.0, 0.0, 10.0)
     assert float(step_seconds(perf, 2, 2, 1)) == pytest.approx(1.0, rel=0.01)
 
@@ -94,7 +94,7 @@ def test_laws_of_efficiency() -> None:
 
 
 def test_throughput_grows_less_than_linearly() -> None:
-    """Of the same atomic batch, more replicas do more, but never more than so many times one."""
+    """With the same atomic batch, more replicas have a higher throughput, but at most proportionally."""
     replicas = np.arange(1, 33)
     rates = MODEL.throughput(1, replicas, 128)
     assert (np.diff(rates) > 0).all()
@@ -137,7 +137,7 @@ def test_one_replica_measures_noise_in_two_passes() -> None:
 
 
 def test_a_fixed_batch_is_divided() -> None:
-    """Where the largest is the initial batch, replicas share it, rounded down."""
+    """If the largest batch equals the initial one, replicas share it, rounded down."""
     found = replace(MODEL, limits=BatchLimits(128, 128, (1, 128))).best(1, 3)
     assert (int(found.atomic), int(found.accumulation)) == (42, 0)
 
@@ -172,13 +172,13 @@ def test_absurd_limits_are_refused() -> None:
 
 @pytest.mark.parametrize("gamma", [1.0, 1.14, 2.5, 8.0])
 def test_exact_data_are_fitted_exactly(gamma: float) -> None:
-    """Without noise the predicted times are right to 1 %: no residual of 0 stops the search."""
+    """Without noise, the fitted times are right within 1 %; residuals of 0 do not stop the search."""
     true = replace(PERF, gamma=gamma)
     assert largest_error(fit_step_times(measured(true, PLACEMENTS)), true, PLACEMENTS) < 0.01
 
 
 def test_noise_is_averaged() -> None:
-    """With ±5 % noise the predicted times are right to 5 %."""
+    """With noise of ±5 %, the fitted times are right within 5 %."""
     assert largest_error(fit_step_times(measured(PERF, PLACEMENTS, 0.05)), PERF, PLACEMENTS) < 0.05
 
 
@@ -189,7 +189,7 @@ def test_passes_need_not_be_measured() -> None:
 
 
 def test_a_straggler_does_not_spoil_it() -> None:
-    """One step that took twenty times as long changes predictions by less than a tenth."""
+    """A single step that took twenty times as long changes the fitted times by less than a tenth."""
     rows = measured(PERF, PLACEMENTS)
     slow = replace(rows[7], step_seconds=20 * rows[7].step_seconds)
     assert largest_error(fit_step_times([*rows[:7], slow, *rows[8:]]), PERF, PLACEMENTS) < 0.1
@@ -227,14 +227,15 @@ def test_order_does_not_matter() -> None:
 def test_what_was_never_seen_is_assumed(
     case: str, placements: list[tuple[int, int]], pinned: tuple[str, ...]
 ) -> None:
-    """Optimistically: as good as nothing."""
+    """A parameter that no measurement determines is assumed to be close to zero, which is optimistic."""
     found = fit_step_times(measured(PERF, placements))
     assert all(getattr(found, name) == pytest.approx(1e-8) for name in pinned), case
     assert largest_error(found, PERF, placements) < 0.02
 
 
 def test_between_nodes_is_assumed_slower_than_within() -> None:
-    """Without a measurement on several nodes: by a tenth."""
+    """Without a measurement on several nodes, the exchange between nodes is assumed to take a tenth longer
+    than within one."""
     found = fit_step_times(measured(PERF, [(1, 1), (1, 2), (1, 4)]))
     assert found.alpha_n == pytest.approx(1.1 * found.alpha_r)
     assert found.beta_n == pytest.approx(1.1 * found.beta_r)
@@ -256,12 +257,12 @@ def test_a_table_is_relative_to_one_replica() -> None:
 
 
 def test_a_table_of_the_unknown_is_linear() -> None:
-    """Each replica is worth as much as the first."""
+    """Without a model, each replica is assumed to be worth as much as the first."""
     assert SpeedupTable.linear(3) == SpeedupTable((0, 1, 2, 3), (0, 1, 2, 3))
 
 
 def test_absurd_tables_are_refused() -> None:
-    """No number, or one list longer than the other."""
+    """A table with a value that is not a number, or with lists of different lengths, is rejected."""
     with pytest.raises(InvalidError, match="from 0 up"):
         SpeedupTable((0, nan), (0, 1))
     with pytest.raises(InvalidError, match="one node and on several"):

@@ -26,7 +26,8 @@ def test_every_row_has_a_summary_and_a_scheduler(entry: PolicyEntry) -> None:
 
 @pytest.mark.parametrize("entry", live_policies(), ids=lambda entry: entry.name)
 def test_a_live_policy_answers_both_questions(entry: PolicyEntry) -> None:
-    """Where there is nothing to decide, too. The promises are tested by `tests.property.test_policies`."""
+    """A live policy also answers if there are no jobs and no nodes. `tests.property.test_policies` tests its
+    promises."""
     assert policy_of(entry.name).optimize({}, {}, {}) == {}
 
 

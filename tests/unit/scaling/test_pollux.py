@@ -42,13 +42,13 @@ def counts(answer: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def test_a_job_alone_gets_what_it_gains_from() -> None:
-    """All there is, if each replica helps; one, if the second doesn't."""
+    """A single job gets all GPUs if each replica helps, and one if a second does not."""
     assert counts(optimize_allocations([job("a")], nodes(4, 4), {})) == {"a": 8}
     assert counts(optimize_allocations([job("a", NONE)], nodes(4, 4), {})) == {"a": 1}
 
 
 def test_equals_share_equally() -> None:
-    """Four jobs on four nodes: each has one of its own."""
+    """Of four equal jobs on four nodes, each gets a node of its own."""
     answer = optimize_allocations([job(key, SOME) for key in "abcd"], nodes(4, 4, 4, 4), {})
     assert counts(answer) == {"a": 4, "b": 4, "c": 4, "d": 4}
     assert all(len(set(places)) == 1 for places in answer.values())
@@ -60,14 +60,14 @@ def test_replicas_go_where_they_help() -> None:
 
 
 def test_nobody_waits_while_there_is_room() -> None:
-    """As many jobs as GPUs have one each, however well one of them would use two."""
+    """If there are as many jobs as GPUs, each has one, however well one of them would use two."""
     assert set(
         counts(optimize_allocations([job(f"job-{i}") for i in range(8)], nodes(4, 4), {})).values()
     ) == {1}
 
 
 def test_the_oldest_are_first_where_not_all_fit() -> None:
-    """Three equal jobs, two GPUs."""
+    """Of three equal jobs on two GPUs, the oldest two run."""
     jobs = [job("a", age=10), job("b", age=30), job("c", age=20)]
     assert counts(optimize_allocations(jobs, nodes(2), {})) == {"a": 0, "b": 1, "c": 1}
 
@@ -92,8 +92,8 @@ def test_a_minimum_is_all_or_nothing() -> None:
 
 
 def test_one_spanning_job_on_a_node() -> None:
-    """Of two jobs of six replicas on three nodes of four, only one may span nodes, unless the option allows
-    more."""
+    """Of two jobs of six replicas on three nodes of four GPUs, only one may span nodes, unless the option
+    allows more."""
     jobs = [job("a", low=6, high=6), job("b", low=6, high=6)]
     assert sorted(counts(optimize_allocations(jobs, nodes(4, 4, 4), {})).values()) == [0, 6]
     free = PolluxOptions(avoid_interference=False)
@@ -119,7 +119,7 @@ def test_a_spanning_job_leaves_those_that_may_not_be_touched() -> None:
 
 
 def test_a_node_is_free_again_once_its_spanning_job_has_left() -> None:
-    """A job that moves to a node of its own makes room for another to span those that it leaves."""
+    """When a job moves to a single node, another job may span the nodes that it leaves."""
     held = {"a": ["n0", "n1"], "b": []}
     jobs = [job("a", low=2, high=2, age=36000), job("b", low=4, high=4)]
     answer = optimize_allocations(jobs, nodes(2, 2, 2), held)
@@ -174,7 +174,7 @@ def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> 
 
 
 def test_the_longest_does_not_starve() -> None:
-    """It waits for shorter ones at first; after a day it comes before those that are younger."""
+    """A long job waits for shorter ones at first. After a day it comes before younger jobs."""
     for age, expected in ((3600.0, "b"), (100 * 3600.0, "a")):
         found = counts(
             optimize_allocations([left("a", 999, age=age), left("b", 1)], nodes(1), {}, SHORTEST_FIRST)
@@ -240,7 +240,7 @@ def test_an_absurd_age_is_none() -> None:
 
 
 def test_nothing_to_do() -> None:
-    """No jobs, or no nodes."""
+    """Without jobs or without nodes there is nothing to allocate."""
     assert optimize_allocations([], nodes(4), {}) == {}
     assert optimize_allocations([job("a")], [], {}) == {"a": []}
 
@@ -310,7 +310,7 @@ def test_growth_follows_reports(case: str, hints: Mapping[str, Any], low: int, e
 
 
 def test_a_change_of_policy_takes_nothing() -> None:
-    """A job that has more than it would be given keeps it while nobody else wants it."""
+    """A job that has more than its share keeps it as long as no other job needs it."""
     assert asked(reporting("a", {}), held={"a": ["n0"] * 3}) == {"a": 3}
 
 

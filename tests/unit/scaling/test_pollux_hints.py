@@ -39,7 +39,8 @@ def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
 
 
 def test_what_is_not_reported_is_as_upstream_has_it() -> None:
-    """Without a largest batch the batch is fixed; without bounds a pass may be of any size."""
+    """Missing hints have upstream's defaults: without a largest batch the batch is fixed, and without bounds
+    a pass may have any size."""
     hints = read_hints({name: HINTS[name] for name in ("initBatchSize", "gradParams", "perfParams")})
     assert hints.model is not None
     assert (hints.model.limits.initial, hints.model.limits.largest, hints.model.limits.atomic) == (
@@ -71,7 +72,7 @@ def test_step_times_come_from_who_was_measured_with_more() -> None:
 
 
 def test_a_new_job_counts_on_no_larger_batch() -> None:
-    """Nothing is known of its gradients yet, so that a larger batch is worth nothing."""
+    """Nothing is known of a new job's gradients, so a larger batch counts as no gain."""
     former = read_hints(FORMER).model
     assert former is not None
     found = after(SchedulingHints(remaining=9.0), FORMER)
@@ -94,14 +95,15 @@ def test_what_a_former_job_cannot_tell(former: dict[str, Any]) -> None:
 
 
 def test_a_job_that_knows_all_of_its_own_replicas_asks_nobody() -> None:
-    """What others know of more than it may have is of no use to it, and may be wrong."""
+    """Hints of other jobs about more replicas than the job may have are not used, since they may be wrong."""
     own = read_hints(HINTS)
     assert after(own, FORMER, most=2) == own
     assert after(own, FORMER, most=3) != own
 
 
 def test_a_larger_run_with_another_batch_hides_nothing() -> None:
-    """By the limits that the job reports; a job that reports none is taken to have those of the newest."""
+    """Hints of a run with other batch limits do not hide older ones that match the job's limits. A job
+    without limits is taken to have those of the newest hints."""
     other = FORMER | {"maxProfiledReplicas": 9, "maxBatchSize": 9999}
     assert after(read_hints(HINTS), other, FORMER).profiled == 6
     silent = read_hints({"initBatchSize": 128, "maxBatchSize": 1280, "localBszBounds": [64, 256]})
@@ -112,7 +114,8 @@ def test_a_larger_run_with_another_batch_hides_nothing() -> None:
 
 
 def test_what_is_left_in_seconds() -> None:
-    """By the goodput of one replica; unknown without a model or without a report."""
+    """The remaining seconds follow from the goodput of one replica. They are unknown without a model or a
+    report."""
     hints = read_hints(HINTS | {"remainingSamples": 1000})
     assert hints.model is not None
     assert hints.remaining_seconds == pytest.approx(1000 / float(hints.model.best(1, 1).goodput))
@@ -156,7 +159,8 @@ def counts(policy: str, *jobs: JobInfo) -> dict[str, int]:
 
 
 def test_a_job_that_is_trained_again_starts_with_more_than_one() -> None:
-    """It need not find out once more how its steps scale; nonsense that another reported changes nothing."""
+    """A job with hints of its scenario starts with more than one replica, since its scaling is known. Invalid
+    hints are ignored."""
     nonsense = {"maxProfiledReplicas": 10**9, "perfParams": 1, "gradParams": 2}
     assert counts("pollux", job("new")) == {"new": 1}
     assert counts("pollux", job("new", nonsense)) == {"new": 1}
@@ -188,7 +192,7 @@ def test_a_wild_report_disturbs_nobody_else(policy: str, wild: dict[str, Any]) -
 
 
 def test_the_one_with_least_left_is_the_fastest() -> None:
-    """With the policy `shortest`, by what the jobs say is left of them; `pollux` doesn't ask."""
+    """The policy `shortest` prefers the job that reports the least remaining work; `pollux` ignores it."""
     known = FORMER | {"maxProfiledReplicas": 8, "gradParams": {"norm": 0.001, "var": 1.0}}
     jobs = [job(f"job-{left}", **known, remainingSamples=10**left) for left in range(2, 8)]
     fair, shortest = counts("pollux", *jobs), counts("shortest", *jobs)
@@ -197,7 +201,7 @@ def test_the_one_with_least_left_is_the_fastest() -> None:
 
 
 def test_jobs_that_have_about_as_much_left_stay_where_they_are() -> None:
-    """Reports are never exact: a few per cent more or less move nobody, look by look."""
+    """Reports of the remaining work vary by some per cent. Such variation does not move replicas."""
     random, held = Random(1), dict[str, list[str]]()
     moved = 0
     for _ in range(10):

@@ -19,7 +19,7 @@ CLOSE = 4e-15
 
 
 def test_exponentials_are_right_to_their_last_digits() -> None:
-    """Over the whole range of floats, and near 0."""
+    """Results are right to their last digits over the whole range of floats and near 0."""
     exponents = [CHANCE.uniform(-700, 700) for _ in range(2000)] + [
         CHANCE.uniform(-1, 1) for _ in range(2000)
     ]
@@ -27,12 +27,13 @@ def test_exponentials_are_right_to_their_last_digits() -> None:
 
 
 def test_exponentials_at_their_ends() -> None:
-    """1 for 0; 0 for what is too small, the smallest float before that."""
+    """The result is 1 for 0 and 0 below the range of floats; just above, it is the smallest float."""
     assert portable_exp([0.0, -0.0, -745.0, -750.0, -math.inf]).tolist() == [1.0, 1.0, 5e-324, 0.0, 0.0]
 
 
 def test_logarithms_are_right_to_their_last_digits() -> None:
-    """Over the whole range of floats, and near 1, where the result is near 0."""
+    """Results are right to their last digits over the whole range of floats and near 1, where the result is
+    near 0."""
     values = [math.exp(CHANCE.uniform(-700, 700)) for _ in range(2000)]
     values += [1 + CHANCE.uniform(-0.01, 0.01) for _ in range(2000)] + [5e-324, 1e-310, 1.7e308]
     assert portable_log(values).tolist() == pytest.approx([math.log(one) for one in values], rel=CLOSE)
@@ -40,7 +41,7 @@ def test_logarithms_are_right_to_their_last_digits() -> None:
 
 
 def test_powers_are_right_to_their_last_digits() -> None:
-    """Of bases from 0 on; 0 has a power, too."""
+    """Results are right to their last digits for bases from 0 on, including 0."""
     bases = [CHANCE.uniform(0, 2) for _ in range(2000)]
     for exponent in (0.1, 1.25, 4.0, -1.5):
         assert portable_power(bases, exponent).tolist() == pytest.approx(
@@ -51,7 +52,7 @@ def test_powers_are_right_to_their_last_digits() -> None:
 
 
 def test_sums_go_from_the_first_to_the_last() -> None:
-    """What is lost beside a large number depends on the order, which is the array's."""
+    """Numbers are added in the order of the array, which decides what is lost beside a large number."""
     assert ordered_sum(np.array([[1e16, 1.0, 1.0], [1.0, 1.0, 1e16]]), 1).tolist() == [1e16, 1e16 + 2]
     assert ordered_sum(np.ones((4, 2)), 0).tolist() == [4.0, 4.0]
     assert ordered_sum(np.ones((0, 2)), 0).tolist() == [0.0, 0.0]

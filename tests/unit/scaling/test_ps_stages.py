@@ -68,7 +68,7 @@ def new_job(limits: ResourceLimits | None = None, **roles: OptimizerRole) -> Opt
 
 
 def test_a_new_job_gets_one_node_of_each_role() -> None:
-    """Each with a fifth of the limits, at most 16 cores and 8 GiB."""
+    """Each node gets a fifth of the limits, at most 16 cores and 8 GiB."""
     plan = create_plan(new_job())
     wanted = NodeGroupResource(1, NodeSize(16, 8192))
     assert plan.node_group_resources == {PS: wanted, WORKER: wanted}
@@ -78,7 +78,7 @@ def test_a_new_job_gets_one_node_of_each_role() -> None:
 
 
 def test_what_the_user_says_of_a_new_job_stays() -> None:
-    """Counts and sizes of the spec win; only what is left out is filled in."""
+    """Counts and sizes in the user's spec are kept; only missing ones are filled in."""
     said = new_job(ps=OptimizerRole(3, NodeSize(0.5)), worker=OptimizerRole(2, NodeSize(1, 512)))
     plan = create_plan(said)
     assert plan.node_group_resources == {PS: NodeGroupResource(None, NodeSize(memory=8192))}
@@ -86,7 +86,7 @@ def test_what_the_user_says_of_a_new_job_stays() -> None:
 
 @pytest.mark.parametrize("cpu", [0.5, 1, 3, 15, 100])
 def test_a_new_job_fits_its_limits(cpu: float) -> None:
-    """However small they are, each role gets a node, and all together stay within."""
+    """However small the limits are, each role gets a node, and together they stay within the limits."""
     small = new_job(ResourceLimits(cpu, 1000))
     after = apply_plan(small, create_plan(small))
     assert {name: role.count for name, role in after.roles.items()} == {PS: 1, WORKER: 1}
@@ -119,7 +119,7 @@ def test_workers_grow_to_what_parameter_servers_serve() -> None:
     ids=["enough", "cores", "memory", "none left", "beyond"],
 )
 def test_workers_stay_within_the_limits(limits: ResourceLimits, wanted: int | None) -> None:
-    """With a server and a worker of 8 cores and 8 GiB, and workers of 4 and 6 to come."""
+    """With one server and one worker of 8 cores and 8 GiB, the number of workers stays within the limits."""
     plan = worker_plan(TRAINING.measured(job(limits=limits)))
     assert count(plan, WORKER) == wanted
 
@@ -143,7 +143,7 @@ def test_workers_that_bring_nothing_are_the_last() -> None:
 
 
 def test_a_chief_of_its_own_counts_as_a_worker() -> None:
-    """It computes too: with it, one worker less is needed."""
+    """A chief computes like a worker: with one, one worker less is needed."""
     alone = job(1, 1)
     two = apply_plan(
         replace(alone, roles={**alone.roles, "chief": OptimizerRole(1, NodeSize(8, 8 * GIB))}), ResourcePlan()
@@ -152,20 +152,21 @@ def test_a_chief_of_its_own_counts_as_a_worker() -> None:
 
 
 def test_parameter_servers_for_all_workers_that_have_room() -> None:
-    """Of 60 cores, 20 workers use 40 themselves and 20 of parameter servers, which are three of 8 cores."""
+    """Of 60 cores, 20 workers use 40 themselves and 20 on parameter servers, which are three servers of 8
+    cores."""
     plan = ps_initial_plan(TRAINING.measured(job(1, 4, limits=ResourceLimits(60, 1000 * GIB))))
     assert count(plan, PS) == 3
 
 
 def test_fewer_parameter_servers_can_hold_the_model() -> None:
-    """Two that replace six get 1.2 times half of what the six hold."""
+    """Two servers that replace six get 1.2 times half of the memory that the six use."""
     many = Training(model=60 * GIB).measured(job(6, 4, limits=ResourceLimits(40, 1000 * GIB)))
     wanted = ps_initial_plan(many).node_group_resources[PS]
     assert wanted == NodeGroupResource(2, NodeSize(memory=36 * GIB))
 
 
 def test_workers_that_the_user_does_not_allow_need_no_servers() -> None:
-    """With at most 8 workers, one server is enough, whatever the limits hold."""
+    """If the user allows at most 8 workers, one server is enough, whatever the limits allow."""
     few = job(1, 4, worker_bounds=UserBounds(count=Range(1, 8)))
     assert ps_initial_plan(TRAINING.measured(few)).empty
 
@@ -200,7 +201,7 @@ def test_a_tiny_load_does_not_get_servers_for_sixty_workers(tiny: OptimizerJob, 
 
 
 def test_hot_servers_are_migrated_and_keep_their_memory() -> None:
-    """All get the cores that 21 workers need; the idle one has enough."""
+    """All servers get the cores that 21 workers need; the idle one already has enough."""
     hot = hot_job()
     plan = hot_ps_plan(hot)
     assert plan.node_resources == {node(PS): NodeSize(cpu=19.1)}
@@ -208,7 +209,8 @@ def test_hot_servers_are_migrated_and_keep_their_memory() -> None:
 
 
 def test_a_hot_server_that_can_not_grow_does_not_stop_the_rest() -> None:
-    """It is said, and workers are looked at (upstream's empty plan blocks them)."""
+    """If a hot server can't grow within the limits, the notes say so, and workers are planned. Upstream's
+    empty plan blocks them."""
     hot = hot_job(24)
     plan = running_plan(hot)
     assert plan.empty
@@ -219,7 +221,7 @@ def test_a_hot_server_that_can_not_grow_does_not_stop_the_rest() -> None:
 
 
 def test_migrations_share_what_the_limits_leave() -> None:
-    """Two hot servers that want 8 cores more each and have room for 8 together get 4 more each."""
+    """Two hot servers that want 8 cores more each, with room for 8 in total, get 4 more each."""
     hot = Training(worker_cpu=1.0).measured(job(2, 16, limits=ResourceLimits(152, 1000 * GIB)))
     plan = hot_ps_plan(hot)
     assert plan.node_resources == {node(PS, i): NodeSize(cpu=12.0) for i in range(2)}
@@ -227,7 +229,8 @@ def test_migrations_share_what_the_limits_leave() -> None:
 
 
 def test_a_role_that_may_not_change_leaves_the_others_free() -> None:
-    """Of autoScale: false on ps, workers know nothing; on worker, servers are migrated all the same."""
+    """With ``autoScale: false`` on ps, workers are planned as before; on worker, servers are migrated as
+    before."""
     hot = hot_job()
     assert hot_ps_plan(fixed(hot, WORKER)) == hot_ps_plan(hot)
     kept = hot_ps_plan(fixed(hot, PS))
@@ -244,13 +247,13 @@ def test_a_role_that_may_not_change_leaves_the_others_free() -> None:
     ids=["at most", "at least", "wide"],
 )
 def test_the_users_bounds_win(bounds: Range, wanted: int) -> None:
-    """Over whatever statistics say, and over our own constants."""
+    """The user's bounds take precedence over statistics and over our constants."""
     plan = worker_plan(TRAINING.measured(job(1, 1, worker_bounds=UserBounds(count=bounds))))
     assert count(plan, WORKER) == wanted
 
 
 def test_bounds_hold_without_a_proposal() -> None:
-    """A count outside what the user allows is corrected even if nobody proposes anything."""
+    """A count outside the user's bounds is corrected, even if no rule proposes a change."""
     many = job(1, 9, worker_bounds=UserBounds(count=Range(1, 4)))
     plan = bound_plan(many, ResourcePlan())
     assert plan.reasons == {WORKER: "9 → 4 nodes: the user's bounds (wanted 9; 1 to 4 are allowed)"}
@@ -273,7 +276,8 @@ def test_small_differences_are_left() -> None:
 
 @pytest.mark.parametrize(("size", "memory"), [(NodeSize(memory=9000), 5000), (NodeSize(8), 1000)])
 def test_replaced_nodes_stay_within_the_limits(size: NodeSize, memory: float) -> None:
-    """A change of a role also replaces its nodes that ran out of memory; they count as new ones do."""
+    """A change of a role also replaces its nodes that ran out of memory, and counts them like new ones
+    against the limits."""
     ill = job(1, 2, limits=ResourceLimits(100, 12_000), worker_size=NodeSize(4, 1000))
     small = {PS: replace(ill.roles[PS], resource=NodeSize(1, 1000))}
     nodes = [replace(n, oom=n.role == WORKER, resource=NodeSize(1, 1000)) for n in ill.nodes]
@@ -286,7 +290,8 @@ def test_replaced_nodes_stay_within_the_limits(size: NodeSize, memory: float) ->
 
 
 def test_a_node_out_of_memory_gets_twice_as_much() -> None:
-    """But at most 8 GiB more at once, 64 GiB in all, and not where there is no limit to raise."""
+    """A node that ran out of memory gets twice as much, but at most 8 GiB more and 64 GiB in total. A node
+    without a memory limit is not changed."""
     sizes = (1000.0, 10_000.0, 60_000.0, 65_536.0, None)
     ill = job(1, 5)
     nodes = [
@@ -307,7 +312,8 @@ def test_a_node_out_of_memory_gets_twice_as_much() -> None:
 
 
 def test_pending_nodes_are_cut_in_half() -> None:
-    """After 900 s, down to what the bounds allow; never those with GPUs."""
+    """Nodes that are pending for 900 s get half of their resources, within the bounds, unless they have
+    GPUs."""
     waiting = job(1, 4)
     sizes = [
         NodeSize(16, 32 * GIB),
@@ -375,7 +381,7 @@ def with_usage(of: OptimizerJob, cpu: float, memory: float = 100.0) -> Optimizer
     "rule", [worker_plan, ps_initial_plan, hot_ps_plan, running_plan], ids=lambda f: f.__name__
 )
 def test_bad_input_has_no_plan_but_a_reason(rule: object, wrong: OptimizerJob, note: str) -> None:
-    """Whatever is not a number, negative, missing or contradictory."""
+    """A value that is not a number, negative, missing or contradictory gives a reason and no plan."""
     assert callable(rule)
     plan = rule(wrong)
     assert plan.empty
@@ -383,7 +389,7 @@ def test_bad_input_has_no_plan_but_a_reason(rule: object, wrong: OptimizerJob, n
 
 
 def test_samples_that_contradict_each_other_are_left_out() -> None:
-    """Two of one moment that differ; two that say the same are one."""
+    """Two samples of one moment that differ are dropped. Two equal ones count once."""
     usage = (NodeSample("a", PS, 1, 1), NodeSample("b", PS, 2, 1))
     first, second = JobSample(1, 5, 1.0, usage), JobSample(2, 6, 1.0, usage)
     same = replace(first, nodes=usage[::-1])
@@ -393,7 +399,7 @@ def test_samples_that_contradict_each_other_are_left_out() -> None:
 
 
 def test_old_samples_say_nothing_of_new_servers() -> None:
-    """After a migration the plan waits for samples of the new cluster."""
+    """After a migration, the plan waits for samples of the new servers."""
     hot = hot_job()
     after = apply_plan(hot, hot_ps_plan(hot))
     assert [n.name for n in after.of(PS)] == [node(PS, 1), node(PS, 2)]
@@ -403,7 +409,8 @@ def test_old_samples_say_nothing_of_new_servers() -> None:
 
 
 def test_stages_go_forward_only() -> None:
-    """Each with its statistics; the stage stays while they are missing, and nothing is planned twice."""
+    """Each stage needs its statistics. Until they exist the stage stays; stages only go forward, and no plan
+    is repeated."""
     roles = {PS: OptimizerRole(0, NodeSize(4, 8 * GIB)), WORKER: OptimizerRole(0, NodeSize(2, 2 * GIB))}
     here, progress = new_job(ResourceLimits(60, 200 * GIB), **roles), StageProgress()
     seen = []
@@ -424,7 +431,7 @@ def test_stages_go_forward_only() -> None:
 
 
 def test_servers_rest_between_two_changes() -> None:
-    """For an hour after a change only workers are looked at; then servers may change again."""
+    """For an hour after a change of servers, only workers are planned. Then servers may change again."""
     progress = StageProgress(OptimizerStage.RUNNING, ps_changed_at=1000.0)
     assert progress.question(1000.0 + PS_REST - 1) == OptimizerQuestion(
         OptimizerStage.RUNNING, WorkerPhase.SAMPLE, ps_may_change=False
@@ -439,7 +446,7 @@ def test_servers_rest_between_two_changes() -> None:
 
 
 def test_a_plan_becomes_a_scale_plan() -> None:
-    """Counts and sizes in the words of the custom resource; what stays is left out."""
+    """Changed counts and sizes are written in the format of the ScalePlan; unchanged ones are left out."""
     plan = ResourcePlan({WORKER: NodeGroupResource(3, NodeSize(0.5))}, {node(PS): NodeSize(9.3, 8192.7, 1)})
     spec = scale_plan_spec(plan, job())
     assert spec.to_dict()["replicaResourceSpecs"] == {"worker": {"replicas": 3, "resource": {"cpu": "500m"}}}

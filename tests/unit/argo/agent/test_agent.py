@@ -31,7 +31,7 @@ def answered(argo: Argo, workflow: str, node: str, phase: str) -> Any:
 def test_a_submitted_job_is_waited_for_and_its_outputs_are_handed_on(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """Nothing is answered while the job runs; then the step has the job's end and its outputs."""
+    """While the job runs, the step has no result. Then the step has the job's phase and outputs."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job(None), hint="train"))
@@ -62,7 +62,8 @@ def test_a_failed_job_fails_the_step(cluster: Cluster, argo: Argo, stand_in: Sta
 def test_a_step_that_does_not_wait_is_answered_when_it_has_begun(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """``wait: false``: the job goes on, also when its task is gone, and also past a restart of the agent."""
+    """With ``wait: false`` the job continues after the step, even when its task has been removed and after a
+    restart of the agent."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job(), wait=False))
     with running(cluster):
@@ -124,7 +125,7 @@ def test_stages_follow_one_another(cluster: Cluster, argo: Argo, stand_in: Stand
     ],
 )
 def test_bad_input_fails_the_step_at_once(cluster: Cluster, argo: Argo, step: Any, message: str) -> None:
-    """Each mistake is the step's end, with what is wrong and where."""
+    """Each mistake fails the step at once, with a message that says what is wrong and where."""
     argo.start("w")
     argo.add("w", "n1", step)
     with running(cluster):
@@ -147,7 +148,7 @@ def test_two_workflows_naming_one_job(cluster: Cluster, argo: Argo, stand_in: St
 
 
 def test_tasks_of_others_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Other plugins and HTTP requests stand in the same task set."""
+    """Tasks of other plugins and HTTP requests in the same task set are not touched."""
     argo.start("w")
     for node, template in {"p": {"plugin": {"other": {}}}, "h": {"http": {"url": "http://x"}}}.items():
         argo.add_task("w", node, template)
@@ -175,8 +176,8 @@ def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, 
 def test_a_node_that_has_ended_is_not_brought_back_to_life(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """Its task is still there, since the controller could not write the task set: the late result is kept
-    back."""
+    """If the controller could not remove the task of an ended node, the late result of its job is not
+    written."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("late")))
@@ -194,7 +195,7 @@ def test_a_node_that_has_ended_is_not_brought_back_to_life(
 
 @pytest.mark.parametrize("how", ["vanish", "complete", "delete"])
 def test_a_vanished_step_cancels_its_job(cluster: Cluster, argo: Argo, stand_in: StandIn, how: str) -> None:
-    """Stopped, timed out or ended, completed, deleted: the job goes, and no answer is written."""
+    """If a step's task, its workflow or the task set is gone, the job is deleted and no result is written."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job()))
@@ -214,7 +215,8 @@ def test_a_vanished_step_cancels_its_job(cluster: Cluster, argo: Argo, stand_in:
 def test_a_job_may_be_suspended_instead_and_a_retry_resumes_it(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """``onCancel: suspend``; the next attempt of the step has another node and goes on with the same job."""
+    """With ``onCancel: suspend`` the job is suspended. The next attempt of the step has another node and
+    resumes the job."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(), on_cancel="suspend")
     with running(cluster):
@@ -233,7 +235,7 @@ def test_a_job_may_be_suspended_instead_and_a_retry_resumes_it(
 
 
 def test_keep_leaves_the_job_as_it_is(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """``onCancel: keep``, told from another job that is cancelled at the same time."""
+    """With ``onCancel: keep`` the job stays, while the job of another step is deleted."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("kept"), on_cancel="keep"))
@@ -260,7 +262,7 @@ def test_a_retried_step_replaces_the_failed_job(cluster: Cluster, argo: Argo, st
 def test_a_manual_retry_uses_the_same_node_and_is_a_new_attempt(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """The node comes back with a later start: the job is made anew, also where the earlier one had
+    """After a manual retry, the same node starts later: the job is created again, even if the earlier one had
     succeeded."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(ends="Succeeded"))
@@ -337,7 +339,8 @@ def _owned_by(manifest: dict[str, Any], owner: str) -> dict[str, Any]:
 def test_a_step_in_error_leaves_its_job_for_a_retry_until_the_workflow_ends(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """A new agent finds the job of a step in Error: it stays while the workflow goes on, and goes with it."""
+    """A new agent keeps the job of a step in phase Error while the workflow runs, and deletes it when the
+    workflow ends."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("left")))
@@ -352,7 +355,7 @@ def test_a_step_in_error_leaves_its_job_for_a_retry_until_the_workflow_ends(
 
 
 def test_a_plan_that_has_begun_is_not_torn(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Cancelling a migration on its way withdraws nothing; its job goes on."""
+    """Cancelling a migration that has begun does not withdraw its plan, and the job continues."""
     stand_in.hold = type(stand_in.hold)("Migrating")
     client.create(cluster, elastic_job())
     argo.start("w")
@@ -370,7 +373,8 @@ def test_a_plan_that_has_begun_is_not_torn(cluster: Cluster, argo: Argo, stand_i
 
 
 def test_a_passed_deadline_is_told_to_the_controller(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Nothing else makes Argo's controller look at a workflow in which only plugin nodes wait."""
+    """While only plugin nodes wait, Argo's controller does not look at a workflow by itself. So the agent
+    annotates one whose deadline has passed."""
     argo.start("late", activeDeadlineSeconds=1)
     argo.start("early", activeDeadlineSeconds=10**9)
     with running(cluster):
@@ -479,8 +483,8 @@ def counts(agent: ArgoAgent) -> Counter[tuple[str, str]]:
 
 
 def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The agent of one Argo controller finds what the other one's agent began, alive: it neither serves nor
-    ends it."""
+    """The agent of one Argo controller neither serves nor deletes what the agent of another instance has
+    begun."""
     argo.start("theirs", instance="blue")
     argo.start("ours")
     blue = ArgoAgentOptions(namespace=cluster.namespace, instance="blue")

@@ -45,8 +45,8 @@ def http() -> Iterator[httpx.Client]:
 
 
 def test_our_tasks_are_taken_and_others_left(http: httpx.Client) -> None:
-    """No phase is answered: the result is written into the task set. The same request again is answered the
-    same."""
+    """The answer has no phase, since the result is written into the task set. A repeated request gets the
+    same answer."""
     for plugin, answer in (({"edl": {}}, {"node": {}}), ({"other": {}}, {}), ({"edl": 3}, {"node": {}})):
         for _again in range(2):
             reply = http.post("/api/v1/template.execute", json=asked(plugin), headers=TOKEN)
@@ -55,12 +55,12 @@ def test_our_tasks_are_taken_and_others_left(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
 def test_a_request_without_the_token_is_refused(http: httpx.Client, headers: dict[str, str]) -> None:
-    """Whoever else is in the pod's network has no business here."""
+    """Other processes in the pod's network that do not have the token get 401."""
     assert http.post("/api/v1/template.execute", json=asked({"edl": {}}), headers=headers).status_code == 401
 
 
 def test_a_request_that_is_none_is_refused(http: httpx.Client) -> None:
-    """With an error that Argo shows, not with a 404, which would switch the plugin off."""
+    """A malformed request gets an error that Argo shows. A 404 would switch the plugin off."""
     assert http.post("/api/v1/template.execute", json=[], headers=TOKEN).status_code == 422
 
 
@@ -89,10 +89,8 @@ def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_pod_that_ends_with_its_workflow_cancels_first(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """SIGTERM comes before the end of the workflow is seen: the agent goes on until it has cancelled.
-
-    The workflow is served whichever instance of Argo's controller it belongs to.
-    """
+    """SIGTERM arrives before the agent sees the end of the workflow: it continues until it has cancelled the
+    job. It serves its workflow whatever instance of Argo's controller runs it."""
     argo.start("w", instance="blue")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
     options = ArgoAgentOptions(namespace=cluster.namespace, workflow="w", drain_seconds=30)
@@ -125,7 +123,8 @@ def test_a_stranger_is_refused_before_its_body_is_read(http: httpx.Client) -> No
 
 
 def test_a_body_that_is_too_large_is_refused_unread(http: httpx.Client) -> None:
-    """Also where the token is right."""
+    """A request whose Content-Length is too large is rejected before its body is read, even with the right
+    token."""
     head = f"Authorization: Bearer secret\r\nContent-Length: {MAX_BODY + 1}"
     assert raw(http, head).startswith(b"HTTP/1.1 413")
 

@@ -42,7 +42,7 @@ def agent(
 def test_a_killed_agent_is_succeeded_by_the_next(
     server: ApiServerProcess, cluster: Cluster, argo: Argo, stand_in: StandIn, point: str
 ) -> None:
-    """One job is made, whenever the agent died, and the step has its result."""
+    """Whenever the agent is killed, one job is created and the step gets its result."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
     with agent(server, cluster, point) as first:

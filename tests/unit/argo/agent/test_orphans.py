@@ -10,7 +10,7 @@ from tests.unit.controller.support import crds, elastic_job
 
 
 def test_a_kind_that_is_not_installed_has_no_objects(tmp_path: Path) -> None:
-    """An installation of some kinds only: what steps made of these is found, the others are no error."""
+    """If only some kinds are installed, objects of these are found, and the missing kinds are no error."""
     marks = {OWNER_ANNOTATION: "argo/default/train/1234/n1", ATTEMPT_ANNOTATION: "n1@2026-01-01T00:00:00Z",
              ON_CANCEL_ANNOTATION: "delete"}  # fmt: skip
     job = elastic_job()

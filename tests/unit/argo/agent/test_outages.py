@@ -36,7 +36,7 @@ def test_an_api_server_that_restarts_fails_no_step(tmp_path: Path) -> None:
 
 
 def test_replicas_take_turns(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """One leads; when it ends, the other goes on with what it finds."""
+    """One replica leads. When it ends, the other one continues the steps that it finds."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
 

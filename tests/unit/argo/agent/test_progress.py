@@ -42,7 +42,7 @@ def test_a_step_that_waits_says_what_its_job_does(cluster: Cluster, argo: Argo, 
 
 @pytest.mark.usefixtures("fast")
 def test_a_step_whose_job_is_queued_says_so(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """With the name of the queue, and as text that Argo does not expand."""
+    """The message names the queue, and Argo expands nothing in it."""
     stand_in.stop()
     manifest = elastic_job("mnist")
     manifest["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "nightly"}
@@ -73,8 +73,8 @@ def test_a_message_of_an_agent_that_died_is_no_answer(
 
 
 def test_no_message_takes_the_place_of_a_result(cluster: Cluster, argo: Argo) -> None:
-    """Not even one whose writer has not seen the result; nor is a result removed in the place of a
-    message."""
+    """A message never replaces a result, even if its writer has not seen the result, and removing a message
+    never removes a result."""
     uid = argo.start("w")
     argo.add("w", "n1", body("collect", name="mnist"))
     key = TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")

@@ -38,7 +38,8 @@ def stale(cluster: Cluster) -> Informer:
 def test_a_result_is_written_past_changes_that_leave_the_task(
     cluster: Cluster, argo: Argo, key: TaskKey
 ) -> None:
-    """Another task came meanwhile: the write is refused, the task set read again, and the result written."""
+    """If the task set changed in the meantime, the write is rejected, the task set read again, and the result
+    written."""
     seen = stale(cluster)
     argo.add("w", "n2", body("collect", name="mnist"))
     assert report_result(cluster, seen, key, DONE)
@@ -61,7 +62,7 @@ def test_a_late_result_is_not_written(cluster: Cluster, argo: Argo, key: TaskKey
 
 
 def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
-    """Also by an agent that does not remember: the controller has not taken the answer yet."""
+    """A result that Argo's controller has not taken yet is not written again, even by a new agent."""
     assert report_result(cluster, stale(cluster), key, DONE)
     before = argo.task_set("w")["metadata"]["resourceVersion"]
     argo.start("other")
@@ -73,7 +74,8 @@ def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskK
 
 
 def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Argo, key: TaskKey) -> None:
-    """Alive while its task stands; left while it is in Error and its workflow goes on; else an orphan."""
+    """A step is alive while its task exists. It is left alone while it is in phase Error and its workflow
+    runs. Otherwise its object is an orphan."""
     handle = Handle(kind="ElasticJob", namespace=cluster.namespace, name="mnist", goal=ExistsGoal())
     found = BegunObject(key, handle, "delete")
     assert judge_orphan(cluster, found) is OrphanVerdict.ALIVE
@@ -89,8 +91,8 @@ def test_a_step_is_judged_by_what_the_server_says_now(cluster: Cluster, argo: Ar
 
 
 def test_only_objects_of_steps_that_a_cancellation_ends_are_found(cluster: Cluster) -> None:
-    """By their marks: not those of other engines, of steps that keep them, with marks that are none, or that
-    have ended."""
+    """Only objects with complete marks of steps that cancel their jobs are found: not those of other engines,
+    of steps that keep their jobs, or those that have ended."""
     owner = "argo/ns/w/uid/w[0].train"
     marks = {
         "ours": StageIdentity(owner, "n1@t", on_cancel="suspend"),

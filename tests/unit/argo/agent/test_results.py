@@ -49,7 +49,8 @@ def _check_harmless(text: str) -> None:
 
 
 def test_the_node_tells_how_far_training_came() -> None:
-    """In its message for people, in its outputs for later steps."""
+    """The node's message tells people the step, metrics and warnings, and its outputs have them for later
+    steps."""
     node = _node(
         progress=Progress(step=1240, records=99, metrics={"accuracy": 0.98, "loss": 0.12}),
         checkpoint=Checkpoint("/ck/1200", 1200),
@@ -76,7 +77,8 @@ def test_a_step_that_does_not_wait_says_why_its_job_does() -> None:
 
 @pytest.mark.parametrize("row", HOSTILE)
 def test_hostile_warnings_and_reasons_are_text(row: str) -> None:
-    """In the message and in each output: escaped, bounded, and without anything that Argo expands."""
+    """Hostile text in warnings and reasons is escaped, bounded, and without anything that Argo expands, in
+    the message and in each output."""
     text = HOSTILE[row]
     queued = {"phase": JobPhase.PENDING, "reason": text, "message": text}
     for node in (_node(warnings=(text,) * 1000), _node(warnings=(text,), **queued)):

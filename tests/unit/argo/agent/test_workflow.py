@@ -38,7 +38,8 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
     ],
 )
 def test_attempts_of_a_step_have_one_owner_and_items_of_a_loop_their_own(name: str, path: str) -> None:
-    """The numbers of retries, of the step or of what it stands in, are no part of who a step is."""
+    """All attempts of a step have the same owner, whichever step or group is retried. Each item of a loop has
+    an owner of its own."""
     step = step_of(workflow(nodes=node(name)), TASK)
     assert step is not None
     identity = step.identity("suspend")
@@ -93,7 +94,8 @@ def test_where_nodes_cannot_be_read_the_node_id_names_the_step(status: dict[str,
     ],
 )
 def test_deadline(spec: dict[str, Any], status: dict[str, Any], deadline: float | None) -> None:
-    """From the workflow's start; a template's value is what the controller stored."""
+    """The deadline counts from the workflow's start. If a template gives it, the value that the controller
+    stored counts."""
     found = {"spec": spec, "status": {"startedAt": "1970-01-01T00:00:00Z", **status}}
     assert deadline_of(found) == deadline
     assert deadline_of({"spec": spec}) is None
@@ -120,8 +122,8 @@ def test_what_is_to_blame_is_told_apart() -> None:
     ],
 )
 def test_the_jobs_of_a_traced_workflow_belong_to_its_trace(annotations: Any, trace: str) -> None:
-    """The annotation names the trace; whatever else stands there is no trace. A trace that is named later is
-    no other step."""
+    """The annotation names the trace; any other value means no trace. A step whose trace is named later is
+    still the same step."""
     found = workflow(nodes=node("w[0].train"))
     later = step_of(found, TASK)
     found["metadata"]["annotations"] = annotations

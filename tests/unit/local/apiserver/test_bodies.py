@@ -40,8 +40,7 @@ def _number(number: int, value: int) -> bytes:
 
 
 def test_protobuf_zero_values() -> None:
-    """Go writes zeros of all plain fields and of those pointers that are set: only the latter stand in
-    JSON."""
+    """Go sends zeros of plain fields and of set pointers. Only the set pointers appear in JSON."""
     probe = _field(1, _field(1, _field(1, b"true"))) + _number(2, 0) + _number(3, 0) + _number(6, 5)
     security = _number(4, 0) + _number(5, 0)
     container = (
@@ -81,7 +80,7 @@ def test_protobuf_times_and_quantities() -> None:
 
 
 def test_protobuf_of_an_unknown_kind() -> None:
-    """A kind that is not read as protobuf is 415 and says what to send."""
+    """A protobuf body of an unsupported kind gets 415, which says what to send."""
     with pytest.raises(ApiError, match="send application/json") as refused:
         protobuf.decode(_body("Deployment", b""))
 

@@ -95,7 +95,7 @@ def pod_of(**fields: Any) -> Object:
     ],
 )  # fmt: skip
 def test_an_object_beyond_the_bounds(path: str, body: Object, http: Http) -> None:
-    """It is refused before it is looked at field by field."""
+    """An object beyond the bounds is rejected before its fields are checked."""
     began = time.process_time()
     answer = http.send("POST", path, json=body)
 
@@ -163,8 +163,8 @@ def collect(server: ApiServer) -> None:
 
 
 def test_malformed_definitions(http: Http, server: ApiServer) -> None:
-    """A definition with a value of the wrong kind at any place of its schema is refused with the field, or it
-    works: neither it nor an object of its kind is answered with 500."""
+    """A definition with a value of the wrong type anywhere in its schema is rejected with the field, or it
+    works. Neither the definition nor an object of its kind gets a 500."""
     wrong = []
     for path in places(FULL):
         for junk in JUNK:
@@ -185,7 +185,7 @@ def test_malformed_definitions(http: Http, server: ApiServer) -> None:
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)b", r"(a)\1"])
 def test_a_pattern_that_is_none(pattern: str, http: Http) -> None:
-    """What RE2 does not take is Invalid at its place, as in Kubernetes."""
+    """A pattern that RE2 does not accept is Invalid at its field, as in Kubernetes."""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
     answer = http.send("POST", CRDS, json=definition(schema))
 

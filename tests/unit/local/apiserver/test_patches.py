@@ -107,7 +107,7 @@ def _containers(*entries: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_strategic_merge(before: dict[str, Any], patch: dict[str, Any], after: dict[str, Any]) -> None:
-    """Lists merge as the schema marks them, directives do what they say."""
+    """Lists merge as the schema marks them, and directives are applied."""
     assert strategic_merge_patch(before, patch, POD) == after
 
 

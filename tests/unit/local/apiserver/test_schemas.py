@@ -36,7 +36,7 @@ def test_keywords(schema: dict[str, Any], value: Any, message: str) -> None:
 
 
 def test_nullable() -> None:
-    """Null is allowed where the schema says so, whatever else it asks."""
+    """Null is valid for a nullable field, whatever else the schema requires."""
     assert schemas.find_schema_errors(None, {"type": "string", "nullable": True, "enum": ["a"]}) == []
 
 
@@ -65,8 +65,7 @@ def test_rules_see_escaped_names() -> None:
 
 
 def test_unchanged_values_are_not_checked_again() -> None:
-    """A stored value that breaks a newer rule may stay as long as it is not touched; transition rules always
-    hold."""
+    """An unchanged value may break a newer validation rule. Transition rules always apply."""
     schema = {"type": "object", "properties": {"a": _ruled("self.n > 5"), "b": _ruled("self.n >= oldSelf.n")}}
     old = {"a": {"n": 1}, "b": {"n": 3}}
 

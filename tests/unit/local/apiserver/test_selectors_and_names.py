@@ -16,7 +16,7 @@ def _holds(selector: str, labels: dict[str, str]) -> bool:
 
 @given(LABELS, st.sampled_from(["app", "tier"]), st.sampled_from(["x", "y"]))
 def test_opposites(labels: dict[str, str], key: str, value: str) -> None:
-    """Of a requirement and its opposite exactly one holds."""
+    """For each label set, exactly one of a requirement and its negation matches."""
     for one, other in (
         (f"{key}={value}", f"{key}!={value}"),
         (f"{key} in ({value},1)", f"{key} notin ({value},1)"),
@@ -32,7 +32,7 @@ def test_prefixed_keys() -> None:
 
 @pytest.mark.parametrize("selector", ["a b", "a in (", "a in ()x", "=", "a=b c", "a>x"])
 def test_unparsable(selector: str) -> None:
-    """What is no selector is a BadRequest that quotes it."""
+    """A malformed selector is a BadRequest that quotes it."""
     with pytest.raises(ApiError, match="unable to parse"):
         selectors.parse_label_selector(selector)
 

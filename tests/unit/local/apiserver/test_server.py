@@ -65,7 +65,7 @@ def test_client_conflict(server: ApiServer) -> None:
 
 
 def test_collector_finishes_a_tree(server: ApiServer) -> None:
-    """Whatever the depth, all dependents of a deleted owner are gone when the queue is empty."""
+    """All dependents of a deleted owner are deleted, whatever the depth."""
     client = server.client
     owner = client.create("configmaps", {"metadata": {"name": "c0", "namespace": "default"}})
     for depth in range(1, 20):

@@ -92,7 +92,8 @@ def test_history_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
-    """However many changes there were, what is kept is bounded, and the present is whole."""
+    """However many changes there are, the history is bounded on disk and in memory, and the current objects
+    are complete."""
     kept = ObjectStore(tmp_path / "s.db", history=8)
     for name in ("a", "b"):
         kept.create(StoreKey("things", "ns", name), _thing(name))
@@ -140,7 +141,7 @@ def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.Monk
 
 
 def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch may begin with all of the history, however large; only what comes later can be too much."""
+    """A watch may start with the whole history, however large. Only later changes count against its limit."""
     start = store.revision
     store.create(A, _thing(text="x" * 600))
     for index in range(5):
@@ -170,8 +171,8 @@ def test_events_come_in_portions(store: ObjectStore, monkeypatch: pytest.MonkeyP
 def test_history_is_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
 ) -> None:
-    """Few changes of large objects are forgotten earlier, first those of the resource that has most; what is
-    kept is served on, and what is not answers 410."""
+    """Changes of large objects are dropped earlier, first those of the resource with the largest history.
+    Watches from kept changes work; others get 410."""
     most = 100_000
     if not restarted:
         monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_HISTORY_BYTES", most)
@@ -196,7 +197,8 @@ def test_history_is_bounded_in_bytes(
 
 
 def test_object_is_too_large(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object larger than etcd takes is refused, and the one before stays; its deletion mark has room."""
+    """An object larger than etcd allows is rejected and its previous version stays. There is room to add a
+    deletion timestamp."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_OBJECT_BYTES", 1000)
     with pytest.raises(ApiError, match="etcdserver: request is too large") as refused:
         store.create(A, _thing(text="x" * 1000))

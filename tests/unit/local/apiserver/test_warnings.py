@@ -34,7 +34,7 @@ def sent(*warnings: str) -> list[bytes]:
     ],
 )
 def test_any_text_can_be_a_warning(warning: str, header: str) -> None:
-    """In UTF-8, on one line: what is stored is answered, whatever its fields are called."""
+    """A warning with any text, such as the name of a stored field, is sent as UTF-8 on one line."""
     assert sent(warning) == [header.encode()]
 
 

@@ -105,8 +105,8 @@ def test_two_services_of_one_pod_port(pods: Pods) -> None:
 
 
 def test_a_successor_behind_the_same_service_has_its_port(pods: Pods) -> None:
-    """A pod that replaces another behind a Service listens where the other did: addresses given out stay
-    right."""
+    """A pod that replaces another one behind a Service has its host port, so that addresses given out before
+    stay valid."""
     service(pods, "master", [{"port": 50001}], role="master")
     show = {
         "name": "main",

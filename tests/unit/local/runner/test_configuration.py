@@ -223,9 +223,8 @@ def test_an_empty_dir_over_its_limit_evicts_the_pod(pods: Pods) -> None:
 
 
 def test_shared_memory_of_a_pod_goes_with_it(pods: Pods) -> None:
-    """Each pod has a place of its own in the machine's shared memory, where agents keep copies of the model:
-    what a container that is killed leaves there stays for the next one of the pod, and for nobody after the
-    pod's end."""
+    """Each pod has a folder in the machine's shared memory, where agents keep copies of the model. After a
+    container is killed, the next one of the pod finds its content. After the pod's end it is removed."""
     place = f"${names.ENV_SHARED_MEMORY}"
     script = f"echo {place}; ls {place}; mkdir {place}/left && kill -9 $$$$; exec sleep 300"
     pods.create("keeps", container(script), restartPolicy="OnFailure")
@@ -276,8 +275,8 @@ def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
 
 
 def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: Path) -> None:
-    """What pods of a killed cluster hold is removed by the next cluster of this user, once their state folder
-    is gone."""
+    """The shared memory of the pods of a killed cluster is removed by the user's next cluster, once its state
+    folder is gone."""
     uids = [str(uuid.uuid4()), str(uuid.uuid4())]
     for uid in uids:
         (tmp_path / uid).mkdir()

@@ -79,7 +79,7 @@ def test_init_containers_come_one_by_one() -> None:
     ],
 )
 def test_restart_policy(policy: str, code: int, restarts: bool) -> None:
-    """Which ends lead to a restart; a pod is finished when none does."""
+    """Restart policy and exit codes decide whether containers restart. If none does, the pod is finished."""
     decision = decide_pod(situation(make_pod(restartPolicy=policy), a=ended(code), b=ended(code)))
 
     assert bool(decision.start) == restarts
@@ -99,14 +99,14 @@ def test_back_off(crashes: int, pause: float) -> None:
 
 
 def test_a_long_run_forgives_crashes() -> None:
-    """Crashes count up; ten good minutes start the count anew."""
+    """The number of crashes grows. After a run of ten minutes, it starts again."""
     assert crashes_after(ContainerState()) == 0
     assert crashes_after(ended(1, crashes=3)) == 4
     assert crashes_after(ended(1, ran=600, crashes=3)) == 1
 
 
 def test_a_failed_init_container_ends_a_pod_that_restarts_nothing() -> None:
-    """With Never nothing else starts; with OnFailure the init container is tried again."""
+    """With Never, a failed init container ends the pod. With OnFailure it runs again."""
     assert decide_pod(situation(make_pod(init=1), i0=ended(1))).finished
     assert decide_pod(situation(make_pod(init=1, restartPolicy="OnFailure"), i0=ended(1))).start == ("i0",)
 
@@ -126,7 +126,8 @@ def test_a_pod_that_is_gone_is_killed_even_while_it_stops() -> None:
 
 
 def test_the_deadline() -> None:
-    """Before the deadline it only sets a time to wake; after it everything is stopped."""
+    """Before the deadline a pod is only scheduled to be looked at again. After it, all containers are
+    stopped."""
     pod = make_pod(activeDeadlineSeconds=60)
 
     assert decide_pod(situation(pod, started=50, a=RUNNING, b=RUNNING)).wake == NOW + seconds(10)
@@ -170,9 +171,8 @@ STATES = st.sampled_from(
 def test_a_decision_is_taken_once(
     policy: str, states: dict[str, ContainerState], deleted: float | None, failure: PodFailure | None
 ) -> None:
-    """After a decision is carried out, the same moment asks for nothing more; what runs is never started,
-    what does not is never stopped; a finished pod has nothing running; and a status can be built of every
-    state."""
+    """After a decision is carried out, the next decision does nothing. It never starts a running container or
+    stops a stopped one, a finished pod has no running container, and each state has a status."""
     now = situation(make_pod(init=1, restartPolicy=policy, deleted=deleted), failure=failure, **states)
     decision = decide_pod(now)
     after = dict(states)

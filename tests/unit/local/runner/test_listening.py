@@ -141,8 +141,8 @@ def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
 
 
 def test_a_server_may_listen_again() -> None:
-    """For users other than root, too: servers of asyncio and of several processes call `listen` on a
-    listening socket."""
+    """For users other than root, too, servers of asyncio and of several processes may call `listen` on a
+    socket that listens already."""
     assert subprocess.run([sys.executable, "-c", TWICE], check=False, timeout=240).returncode == 0
 
 
@@ -153,8 +153,8 @@ def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
 
 
 def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> None:
-    """In a cluster with default settings, servers of pods listen on loopback only, and PyTorch's transports
-    are given that interface."""
+    """With default settings, servers in pods listen on the loopback interface only, and PyTorch's transports
+    are configured for it."""
     script = f"echo $GLOO_SOCKET_IFNAME; {sys.executable} -m http.server 0 --bind 0.0.0.0"
     pods.create("server", container(script))
 
@@ -169,7 +169,7 @@ def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> N
 def test_a_cluster_that_cannot_keep_ports_closed_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says why and which option starts it nevertheless."""
+    """The error says why the cluster does not start and which option starts it nevertheless."""
     monkeypatch.setattr(cluster, "loopback_obstacle", lambda: "Operation not permitted")
     options = cluster.ClusterOptions(tmp_path / "state", Capacity.of_machine("1", "1Gi", 10))
 

@@ -112,8 +112,8 @@ def test_the_last_lines_are_found_over_all_files(output: Output, tail: int) -> N
 
 @pytest.mark.parametrize("number", [0, 290, 300, 310, 390, 400, 410, 740, 750])
 def test_lines_since_a_time_are_found_over_all_files(output: Output, number: int) -> None:
-    """`--since-time` leaves out what was written before, also where the file of that time is removed; times
-    stay right."""
+    """`--since-time` leaves out older lines, even if the file of that time was removed, and the times of
+    lines are right."""
     output.lines(0, number)
     since = datetime.now(UTC)
     output.lines(number, 750)
@@ -192,7 +192,7 @@ def test_a_full_disk_stops_no_container(output: Output, monkeypatch: pytest.Monk
 
 
 def test_the_log_of_a_pod_rotates(local: LocalCluster, pods: Pods) -> None:
-    """In a running cluster: of 60 MB of output five files of 10 MiB are kept, and the last line is there."""
+    """Of 60 MB of output, a running cluster keeps five files of 10 MiB, including the last line."""
     pods.create("talks", container("seq 1 8000000; echo end"))
     pods.end("talks")
 

@@ -63,7 +63,7 @@ def test_memory_of_a_tree() -> None:
 
 
 def test_marked_processes_are_found_and_killed() -> None:
-    """All processes with a mark are killed, also by a mark's beginning; others stay."""
+    """All processes with the mark of a pod are killed; those of a pod whose uid only starts alike stay."""
     environments = [{**os.environ, processes.MARK: f"{uid}/main/0"} for uid in ("uid-1", "uid-10")]
     marked, other = (subprocess.Popen(["sleep", "60"], env=env) for env in environments)
     with marked, other:
@@ -104,13 +104,13 @@ def refusals(
     ],
 )
 def test_refusals_name_the_field(container: dict[str, Any], spec: dict[str, Any], path: str) -> None:
-    """What can't be honoured is refused with its field path."""
+    """A field that the embedded cluster does not support is rejected with its path."""
     assert [one.partition(":")[0] for one in refusals(container, **spec)] == [path]
 
 
 def test_without_mount_namespaces_only_volumes_in_place_work() -> None:
     """On a machine that allows no mounts, a hostPath at its own path is accepted, and any other volume is
-    refused."""
+    rejected."""
     spec: Any = {"volumes": [{"name": "h", "hostPath": {"path": "/data/"}}, {"name": "e", "emptyDir": {}}]}
     here = {"volumeMounts": [{"name": "h", "mountPath": "/data"}]}
     there = {"volumeMounts": [{"name": "h", "mountPath": "/other"}, {"name": "e", "mountPath": "/e"}]}

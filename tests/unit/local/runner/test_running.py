@@ -70,7 +70,8 @@ def test_a_failure_keeps_its_code(pods: Pods, script: str, code: int) -> None:
 
 
 def test_a_command_that_does_not_exist(pods: Pods) -> None:
-    """What can't be executed fails with code 128, reason StartError and a message that names it."""
+    """A program that does not exist fails with exit code 128, reason StartError and a message that names
+    it."""
     pods.create("typo", {"name": "main", "image": "x", "command": ["/no/such/program"]})
     ended = pods.end("typo")["status"]["containerStatuses"][0]["state"]["terminated"]
 
@@ -124,7 +125,7 @@ def test_init_containers_run_in_order(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_a_failed_init_container_fails_the_pod(pods: Pods, tmp_path: Path) -> None:
-    """With restartPolicy Never a failed init container is the end; the containers never start."""
+    """With restartPolicy Never, a failed init container fails the pod, and its containers never start."""
     pods.create("broken", container(f"touch {tmp_path}/ran"), initContainers=[container("exit 3", "init")])
     pod = pods.end("broken")
 
@@ -148,7 +149,8 @@ def test_sigterm_then_the_program_ends(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_sigkill_after_the_grace_takes_all_descendants(pods: Pods, tmp_path: Path) -> None:
-    """What ignores SIGTERM is killed after the grace, with grandchildren that left its session."""
+    """A container that ignores SIGTERM is killed after the grace period, with descendants that left its
+    session."""
     script = (
         f"trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$$$ > {tmp_path}/pid; sleep 300' & echo "
         "up; sleep 300; sleep 300"
@@ -327,7 +329,8 @@ def test_two_containers_end_together(pods: Pods) -> None:
 
 
 def test_a_recreated_pod_starts_after_its_namesake(pods: Pods) -> None:
-    """A pod that was deleted by force and made anew runs as the new one; the old one's process is gone."""
+    """A pod that was deleted by force and created again runs as the new one, and the process of the old one
+    is gone."""
     pods.create("again", container("echo $$$$; trap '' TERM; sleep 300; sleep 300"))
     old = int(eventually(lambda: pods.prints("again", "").strip()))
     client.delete(pods.cluster, PODS, "again", options=client.DeletionOptions(grace_seconds=0))
@@ -445,7 +448,8 @@ def _refusal(pods: Pods, name: str, text: str) -> str:
 
 
 def test_the_log_of_a_pod_that_can_not_run_says_why(pods: Pods) -> None:
-    """`kubectl logs` is where users look first: it names what the pod waits for, or why it was refused."""
+    """The log of a pod that does not run names what it waits for, or why it was rejected, since users look
+    there first."""
     huge = {"requests": {"cpu": "1000"}}
     absent = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "absent", "key": "a"}}}]
     pods.create("huge", container("true", resources=huge))

@@ -51,13 +51,13 @@ def name(operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_node_affinity(affinity: dict[str, Any], admitted: bool) -> None:
-    """Terms are alternatives; all that one of them asks for must hold."""
+    """Terms are alternatives; of one term, all expressions must match."""
     assert affinity_admits(affinity, "here", LABELS) is admitted
 
 
 @pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
 def test_affinity_to_other_pods(kind: str) -> None:
-    """Required, it can't be told; preferred, it changes nothing on one node."""
+    """A required affinity to other pods is not supported; a preferred one has no effect on a single node."""
     assert requires_other_pods({kind: {REQUIRED: [{"topologyKey": "kubernetes.io/hostname"}]}})
     assert not requires_other_pods(
         {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}

@@ -34,8 +34,8 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.mark.slow
 def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It binds what fits; no callback of it takes a tenth of a second. Pods that are gone by then are passed
-    over."""
+    """The scheduler binds the pods that fit without blocking the event loop for more than a tenth of a
+    second. Pods that were deleted in the meantime are skipped."""
     pods = Mirror(server.client, "pods", Pod.model_validate)
     pods.objects.update({f"/w{one}": make_pod(f"w{one}", "1", age=-YOUNGER - one) for one in range(WAITING)})
     for name in ("w0", "w1"):

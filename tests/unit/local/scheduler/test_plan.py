@@ -228,8 +228,8 @@ def test_cpu_is_counted_in_millicores(amount: float, expected: int) -> None:
     st.integers(0, 4000),
 )
 def test_the_node_is_never_overcommitted(wanted: list[tuple[int, int, int]], capacity: int) -> None:
-    """Whatever waits, what is bound fits together; a second decision after binding binds nothing; order of
-    input is irrelevant."""
+    """Bound pods never exceed the node's capacity. A second decision binds nothing, and the order of the
+    input does not matter."""
     pods = [make_pod(f"p{i}", f"{cpu}m", priority=p, age=age) for i, (cpu, p, age) in enumerate(wanted)]
     node = make_node(f"{capacity}m", pods=100)
     decision = plan_scheduling(node, pods)
