@@ -19,8 +19,8 @@ KEYS = {
 @pytest.mark.parametrize("uri", KEYS)
 @pytest.mark.parametrize(("file", "below"), [("", ""), ("weights.npy", "/weights.npy")])
 def test_the_key_is_what_follows_the_bucket(uri: str, file: str, below: str) -> None:
-    """A tag becomes an expression that Argo evaluates; a text is cut at once. The artifact has no bucket of
-    its own and is not unpacked."""
+    """The artifact's key is the part of the URI after the bucket. For a template tag it is an expression that
+    Argo evaluates. The artifact has no bucket of its own and is not unpacked."""
     artifact = saved_artifact("checkpoint", uri, file)._build_artifact()
 
     assert artifact.model_dump(exclude_none=True, by_alias=True) == {
@@ -32,6 +32,6 @@ def test_the_key_is_what_follows_the_bucket(uri: str, file: str, below: str) -> 
 
 @pytest.mark.parametrize("uri", ["", "/srv/models", "s3://models", "{{workflow.parameters.store}}/digits"])
 def test_a_place_without_a_bucket_is_refused(uri: str) -> None:
-    """The message says what to give instead."""
+    """A URI without a bucket raises InvalidError, which says what to give instead."""
     with pytest.raises(InvalidError, match=r"has no bucket; give a URI such as s3://bucket/folder"):
         saved_artifact("checkpoint", uri)

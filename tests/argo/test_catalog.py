@@ -57,7 +57,8 @@ def test_values_become_defaults() -> None:
 
 
 def test_cluster_scope_has_no_namespace_and_refers_to_the_cluster() -> None:
-    """Templates become ClusterWorkflowTemplates; what refers to them says so."""
+    """With cluster scope, templates are ClusterWorkflowTemplates without a namespace, and references to them
+    say so."""
     options = TemplateOptions(cluster_scope=True, parameters=VALUES)
     retrain, cron = catalog.build_manifests(["elastic-retrain", "elastic-retrain-cron"], options, "train")
 
@@ -70,7 +71,8 @@ def test_cluster_scope_has_no_namespace_and_refers_to_the_cluster() -> None:
 
 
 def test_build_by_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All that needs no values; one to a file, with a value from a file; names that are none."""
+    """The command writes all products that need no values; one product to a file, with a value from a file;
+    and rejects unknown names."""
     assert main(["argo", "build", "--waiting", "plugin", "-n", "train"]) == 0
     kinds = [one["kind"] for one in yaml.safe_load_all(capsys.readouterr().out)]
     templates = [one for one in catalog.PRODUCTS if one.usual and one.name != "access"]

@@ -29,7 +29,8 @@ def _compare(case: str, manifests: list[dict[str, Any]], update: bool) -> None:
 def test_products_are_as_recorded(
     name: str, options: TemplateOptions, request: pytest.FixtureRequest, update_golden: bool
 ) -> None:
-    """What the catalog makes is what the file says, field by field: no normalising, so a lost field shows."""
+    """Each product equals its golden file field by field, without normalisation, so that a lost field is
+    noticed."""
     case = request.node.callspec.id
 
     _compare(case, catalog.build_manifests([name], options, "train"), update_golden)

@@ -29,7 +29,7 @@ def _workflow(waiting: WaitMode) -> dict[str, Any]:
 
 @pytest.mark.parametrize("waiting", ["plugin", "resource"])
 def test_the_key_is_of_data_code_and_spec(waiting: WaitMode) -> None:
-    """Neither the job's name nor a time-out makes a result another."""
+    """The key depends on data, code and spec, but not on the job's name or the time-out."""
     [template] = [one for one in _workflow(waiting)["spec"]["templates"] if one["name"] == "submit"]
 
     assert template["memoize"]["cache"] == {"configMap": {"name": "edl-memo"}}

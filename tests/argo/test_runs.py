@@ -33,8 +33,8 @@ def _workflow(**status: Any) -> dict[str, Any]:
 
 
 def test_nodes_are_read_however_they_are_kept() -> None:
-    """Plain, or as the controller compresses those of a large workflow; those in a database are unknown, not
-    none."""
+    """The nodes of a workflow are read both plain and compressed. Nodes that are stored in a database are
+    unknown, which differs from none."""
     packed = base64.b64encode(gzip.compress(json.dumps(NODES).encode())).decode()
 
     assert nodes_of({"nodes": NODES}) == nodes_of({"compressedNodes": packed}) == NODES
@@ -44,7 +44,7 @@ def test_nodes_are_read_however_they_are_kept() -> None:
 
 
 def test_steps_are_told_in_order_and_once() -> None:
-    """A line a change: what holds steps together is left out, and what was told is not told again."""
+    """Each change of a step gives one line, in order. Steps that only group others give none."""
     told: dict[str, runs.StepState] = {}
     workflow = _workflow(nodes=NODES)
 
@@ -55,7 +55,8 @@ def test_steps_are_told_in_order_and_once() -> None:
 
 
 def test_a_step_with_retries_that_waits_for_a_lock_is_told() -> None:
-    """Its attempt has no node yet, so its own message is told; as soon as there is an attempt, that is."""
+    """A step with retries that waits for a lock has no attempt yet, so its own message is shown. Once there
+    is an attempt, its message is shown."""
     told: dict[str, runs.StepState] = {}
     waiting = {
         "id": "w-3",
@@ -75,7 +76,7 @@ def test_a_step_with_retries_that_waits_for_a_lock_is_told() -> None:
 
 
 def test_outputs_and_phase() -> None:
-    """Those of the entrypoint; a workflow that no controller has seen is Pending."""
+    """Outputs are those of the entrypoint. A workflow that no controller has seen is Pending."""
     assert runs.outputs_of(_workflow(nodes=NODES)) == {"phase": "Succeeded", "step": ""}
     assert runs.outputs_of({"metadata": {"name": "w"}}) == {}
     assert runs.phase_of(_workflow(phase="Running")) == "Running"

@@ -34,7 +34,8 @@ def test_templates_that_a_template_calls_come_with_it() -> None:
 
 
 def test_a_body_that_hera_lost_is_refused() -> None:
-    """Else the workflow would run a template that does nothing, or none at all."""
+    """A template whose body Hera has dropped is rejected; otherwise the workflow would run a template that
+    does nothing."""
     with WorkflowTemplate(name="mine", entrypoint="main") as workflow:
         workflow._add_sub(
             models.Template(name="main", plugin=models.Plugin.model_validate({"edl": {"stage": "wait"}}))
@@ -58,7 +59,7 @@ def test_two_templates_of_one_name_are_refused() -> None:
 
 
 def test_a_way_to_wait_that_does_not_exist() -> None:
-    """The message names those that do."""
+    """An unknown way to wait raises InvalidError, which names the existing ones."""
     with pytest.raises(InvalidError, match="resource"):
         builders.submit("poll")  # type: ignore[arg-type]
 

@@ -55,7 +55,8 @@ VALUES = {
 
 @EACH
 def test_both_ways_have_the_same_inputs_and_outputs(step: WorkflowStep) -> None:
-    """So that the way to wait can be changed without touching what is around the step."""
+    """Both ways to wait have the same inputs and outputs, so that one can replace the other without other
+    changes."""
     resource, plugin = resource_templates(step)[0], plugin_templates(step)[0]
 
     assert resource["name"] == plugin["name"]
@@ -68,7 +69,8 @@ def test_both_ways_have_the_same_inputs_and_outputs(step: WorkflowStep) -> None:
     "step", {step.name: step for step in (*ALL, *OF_STAGES)}.values(), ids=lambda step: step.name
 )
 def test_the_plugin_body_is_a_request_of_its_stage(step: WorkflowStep) -> None:
-    """As Argo fills it in, the agent reads it: texts become what the stage's request wants."""
+    """With the inputs that Argo fills in, the plugin's body is a valid request of its stage, and texts have
+    the right types."""
     defaults = {one.name: one.default for one in step.inputs if one.default is not None}
     values = defaults | {"name": "digits", "job": "digits", "timeout": "1h", **VALUES}
     if step.name == "migrate-ps":
@@ -95,7 +97,7 @@ def _filled(body: Any, values: dict[str, str]) -> Any:
 
 @EACH
 def test_every_step_has_an_end(step: WorkflowStep) -> None:
-    """Each template that does something takes its time-out from the step's input, which has a default."""
+    """Each template takes its time-out from an input of the step, which has a default."""
     for template in (*plugin_templates(step), *resource_templates(step)):
         if "steps" not in template:
             assert template["timeout"] == "{{inputs.parameters.timeout}}"
@@ -190,7 +192,8 @@ def test_a_condition_needs_the_plugin() -> None:
 
 
 def test_a_plan_that_changes_something_needs_the_plugin() -> None:
-    """A label selector can't say that one of two maps is not empty."""
+    """A label selector can't express that one of two maps is not empty, so waiting for such a plan needs the
+    plugin."""
     step = steps.plan_scale(wait_for_change=True)
     assert plugin_templates(step)[0]["plugin"]["edl"]["request"]["waitForChange"] is True
 
@@ -199,7 +202,8 @@ def test_a_plan_that_changes_something_needs_the_plugin() -> None:
 
 
 def test_who_asks_for_a_number_switches_autoscaling_off_first() -> None:
-    """Where no stage does it; a checkpoint asks for none."""
+    """Steps that change numbers of nodes by a manifest, without the stage's code, first switch autoscaling
+    off."""
     for step in (steps.scale(), steps.migrate_ps(), steps.apply_plan()):
         outer, first, then = resource_templates(step)
         assert [one[0]["template"] for one in outer["steps"]] == [first["name"], then["name"]]
@@ -211,8 +215,7 @@ def test_who_asks_for_a_number_switches_autoscaling_off_first() -> None:
 
 
 def test_values_keep_their_types_in_a_manifest() -> None:
-    """Each kind of input stands so that its value is read as what it is; the text is YAML before it is filled
-    in, too."""
+    """Each input keeps its type in the manifest, and the text is valid YAML even before Argo fills it in."""
     text = manifest_text(
         {
             "name": Tag("a-{{workflow.uid}}"),

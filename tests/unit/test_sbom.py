@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_it_lists_every_distribution_with_its_version() -> None:
-    """Of this environment; the document was validated against CycloneDX's schema when it was made."""
+    """The list has every distribution of this environment with its version. The document was validated
+    against CycloneDX's schema when it was made."""
     found = json.loads(sbom(distributions(), "an image"))
 
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
@@ -47,7 +48,7 @@ def test_the_list_is_of_an_unpacked_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["image.txt", "build.txt"])
 def test_the_image_is_installed_by_hashes(name: str) -> None:
-    """Each version is that of constraints.txt and has hashes; no index's address stands there."""
+    """Each version is that of constraints.txt and has hashes, and no address of an index is in the file."""
     text = (ROOT / "requirements" / name).read_text()
     tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     pins = re.findall(

@@ -45,19 +45,20 @@ def test_names_are_split_into_words(name: str, expected: list[str]) -> None:
 
 
 def test_docstrings_that_repeat_the_name_are_found() -> None:
-    """Other words than those of the name and the arguments make a docstring worth its line."""
+    """A docstring that only repeats the words of the name and the arguments is counted; one with other words
+    is not."""
     assert style.restates(named(SOURCE, "run"))
     assert not style.restates(named(SOURCE, "read_status"))
     assert not style.restates(named(SOURCE, "_hidden"))
 
 
 def test_public_functions_are_those_of_the_top_level() -> None:
-    """Neither methods nor functions that begin with an underscore."""
+    """Public functions are the module's functions without an underscore; methods do not count."""
     assert [function.name for function in style.public_functions(module(SOURCE))] == ["run", "read_status"]
 
 
 def test_shared_class_names_are_told_with_their_places() -> None:
-    """A name that one module alone uses is not told."""
+    """A class name that several modules use is listed with its places."""
     modules = [module(SOURCE), module("class Place: ...", "b.py")]
     definitions = [definition for each in modules for definition in each.definitions()]
     assert style.shared_class_names(definitions) == {"Place": ["a.py:2", "b.py:1"]}

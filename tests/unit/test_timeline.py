@@ -55,14 +55,15 @@ def test_speed_is_measured_over_what_is_news() -> None:
 
 
 def test_going_back_is_standing_still() -> None:
-    """After a restore the speed is never negative."""
+    """After a restore of an earlier step, the speed is never negative."""
     samples = [_sample(0, 100), _sample(10, 50), _sample(20, 60)]
 
     assert all(speed >= 0 for _, speed in speed_curve(samples))
 
 
 def test_spans_are_of_manual_plans() -> None:
-    """Each step of a manual plan is a span, one under way ends now; auto plans and waiting are left out."""
+    """Each step of a manual plan is a span, and a running one ends now. Auto plans and waiting are left
+    out."""
     plans = [
         _plan("b", "manual", ("Pending", 0, 5), ("Scaling", 5, None)),
         _plan("a", "auto", ("Scaling", 1, 2)),
@@ -73,8 +74,8 @@ def test_spans_are_of_manual_plans() -> None:
 
 
 def test_restarts_goodput_and_data_are_the_status() -> None:
-    """What the master wrote: each restart with its time, the share of useful time, the records of each
-    point."""
+    """Restarts with their times, the share of useful time and the records of each point are those in the
+    status."""
     manifest = elastic_job("j")
     manifest["status"] = {
         "phase": "Running",
@@ -113,8 +114,8 @@ def test_picture_is_written(tmp_path: Path) -> None:
 
 
 def test_each_metric_has_a_curve(tmp_path: Path) -> None:
-    """With its name and newest value, the loss first; names are text, also where a drawing library reads
-    formulas."""
+    """Each metric has a curve with its name and newest value, the loss first. Names are shown as text, not as
+    formulas of the drawing library."""
     path = tmp_path / "timeline.svg"
     samples = [replace(_sample(t, t), metrics={"$x^$": 0.5, "loss": 3.0 - t} if t else {}) for t in range(3)]
     line = Timeline("default/j", tuple(samples), ())

@@ -43,7 +43,8 @@ def value(scalar: str) -> Any:
     ],
 )  # fmt: skip
 def test_scalars_are_read_as_the_api_server_reads_them(scalar: str, expected: object) -> None:
-    """Types decide what is accepted, so they must be the server's; each was compared with a real one."""
+    """Scalars have the types that the API server reads, since types decide what is accepted. Each row was
+    compared with a real server."""
     assert value(scalar) == expected
     assert type(value(scalar)) is type(expected)
 
@@ -54,7 +55,8 @@ def test_keys_are_texts() -> None:
 
 
 def test_items_of_a_list_are_documents() -> None:
-    """`kubectl get -o yaml` prints such lists; lines are those of the file."""
+    """The items of a list, as `kubectl get -o yaml` prints it, are checked as documents, with the lines of
+    the file."""
     text = (
         "apiVersion: v1\nkind: List\nitems:\n"
         "- {apiVersion: argoproj.io/v1alpha1, kind: Workflow, metadata: {name: a},\n"
@@ -66,7 +68,7 @@ def test_items_of_a_list_are_documents() -> None:
 
 
 def test_a_finding_has_file_and_line() -> None:
-    """Also in a second document."""
+    """A finding has its file and line, even in a second document."""
     text = "---\nkind: ConfigMap\n---\n" + template(f"{PRINT}\ntimeout: '30'")
     (found,) = check_texts([("two.yaml", text)])
 
@@ -94,7 +96,8 @@ def test_a_finding_has_file_and_line() -> None:
     "odd"],
 )  # fmt: skip
 def test_hostile_files_end_in_a_finding(text: str, says: str | None) -> None:
-    """Whatever a file holds: a clear error in bounded time, or nothing; never an exception."""
+    """Whatever a file holds, checking it ends in bounded time with one clear finding or none, and never with
+    an exception."""
     started = time.process_time()
     found = check_texts([("bad.yaml", text)])
 
@@ -104,7 +107,7 @@ def test_hostile_files_end_in_a_finding(text: str, says: str | None) -> None:
 
 
 def test_one_bad_file_does_not_hide_the_others() -> None:
-    """Each file is read by itself."""
+    """A file that can't be read does not keep the others from being checked."""
     bad_name = template("timeout: '30'\n" + PRINT)
     found = check_texts([("bad.yaml", "a: ["), ("other.yaml", bad_name)])
 

@@ -35,7 +35,7 @@ def calling(reference: str, arguments: str = "") -> str:
 
 
 def test_a_template_of_another_file_is_followed() -> None:
-    """Its existence and its inputs are checked at the call."""
+    """A call of a template in another file is checked for the template and its inputs."""
     given = "arguments: {parameters: [{name: text, value: x}]}"
 
     assert rules(calling("{name: tools, template: show}", given), LIBRARY) == []
@@ -65,7 +65,8 @@ def test_a_template_of_another_namespace_is_another() -> None:
 
 
 def test_a_referenced_workflow_lends_entrypoint_and_exit_handler() -> None:
-    """What workflowTemplateRef names counts as the workflow's own."""
+    """The entrypoint and exit handler of the template that workflowTemplateRef names count as the workflow's
+    own."""
     runner = workflow("workflowTemplateRef: {name: tools}")
     whole = LIBRARY.replace("entrypoint: show", "entrypoint: show\n  onExit: gone")
 
@@ -130,7 +131,7 @@ def test_workflows_in_a_sensor_are_checked() -> None:
 
 @pytest.mark.parametrize("kind", ["ConfigMap", "Application", "EventSource", "Rollout"])
 def test_other_kinds_are_left_alone(kind: str) -> None:
-    """Also those of Argo's other projects, which share its API group."""
+    """Objects of other kinds are not checked, even those of Argo's other projects in the same API group."""
     assert check({"apiVersion": "argoproj.io/v1alpha1", "kind": kind, "spec": {"anything": 1}}) == []
 
 
@@ -145,7 +146,8 @@ def test_a_manifest_text_that_is_a_parameter_is_not_judged() -> None:
 
 
 def test_the_finding_says_what_where_and_what_to_do() -> None:
-    """One line for a log, and the same as data."""
+    """A finding is one line of text with the rule, the place and what to do, and has the same content as
+    data."""
     (found,) = check(yaml.safe_load(steps("name: a\ntemplate: prnt", PRINTER)))
 
     assert str(found) == (
@@ -177,7 +179,7 @@ def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() ->
 
 @pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400], ids=["large", "small", "endless"])
 def test_an_integer_beyond_64_bits_is_a_floating_point_number_to_rules(number: int) -> None:
-    """As Kubernetes reads it; it is no error of the linter."""
+    """An integer beyond 64 bits is a floating-point number to CEL rules, as in Kubernetes."""
     assert cel.rule_holds("has(self.a)", {"a": number})
 
 

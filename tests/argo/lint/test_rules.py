@@ -10,7 +10,7 @@ from tests.argo.lint.rule_cases import CASES
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_a_broken_manifest_is_told_by_its_rule_alone(case: Case) -> None:
-    """What is found has the rule's name, and nothing else is found."""
+    """A broken manifest gives findings of its rule, and of no other."""
     found = check_texts([("file.yaml", case.broken)])
 
     assert {one.rule.name for one in found} == {case.rule}, "\n".join(map(str, found))
@@ -31,7 +31,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_names_of_rules_are_unique_and_kebab_case() -> None:
-    """They are stable ids that people write after --ignore."""
+    """Names of rules are unique and in kebab case, since people write them after --ignore."""
     names = [rule.name for rule in RULES]
 
     assert sorted(set(names)) == sorted(names)

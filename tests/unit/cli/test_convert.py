@@ -28,7 +28,7 @@ def test_a_training_job_becomes_an_elastic_job(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("to", ["ElasticJob", "kubeflow.org/v1", "kubeflow.org/v1alpha2"])
 def test_a_tf_job_becomes(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another version of the TFJob, or an ElasticJob."""
+    """A TFJob can become another version of a TFJob, or an ElasticJob."""
     file = tmp_path / "job.yaml"
     file.write_text(TF_JOB)
     assert run(["convert", str(file), "--to", to]) == 0
@@ -37,7 +37,7 @@ def test_a_tf_job_becomes(to: str, tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_can_not_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Kinds and conversions that do not exist are invalid input; the message names those that do."""
+    """A kind that can't be converted, or an unknown target, is an error that names the possible ones."""
     file = tmp_path / "job.yaml"
     file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
     assert run(["convert", str(file)]) == 2

@@ -16,8 +16,8 @@ AUTOSCALING = {
 
 
 def test_verification_and_allowed_changes_are_told() -> None:
-    """What the model computed before and after a switch, and which changes of parameter servers the program
-    allows."""
+    """The description has the model's values before and after a switch, and which changes of parameter
+    servers the program allows."""
     manifest = elastic_job("mnist")
     servers = {"changes": "SameCount", "reason": "a table for each server"}
     manifest |= {"status": {"phase": "Running", "parameterServers": servers}}

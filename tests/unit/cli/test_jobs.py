@@ -270,7 +270,7 @@ def test_a_shell_completes_what_is_there(
 def test_a_completion_without_a_cluster_is_empty(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It prints nothing, in particular no error into the user's command line."""
+    """Without a cluster, completion prints nothing, in particular no error into the user's command line."""
     monkeypatch.setenv("_EDL_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"edl get --kubeconfig {tmp_path}/none m")
     monkeypatch.setenv("COMP_CWORD", "4")
@@ -368,7 +368,7 @@ def test_what_was_created_is_named_whatever_fails_afterwards(
 def test_what_is_checked_is_what_is_created(
     edl: Edl, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This includes generated names."""
+    """The manifest that is checked is the one that is created, including its generated name."""
     nameless = elastic_job("")
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(nameless))
@@ -389,7 +389,7 @@ def test_what_is_checked_is_what_is_created(
 
 @pytest.mark.parametrize("who", ["client", "server"])
 def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, who: str) -> None:
-    """It prints what would be created, with -o yaml completely; errors make it fail."""
+    """A dry run prints what would be created, completely with -o yaml. It fails on errors."""
     code, out, err = edl("submit", str(manifest), "--dry-run", who, "-o", "json")
     assert code == 0, err
     made = _data(out)
@@ -417,7 +417,7 @@ def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manife
 def test_a_client_s_dry_run_needs_no_cluster(
     manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that the tests of a repository can check manifests."""
+    """A dry run of the client needs no cluster, so that the tests of a repository can check manifests."""
     assert run(["submit", str(manifest), "--dry-run", "client", "--kubeconfig", str(tmp_path / "none")]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["default", "mnist", "ElasticJob"]
 

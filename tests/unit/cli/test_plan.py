@@ -99,7 +99,7 @@ def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
     ],
 )
 def test_whether_a_plan_is_applied(annotation: str, applied: str) -> None:
-    """As the job's annotation says, and how to change that."""
+    """The text says whether plans are applied, by the job's annotation, and how to change that."""
     lines = list(explain_plan(ElasticJob.parse(job(annotation)), NOW))
 
     assert lines[0] == "Planned:     by the local optimizer in stage job_stage_running, for 2m"
@@ -138,7 +138,7 @@ def point(second: int, step: int, **nodes: int) -> dict[str, Any]:
     ids=["none", "one", "no time between", "clock set back"],
 )
 def test_a_history_that_tells_no_speed(points: list[dict[str, Any]]) -> None:
-    """There is no division by zero."""
+    """A history without a measured speed gives no speeds, and no division by zero."""
     assert speeds_by_nodes([HistoryPoint.model_validate(one) for one in points]) == []
 
 
@@ -153,7 +153,7 @@ def test_a_history_that_tells_no_speed(points: list[dict[str, Any]]) -> None:
 def test_jobs_without_a_plan(
     edl: Edl, cluster: Cluster, mode: str, status: dict[str, Any], code: int, says: str
 ) -> None:
-    """One line that says where to look instead."""
+    """For a job without a plan, the command prints one line that says where to look instead."""
     manifest = elastic_job("mnist")
     manifest["spec"]["optimizeMode"] = mode
     client.create(cluster, manifest)

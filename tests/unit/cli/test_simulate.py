@@ -109,7 +109,7 @@ def test_pictures_are_saved(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_paddles_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two cases with the published figures."""
+    """The scenario prints two cases with the published figures."""
     assert run(["simulate", "paddle-mixed", "--save", str(tmp_path)]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
 
@@ -155,7 +155,7 @@ def test_what_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The message says what to do; the exit code is 2, or 3 for a missing file."""
+    """Invalid options exit with 2, or 3 for a missing file, and the message says what to do."""
     monkeypatch.chdir(jobs.parent)
     assert run(["simulate", *arguments]) in (2, 3)
     assert message in capsys.readouterr().err

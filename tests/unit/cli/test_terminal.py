@@ -218,10 +218,8 @@ def test_findings_are_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_commands_print_by_the_one_module_only() -> None:
-    """No command calls what prints without escapes; `edl_workflows.cli.output` does it for all.
-
-    The package's own module prints before typer is known to be installed.
-    """
+    """No command prints except through `edl_workflows.cli.output`, which escapes control characters. The
+    package's `__init__` is exempt, since it prints before typer is known to be installed."""
     folder = Path(cli.__file__).parent
     calls = {
         f"{file.name}:{node.lineno}"

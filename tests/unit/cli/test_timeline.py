@@ -45,7 +45,8 @@ def test_table_has_a_row_a_point(options: list[str], capsys: pytest.CaptureFixtu
 def test_text_has_restarts_and_the_steps_of_plans(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In chronological order, so that the text shows the same as the picture."""
+    """Restarts and steps of plans are listed in chronological order, so that the text has what the picture
+    shows."""
     restart = {
         "time": (BEGAN + dt.timedelta(seconds=31)).isoformat(),
         "subject": "worker-1",
@@ -83,7 +84,7 @@ def test_text_has_restarts_and_the_steps_of_plans(
 def test_text_has_the_metrics(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In a column, which a job without metrics does not have."""
+    """Metrics have a column, which is missing if the job has none."""
     points = [
         {
             "time": (BEGAN + dt.timedelta(seconds=5)).isoformat(),

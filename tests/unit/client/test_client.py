@@ -40,7 +40,7 @@ def test_a_function_becomes_a_job_that_can_be_waited_for(cluster: Cluster, stand
 
 
 def test_a_job_that_fails_raises(cluster: Cluster, stand_in: StandIn) -> None:
-    """Blocking and in an event loop alike."""
+    """The blocking wait and the one in an event loop raise JobFailedError."""
     training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
     stand_in.end(training.name, "Failed")
     with pytest.raises(JobFailedError, match=training.name):
@@ -85,8 +85,8 @@ def test_a_wait_that_takes_too_long(cluster: Cluster, stand_in: StandIn) -> None
 def test_a_training_is_watched(
     cluster: Cluster, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Output that is no terminal has a line for each change, with its time; the outputs are those of
-    `wait`, and so are the errors."""
+    """Output that is not a terminal has a line for each change, with its time. Outputs and errors are those
+    of `wait`."""
     training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
     stand_in.end(training.name)
     outputs = training.watch(60)
@@ -112,7 +112,7 @@ def test_a_notebook_shows_a_table(cluster: Cluster, stand_in: StandIn) -> None:
 
 
 def test_a_cluster_needs_an_image(cluster: Cluster) -> None:
-    """The message says what it must contain; nothing is created."""
+    """Without an image, the error says what the image must contain, and nothing is created."""
     with pytest.raises(InvalidError, match="name one that contains edl-workflows"):
         train(fit, {"rate": 1}, on=cluster)
 
@@ -130,7 +130,7 @@ def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
 
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:
-    """Before it travels: an argument is missing or unknown, or there is no source."""
+    """Missing or unknown arguments, or a function without source, are errors before anything is submitted."""
     with pytest.raises(InvalidError, match="JSON values by name"):
         train(fit, ["--rate", "1"])
     with pytest.raises(InvalidError, match="missing a required argument: 'rate'"):

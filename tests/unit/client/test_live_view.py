@@ -69,7 +69,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_a_notebook_replaces_its_table() -> None:
-    """One output, which is updated: the newest state, a bar, and the latest changes."""
+    """A notebook updates a single output with the newest state, a bar, and the latest changes."""
     shown: list[str] = []
 
     def update(table: Any) -> None:
@@ -106,7 +106,7 @@ def test_a_terminal_rewrites_its_table() -> None:
 
 
 def test_output_that_is_no_terminal_has_a_line_for_each_change() -> None:
-    """Each change is a line; progress alone is none."""
+    """Each change gives a line; progress alone does not."""
     lines: list[str] = []
     with LiveView(Lines(lines.append), noon) as view:
         view.show(replace(RUNNING, warnings=()))
@@ -121,7 +121,7 @@ def test_output_that_is_no_terminal_has_a_line_for_each_change() -> None:
 
 @pytest.mark.parametrize("field", ["message", "reason"])
 def test_hostile_texts_are_texts(field: str) -> None:
-    """Neither HTML nor control sequences of a terminal."""
+    """Hostile text is shown without HTML and without control sequences of a terminal."""
     texts: dict[str, Any] = {field: HOSTILE}
     hostile = replace(RUNNING, **texts, warnings=(HOSTILE,), checkpoint=Checkpoint(HOSTILE, 1))
     text = io.StringIO()
@@ -147,7 +147,7 @@ def test_only_the_latest_changes_are_kept() -> None:
 
 
 def test_the_screen_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook's kernel shows HTML; IPython in a terminal does not, and neither does a pipe."""
+    """In a notebook's kernel the view is HTML; in IPython on a terminal and on a pipe it is not."""
     ipython: Any = ModuleType("IPython")
     ipython.display = SimpleNamespace(display=lambda *_given, **_more: None)
     monkeypatch.setitem(sys.modules, "IPython", ipython)

@@ -60,7 +60,7 @@ def test_a_broken_connection_loses_and_repeats_no_line(
 
 
 def test_a_log_that_cannot_be_read_says_so(api: ScriptedApi) -> None:
-    """In the place of its lines, with the server's words."""
+    """If a log can't be read, a line with the server's message stands in its place."""
     refusal = Answer(403, {"kind": "Status", "message": "pods/log is forbidden", "reason": "Forbidden"})
     api.answers = [list_workers(1), refusal]
     logs = WorkerLogs(api.cluster(), "job", prefixed=False)

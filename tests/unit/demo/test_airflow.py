@@ -36,8 +36,8 @@ def answer(airflow: Airflow, monkeypatch: pytest.MonkeyPatch, *statuses: int) ->
 
 
 def test_a_server_error_is_repeated(airflow: Airflow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow answers 500 when its audit log waits for a lock of SQLite's in vain; it has done nothing
-    then."""
+    """If Airflow answers 500, because its audit log timed out on a lock of SQLite, it has done nothing, and
+    the call is repeated."""
     sent = answer(airflow, monkeypatch, 500, 500, 200)
 
     assert airflow.trigger("train", {}) == "r"

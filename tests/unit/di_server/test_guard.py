@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_job_s_token_lets_in_to_that_job_only(api: Api, cluster: Cluster) -> None:
-    """Other jobs', wrong and missing tokens are refused alike, whether or not there is such a job."""
+    """Tokens of other jobs, wrong and missing tokens get the same response, whether or not the job exists."""
     create(cluster, token="ours")
     create(cluster, name="other", token="theirs")
     create(cluster, name="young")
@@ -35,7 +35,7 @@ def test_a_job_s_token_lets_in_to_that_job_only(api: Api, cluster: Cluster) -> N
 
 
 def test_an_answer_does_not_repeat_a_token(api: Api, cluster: Cluster) -> None:
-    """A refusal says where the token stands, not what it was."""
+    """A rejection says where the token was found, but does not contain it."""
     assert "secret-7" not in api.as_("secret-7").ask("GET", api.path()).text
 
 
@@ -47,7 +47,7 @@ class TestWithoutTokens:
         return Admission(require_token=False)
 
     def test_anybody_may(self, api: Api, cluster: Cluster) -> None:
-        """No header is needed, and bodies are read whatever their Content-Type."""
+        """Without tokens no header is needed, and bodies are read whatever their Content-Type is."""
         create(cluster)
         anonymous = api.as_("")
         anonymous.seen()
@@ -135,7 +135,7 @@ def test_wrong_paths_and_methods_are_told(api: Api, method: str, path: str, stat
 
 
 def test_the_openapi_document_is_open(api: Api) -> None:
-    """It is served without a token, and names each refusal with its envelope."""
+    """The document is served without a token, and describes each error response with its envelope."""
     answer = httpx.get(f"{api.url}/openapi.json")
     document = answer.json()
     assert answer.status_code == 200

@@ -22,8 +22,8 @@ def post(api: Api, body: bytes) -> Any:
 
 
 def test_reports_are_kept_in_the_status(api: Api, cluster: Cluster) -> None:
-    """They are merge_profilings; null removes; upstream's form with `data` is the same; nothing else of the
-    status changes."""
+    """Reports are merged; null removes a key, and upstream's form with `data` means the same. Nothing else in
+    the status changes."""
     create(cluster, token="t")
     api.seen()
     before = client.get(cluster, DI_JOBS, "walk")["status"]
@@ -74,7 +74,7 @@ def test_what_can_t_be_kept_is_refused(api: Api, cluster: Cluster, body: bytes, 
 
 
 def test_reports_at_once_keep_to_the_limit(api: Api, cluster: Cluster) -> None:
-    """Those that come together count together; none is lost, and what is too much is refused."""
+    """Concurrent reports count together towards the limit: none is lost, and those beyond it are rejected."""
     create(cluster)
     api.seen()
     answers: dict[int, int] = {}
@@ -96,7 +96,7 @@ def test_reports_at_once_keep_to_the_limit(api: Api, cluster: Cluster) -> None:
 def test_a_report_from_what_was_seen_earlier_is_checked_anew(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another server's report, which this one has not seen yet, counts for the limit, too."""
+    """A report that another server stored in the meantime counts towards the limit, too."""
     create(cluster)
     api.seen()
     patch = client.patch
@@ -114,7 +114,7 @@ def test_a_report_from_what_was_seen_earlier_is_checked_anew(
 
 
 def test_reports_don_t_add_up_beyond_the_limit() -> None:
-    """What counts is what the status would have; less is always possible."""
+    """The limit applies to the merged result, so that a report which makes it smaller is always accepted."""
     half = {"a": "x" * (MAX_BYTES // 2)}
     assert merge_profilings(half, {"a": None, "b": half["a"]}) == {"b": half["a"]}
     with pytest.raises(InvalidError, match="at most 65536"):

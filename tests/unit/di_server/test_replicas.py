@@ -37,7 +37,7 @@ def pods(cluster: Cluster) -> list[str]:
 
 
 def test_replicas_come_and_go(api: Api, cluster: Cluster, controller: RunningController) -> None:
-    """What is accepted changes the job: the controller makes the pods, and takes them away again."""
+    """An accepted request changes the job, and the controller creates or deletes the pods."""
     create(cluster)
     eventually(lambda: pods(cluster) == ["walk-collector-0", "walk-collector-1", "walk-learner-0"])
 
@@ -48,7 +48,7 @@ def test_replicas_come_and_go(api: Api, cluster: Cluster, controller: RunningCon
 
 
 def test_a_job_finds_its_replicas(api: Api, cluster: Cluster, controller: RunningController) -> None:
-    """Addresses stand in the order of ranks, with the port of the pod; "" where there is none yet."""
+    """Addresses are in the order of the ranks, with the pod's port, and empty for a pod that has none yet."""
     create(cluster)
     eventually(lambda: len(pods(cluster)) == 3)
     give_address(cluster, "walk-learner-0", "10.0.0.1")
@@ -110,7 +110,7 @@ def test_discovery_gives_up(api: Api, cluster: Cluster, controller: RunningContr
 
 
 def test_a_task_may_be_named(api: Api, cluster: Cluster) -> None:
-    """Without a name, the collector is scaled."""
+    """A request may name a task. Without a name, it scales the collector."""
     create(cluster)
     api.seen()
     data(api.ask("POST", api.path(), json={"replicas": 1, "task": "learner"}))
@@ -136,7 +136,7 @@ def test_a_task_may_be_named(api: Api, cluster: Cluster) -> None:
     ],
 )
 def test_bounds_are_named(api: Api, cluster: Cluster, method: str, body: object, said: str) -> None:
-    """What can't be is refused with 422, the bound or the field is named, and nothing changes."""
+    """An impossible request gets 422 with the bound or the field, and nothing changes."""
     create(cluster, task("learner"), task("collector", 2, maxReplicas=4))
     api.seen()
     assert said in refusal(api.ask(method, api.path(), json=body), 422)
@@ -177,7 +177,7 @@ def test_concurrent_changes_all_count(api: Api, cluster: Cluster) -> None:
 def test_a_job_that_always_changes_is_a_conflict(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a few attempts the caller is told to try again; nothing was done."""
+    """If others change the job at each attempt, the caller is told to try again, and nothing was done."""
     create(cluster)
     api.seen()
     patch = client.patch
@@ -202,9 +202,8 @@ def test_a_job_that_is_over_does_not_change(api: Api, cluster: Cluster) -> None:
 
 
 def test_a_preemptible_job_is_sized_by_its_allocator(api: Api, cluster: Cluster) -> None:
-    """With maxReplicas the allocator decides within the bounds, and the caller is told them; without it
-    `replicas` is the most that the allocator gives, and can be changed.
-    """
+    """With maxReplicas, the allocator decides within the bounds, which the response names. Without it,
+    `replicas` is the allocator's maximum and can be changed."""
     create(cluster, task("collector", 2, minReplicas=1, maxReplicas=4), name="bounded", preemptible=True)
     create(cluster, task("collector", 2), name="open", preemptible=True)
     api.seen("bounded")
@@ -216,7 +215,8 @@ def test_a_preemptible_job_is_sized_by_its_allocator(api: Api, cluster: Cluster)
 
 
 def test_ids(api: Api, cluster: Cluster) -> None:
-    """Both forms of an id are taken; another generation than the job's is refused in upstream's words."""
+    """Both forms of an id are accepted. Another generation than the job's is rejected with upstream's
+    message."""
     create(cluster, token="t")
     api.seen()
     assert data(api.ask("GET", api.path(generation=".0"))) == ["", "", ""]

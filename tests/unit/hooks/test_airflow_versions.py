@@ -69,7 +69,8 @@ def ti(monkeypatch: pytest.MonkeyPatch) -> TaskInstance:
 
 @pytest.mark.parametrize("name", SINCE)
 def test_the_page_says_since_when_airflow_has_it(name: str) -> None:
-    """In the installed version, whichever of the tested ones it is."""
+    """The page gives the Airflow version since which each feature exists, and the installed version
+    agrees."""
     has, since = SINCE[name]
 
     assert has() is (since <= INSTALLED)
@@ -85,14 +86,15 @@ def test_a_store_of_airflows_own_is_used(ti: TaskInstance) -> None:
 
 
 def test_a_deferral_keeps_the_state(ti: TaskInstance) -> None:
-    """All of it: the leg after the deferral reads what the leg before it stored."""
+    """After a deferral, the task reads the complete state that it stored before."""
     XComStore(ti).set("edl_stage", BEGUN)
 
     assert XComStore(ti).get("edl_stage") == BEGUN
 
 
 def test_a_retry_after_a_failure_knows_of_no_delivery(ti: TaskInstance) -> None:
-    """It continues with the object of the attempt before."""
+    """A retry after a failure finds no delivered result, and continues with the object of the attempt
+    before."""
     XComStore(ti).set("edl_stage", BEGUN)
     ti.begin_attempt()
 
@@ -100,7 +102,8 @@ def test_a_retry_after_a_failure_knows_of_no_delivery(ti: TaskInstance) -> None:
 
 
 def test_an_attempt_after_a_success_knows_of_the_delivery(ti: TaskInstance) -> None:
-    """Also if the first attempt after it is lost before it begins anything; not once one has begun anew."""
+    """The next attempt after a success finds the delivery, even if an attempt in between was lost before it
+    began anything, but not once one has begun again."""
     XComStore(ti).set("edl_stage", BEGUN)
     XComStore(ti).set("edl_stage", {**BEGUN, DELIVERED: True})
 

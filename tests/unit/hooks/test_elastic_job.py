@@ -26,7 +26,7 @@ def hook(monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], **settings: Any
 def test_a_connection_leads_to_its_cluster(
     server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """By a kubeconfig's path, by its content, or by a path that the operator gives instead."""
+    """The kubeconfig comes from the connection's path, its content, or a path that the operator gives."""
     path = str(server.kubeconfig)
     extra: dict[str, Any] = {"namespace": cluster.namespace}
     settings: dict[str, Any] = {}
@@ -46,7 +46,7 @@ def test_a_connection_leads_to_its_cluster(
 def test_who_waits_by_one_connection_shares_its_watch(
     server: ApiServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two hooks of the same settings are one source; edited or overridden settings are another."""
+    """Two hooks with equal settings share a source; changed or overridden settings have another."""
     path = {"kube_config_path": str(server.kubeconfig)}
     first, second = hook(monkeypatch, path).source(), hook(monkeypatch, path).source()
     edited = hook(monkeypatch, path | {"namespace": "other"}).source()
@@ -70,7 +70,7 @@ def test_who_waits_by_one_connection_shares_its_watch(
 def test_wrong_settings_name_the_connection(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], says: str
 ) -> None:
-    """One error of ours; no other library's comes through."""
+    """Wrong settings raise InvalidError that names the connection, and no error of another library."""
     with pytest.raises(InvalidError, match=says):
         hook(monkeypatch, extra).cluster()
 

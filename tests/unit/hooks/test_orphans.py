@@ -44,7 +44,8 @@ def test_what_a_live_task_may_go_on_with_is_awaited(state: str | None, lifetime:
 
 @pytest.mark.parametrize("state", sorted(ENDED_STATES))
 def test_what_a_task_waited_for_that_has_ended_is_an_orphan(state: str) -> None:
-    """A task that succeeds by itself leaves no job that goes on: this one was marked so."""
+    """A task that succeeds leaves no running job that it waited for. A job with such a mark is an orphan once
+    the task has ended."""
     assert verdict(state) is OwnerVerdict.ORPHANED
 
 
@@ -99,7 +100,7 @@ ROWS: dict[str, tuple[OwnerVerdict, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_case(name: str) -> None:
-    """By the object's own policy, and by what Airflow says of its task and run."""
+    """Each row gives the verdict for the object's policy and what Airflow says of its task and run."""
     expected, case = ROWS[name]
 
     assert verdict(**case) is expected
@@ -116,7 +117,7 @@ def test_each_case(name: str) -> None:
     ],
 )
 def test_an_orphan_is_due_after_the_grace_time(gone: str, due: bool) -> None:
-    """Counted from the note on the object; what is no time counts as no note."""
+    """The grace time counts from the time noted on the object. A note that is not a time counts as none."""
     now, grace = datetime(2026, 1, 1, 0, 10, tzinfo=UTC), timedelta(minutes=10)
 
     assert OwnerJudgement(owned(gone=gone), OwnerVerdict.ORPHANED, "").due(now, grace) is due
@@ -133,7 +134,7 @@ def test_an_orphan_is_due_after_the_grace_time(gone: str, due: bool) -> None:
 def test_a_mark_names_its_task_instance(
     installation: str, dag_id: str, run_id: str, task_id: str, map_index: int
 ) -> None:
-    """Whatever the ids are, slashes in a run's included."""
+    """The mark is parsed to the same task instance, whatever its ids are, even with slashes."""
     owner = TaskOwner(engine_of(installation), dag_id, run_id, task_id, map_index)
 
     assert TaskOwner.parse(str(owner)) == owner

@@ -27,8 +27,8 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_a_result_makes_no_objects_in_other_tasks(value: Any) -> None:
-    """What a training program returns is plain data in the tasks that read it, or it is refused: the program
-    can't choose a class of Airflow's for their workers to instantiate."""
+    """A result is plain data in the tasks that read it, or it is rejected: the program can't choose a class
+    that Airflow's workers instantiate."""
     try:
         result = read_result(render_result(value))
     except InvalidError:

@@ -154,8 +154,8 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
 
 
 def test_the_autoscaler_gets_what_it_needs() -> None:
-    """Its option, and permissions to update elastic jobs and to read nodes. Without it no component has
-    these; it is rejected for a single namespace."""
+    """With the autoscaler, the controller gets its option and permissions to update elastic jobs and to read
+    nodes. Without it no component has these. It is rejected for a single namespace."""
     plain, scaled = (
         InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
     )
@@ -270,8 +270,8 @@ def brain(**options: Any) -> tuple[InstallOptions, dict[str, Any], dict[str, Any
 
 
 def test_brain_is_where_masters_look_for_it() -> None:
-    """Its Service leads to its API, which pods of masters in any namespace may call; the tokens come from a
-    Secret of its name."""
+    """Brain's Service leads to its API, which the masters' pods of all namespaces may call. The tokens come
+    from the Secret `edl-brain`."""
     options, spec, container = brain()
     service = next(o for o in of_kind(options, "Service") if o["metadata"]["name"] == names.BRAIN)
     policy = next(o for o in of_kind(options, "NetworkPolicy") if o["metadata"]["name"] == names.BRAIN)
@@ -317,7 +317,7 @@ def test_brain_reads_a_database_s_url_from_a_secret() -> None:
 
 
 def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, tmp_path: Path) -> None:
-    """It may list and watch what the monitor's informers do, and list the metrics of nodes. In an
+    """Brain may list and watch what the monitor's informers do, and list the metrics of nodes. In an
     installation for a single namespace there is no monitor, and the pod has no token for the API server."""
     config = {
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],

@@ -63,7 +63,7 @@ def test_list_older_than_our_write() -> None:
 
 
 def test_list_tells_differences_only() -> None:
-    """A list tells what came, changed and went since; what is the same is not told."""
+    """A list reports objects that are new, changed or deleted since the last one, and no others."""
     cache = ObjectCache()
     cache.replace([obj(5)], "5")
 
@@ -96,7 +96,7 @@ def test_managed_fields_are_dropped() -> None:
 
 @given(st.data())
 def test_ends_at_the_servers_state(data: st.DataObject) -> None:
-    """However our own writes and the watch's events interleave, the cache ends with what the server has."""
+    """However our writes and the watch's events interleave, the cache ends with what the server has."""
     history: list[tuple[str, dict[str, Any]]] = []
     uid, exists = 0, False
     for version, create in enumerate(data.draw(st.lists(st.booleans(), min_size=1, max_size=12)), 1):
@@ -133,8 +133,8 @@ def _deliver(cache: ObjectCache, event: tuple[str, dict[str, Any]]) -> None:
 
 
 def test_a_change_that_our_answer_contained_is_reported() -> None:
-    """Somebody changes an object just before we write it: the answer holds both changes, and listeners still
-    learn of the other one, against what they knew."""
+    """Another client changes an object just before we write it. The response has both changes, and listeners
+    still learn of the other client's change."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.write_through(obj(3, label="theirs"))
@@ -149,7 +149,8 @@ def test_a_change_that_our_answer_contained_is_reported() -> None:
 
 
 def test_a_change_that_a_list_contains_is_reported() -> None:
-    """After a broken watch, a list that shows our own write may hide a change by somebody else before it."""
+    """After a broken watch, a list with our own write may hide an earlier change by another client. That
+    change is reported."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.write_through(obj(3, label="theirs"))
@@ -161,8 +162,8 @@ def test_a_change_that_a_list_contains_is_reported() -> None:
 
 @given(st.data())
 def test_every_change_by_others_is_reported(data: st.DataObject) -> None:
-    """However our writes get ahead of the watch, it reports each change of others once, in order, and none of
-    our writes that the cache had before."""
+    """However far our writes are ahead of the watch, each change by other clients is reported once and in
+    order, and none of our writes that the cache already has."""
     own = data.draw(st.lists(st.booleans(), min_size=1, max_size=12))
     cache, seen, ahead = ObjectCache(), 0, set()
     reported: list[int] = []
@@ -189,7 +190,7 @@ def test_every_change_by_others_is_reported(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("version", ["", "abc"])
 def test_opaque_versions(version: str) -> None:
-    """Where versions are no numbers every event counts as newer."""
+    """If resource versions are not numbers, every event counts as newer."""
     cache = ObjectCache()
     odd = obj(1)
     odd["metadata"]["resourceVersion"] = version
@@ -199,7 +200,8 @@ def test_opaque_versions(version: str) -> None:
 
 
 def test_an_answer_after_the_end_raises_nobody() -> None:
-    """The answer to a deletion may come after the watch has told the end: the object stays gone."""
+    """The response to a deletion may arrive after the watch has reported the end. The object stays
+    deleted."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.remove(obj(3))
@@ -210,8 +212,8 @@ def test_an_answer_after_the_end_raises_nobody() -> None:
 
 
 def test_who_leaves_a_selector_may_come_back() -> None:
-    """An object that lost the label that a watch selects by, and got it again, is there; what was late stays
-    ignored."""
+    """An object that lost the label of the watch's selector and got it back is in the cache again. Late
+    events are ignored."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.remove(obj(3), 3)

@@ -51,7 +51,7 @@ def test_a_name_that_leads_elsewhere_is_refused(cluster: Cluster, name: str) -> 
 
 @pytest.mark.parametrize("namespace", [".", ".."])
 def test_a_namespace_that_leads_elsewhere_is_refused(cluster: Cluster, namespace: str) -> None:
-    """One test's namespace must not become all of them."""
+    """A namespace such as ``..`` is rejected; otherwise a request could address other paths of the API."""
     with pytest.raises(InvalidError, match="namespace"):
         client.list_objects(cluster, Scope(CONFIG_MAPS, namespace))
 

@@ -21,7 +21,8 @@ from edl_workflows.testing import ApiServerProcess
 
 
 def test_same_kubeconfig_same_key(server: ApiServerProcess) -> None:
-    """Two handles of one server and identity share watches; another namespace does not matter."""
+    """Two handles of one server and identity have the same key and share watches, even with different
+    namespaces."""
     one, other = server.cluster("a"), server.cluster("b")
 
     assert one.key == other.key
@@ -29,14 +30,15 @@ def test_same_kubeconfig_same_key(server: ApiServerProcess) -> None:
 
 
 def test_default_kubeconfig(server: ApiServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without options $KUBECONFIG counts, as for kubectl."""
+    """Without options, the kubeconfig is that of $KUBECONFIG, as for kubectl."""
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
 
     assert server.cluster().server == Cluster.connect().server
 
 
 def test_threads_connect_at_once(server: ApiServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thread's handle trusts the server's certificate, also while another one still writes it down."""
+    """The handle of each thread trusts the server's certificate, even while another thread still writes it to
+    a file."""
 
     def write_slowly(file: str, mode: str = "r") -> Any:
         if mode == "wb":
@@ -128,7 +130,7 @@ def test_untrusted_certificate(server: ApiServerProcess, tmp_path: Path) -> None
 
 
 def test_wrong_token(server: ApiServerProcess, tmp_path: Path) -> None:
-    """Credentials that the server does not know are a ForbiddenError that says what to do."""
+    """A token that the server does not know raises ForbiddenError, which says to renew it."""
     settings = yaml.safe_load(server.kubeconfig.read_text())
     settings["users"][0]["user"]["token"] = "stale"
     file = tmp_path / "config"

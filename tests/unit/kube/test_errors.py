@@ -53,7 +53,7 @@ def _api_exception(code: int, body: object) -> Exception:
     ],
 )  # fmt: skip
 def test_status_codes(code: int, body: object, kind: type[Exception], says: str) -> None:
-    """Each status code becomes the error that tells the caller what it can do, and says so."""
+    """Each status code raises the error class that tells the caller what to do."""
     ours = errors.map_error(_api_exception(code, body), "get Pod ns/x")
 
     assert kind is type(ours)

@@ -42,7 +42,7 @@ def start() -> Iterator[Start]:
 
 
 def test_follows_the_server(cluster: Cluster, start: Start) -> None:
-    """Each change is told once, in order, and is in the cache by then."""
+    """Each change is reported once and in order, and the cache has it by then."""
     told: list[tuple[str, str]] = []
     client.create(cluster, config_map("before"))
     informer = start(cluster, lambda change: told.append((change.type, change.key.name)))
@@ -56,8 +56,8 @@ def test_follows_the_server(cluster: Cluster, start: Start) -> None:
 
 
 def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
-    """An object that was written through the informer is in its cache at once, and listeners are told once at
-    most."""
+    """An object that was written through the informer is in its cache at once, and listeners learn of it at
+    most once."""
     told: list[ObjectChange] = []
     informer = start(cluster, told.append)
     informer.put(client.create(cluster, config_map("a")))

@@ -43,7 +43,7 @@ def _create(cluster: Cluster) -> Any:
     ],
 )
 def test_repeated(scripted: ScriptedApi, call: Call, trouble: Answer, requests: int) -> None:
-    """What may be repeated is, and the caller sees no trouble."""
+    """A request that may be repeated is sent again, and the caller notices nothing."""
     scripted.answers = [trouble, Answer(body=OBJECT)]
 
     call(scripted.cluster())
@@ -75,7 +75,7 @@ def test_refusals_are_not_repeated(scripted: ScriptedApi) -> None:
 
 
 def test_gives_up(scripted: ScriptedApi) -> None:
-    """After its attempts a call ends with the last cause."""
+    """After its last attempt, a call raises the last error."""
     scripted.answers = [Answer(503, {"kind": "Status", "message": "etcd is down"})]
 
     with pytest.raises(UnavailableError, match="etcd is down"):

@@ -85,7 +85,7 @@ def test_each_kind_of_job_has_an_operator() -> None:
 
 
 def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
-    """The names of `docs/reference/airflow.md` are what we promise: each can be imported as the page says."""
+    """Each operator that `docs/reference/airflow.md` lists can be imported as the page says."""
     page = (ROOT / "docs" / "reference" / "airflow.md").read_text()
     promised = {
         name: module for module, name in re.findall(r"^`from (\S+) import (\w+)`$", page, re.MULTILINE)
@@ -97,7 +97,8 @@ def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
 
 @pytest.mark.parametrize("found", CLASSES, ids=lambda found: found.__name__)
 def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperator]) -> None:
-    """Airflow templates attributes after the constructor: each field must hold what was given."""
+    """Airflow renders templates in attributes after the constructor, so each attribute must hold the argument
+    unchanged."""
     parameters = inspect.signature(found.__init__).parameters
     own: dict[str, Any] = {name: f"{{{{ {name} }}}}" for name in found.template_fields}
     needed = {n: "x" for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
@@ -148,7 +149,8 @@ def test_a_manifest_is_a_map_or_its_yaml(given: str) -> None:
     ],
 )
 def test_a_wrong_manifest_says_what_it_is(text: str, says: str) -> None:
-    """And that a path must end as Airflow's templates do."""
+    """The error says what is wrong with the manifest, and that a path must end with one of Airflow's template
+    suffixes."""
     with pytest.raises(exceptions.InvalidError, match=says):
         read_manifest(text)
 
@@ -183,7 +185,7 @@ TEXTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("form", TEXTS)
 def test_a_migration_is_a_map_or_its_text(form: str) -> None:
-    """Both maps of a migration may come from a template, with whatever that makes of None."""
+    """Both maps of a migration may be the text that a template made of them, including None."""
     with DAG("parse", schedule=None):
         operator = scale_plan.MigrateParameterServersOperator(
             task_id="task",
@@ -229,7 +231,7 @@ def test_a_migration_that_is_no_map(given: str) -> None:
     ids=["tuple", "a template's text", "JSON", "words"],
 )
 def test_phases_are_a_list_or_its_text(given: Any) -> None:
-    """Also one that a template made."""
+    """Phases may be a list or the text that a template made of it."""
     with DAG("parse", schedule=None):
         sensor = ElasticJobSensor(task_id="task", name="j", phases=given)
 
@@ -238,7 +240,7 @@ def test_phases_are_a_list_or_its_text(given: Any) -> None:
 
 
 def test_a_manifest_may_be_the_text_of_a_map_with_none() -> None:
-    """As a template makes it of another task's result: None is null, and no text."""
+    """A manifest may be the text that a template made of another task's result: None means null."""
     assert read_manifest("{'kind': 'TFJob', 'spec': {'suspend': None}}")["spec"] == {"suspend": None}
 
 
@@ -310,8 +312,8 @@ def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> 
 def test_a_task_is_known_by_its_run_and_its_installation(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, str], owner: str
 ) -> None:
-    """Two Airflows with DAGs of equal names in one namespace keep apart where their connections give them
-    names: other owner, other names of what they make."""
+    """Two Airflows with equal DAGs in one namespace have separate owners and object names if their
+    connections name the installations."""
     text = json.dumps({"conn_type": "kubernetes", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", text)
     ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=None, try_number=2)

@@ -114,8 +114,8 @@ ENDLESS: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize("part", ENDLESS)
 def test_heads_are_bounded(server: tuple[str, int], part: str) -> None:
-    """No part of a request except its body can use up memory: the connection is closed, and other clients are
-    served."""
+    """The size of each part of a request but its body is bounded: the connection is closed, and other clients
+    are served."""
     begin, piece = ENDLESS[part]
     with socket.create_connection(server) as client:
         client.sendall(begin)
@@ -136,7 +136,8 @@ def test_a_head_that_is_too_large_is_answered(server: tuple[str, int]) -> None:
 
 
 def test_large_heads_and_bodies_in_many_chunks_pass(server: tuple[str, int]) -> None:
-    """The limits are far above what clients send: a header of 16 KiB, and a body in chunks of one byte."""
+    """The limits are far above what clients send: a header of 16 KiB and a body in chunks of one byte are
+    accepted."""
     with socket.create_connection(server) as client:
         client.sendall(
             b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
@@ -146,7 +147,7 @@ def test_large_heads_and_bodies_in_many_chunks_pass(server: tuple[str, int]) -> 
 
 
 def test_silent_connections_make_room() -> None:
-    """At the limit of connections, the one that has waited longest is dropped for a new one."""
+    """At the limit of connections, the one that has waited longest is closed for a new one."""
     with running(limit=4) as (server, address):
         silent = [socket.create_connection(address) for _ in range(12)]
         try:

@@ -26,7 +26,7 @@ def elector(cluster: Cluster, identity: str, clock: Clock) -> Elector:
 
 
 def test_one_leads(cluster: Cluster) -> None:
-    """Of two candidates one leads, also if both try again."""
+    """Of two candidates one leads, even if both try again."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
 
@@ -50,7 +50,8 @@ def test_leads_by_its_own_clock(cluster: Cluster) -> None:
 
 
 def test_judges_by_what_it_saw(cluster: Cluster) -> None:
-    """A candidate ignores the times in a lease: a lease that is being renewed is valid, whatever they say."""
+    """A candidate ignores the times in a lease and decides by the changes that it observes, so a lease that
+    is being renewed stays valid."""
     clock = Clock()
     one, two = elector(cluster, "one", clock), elector(cluster, "two", clock)
     one.attempt()

@@ -45,7 +45,8 @@ def test_without_an_alarm_nothing_happens(out_of_time: None) -> None:
 
 
 def test_other_threads_are_let_through() -> None:
-    """Only the main thread gets signals, and only it may set handlers."""
+    """Only the main thread gets signals and may set handlers, so in other threads the function does
+    nothing."""
     done = threading.Event()
 
     def work() -> None:

@@ -22,7 +22,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("address", ["ps-0:2222", "ps-0.default.svc:2222", "http://x/", "", "ps-0"])
 def test_a_real_cluster_changes_nothing(address: str) -> None:
-    """Without the map of services, addresses stay as they are, and a server listens on its own port on all
+    """Without the map of services, addresses do not change, and a server listens on its own port on all
     interfaces."""
     assert addresses.resolve(address) == address
     assert addresses.listen(2222) == ("0.0.0.0", 2222)
@@ -65,7 +65,7 @@ def test_a_change_of_the_map_is_seen(embedded: Path) -> None:
     ],
 )
 def test_a_broken_map_is_named(embedded: Path, text: bytes | None, says: str) -> None:
-    """One clear error with variable, file and what is wrong in it."""
+    """A broken map of services is one error that names the variable, the file and what is wrong."""
     embedded.unlink()
     if text is None:
         embedded.mkdir()
@@ -87,9 +87,8 @@ def test_a_broken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("embedded")
 def test_listening() -> None:
-    """A server binds the port that it was assigned; one that the pod never declared is an error that says
-    what to do.
-    """
+    """A server binds the host port assigned to its port. A port that the pod does not declare is an error
+    that says what to do."""
     assert addresses.listen(2222) == ("127.0.0.1", 31000)
     with pytest.raises(InvalidError, match="containerPort"):
         addresses.listen(9)

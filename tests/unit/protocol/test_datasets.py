@@ -21,7 +21,7 @@ STREAM = {"name": "s", "splitter": "streaming", "shard_size": 10, "partitions": 
     ids=["direct", "upstream", "upstream default", "batch only counts steps"],
 )
 def test_records_per_shard(params: dict[str, int], expected: int) -> None:
-    """A shard's size is said directly or as upstream does."""
+    """The size of a shard may be given directly or by upstream's parameters."""
     assert (
         DatasetParams.model_validate({"name": "train", "size": 100, **params}).records_per_shard == expected
     )
@@ -56,7 +56,7 @@ def test_refused(params: dict[str, object], message: str) -> None:
 
 
 def test_a_shard_is_its_own_key() -> None:
-    """Code that leased a shard acknowledges it as it is; only its name goes over the wire."""
+    """A leased shard can be acknowledged as it is; the message has only its key."""
     shard = Shard(epoch=1, ordinal=2, lease=3, start=20, end=30, indices=list(range(10)))
     request = AckRequest(node=NodeRef(type="worker", id=0), done=[shard])
 

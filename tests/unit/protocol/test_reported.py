@@ -59,9 +59,8 @@ def messages(uri: str) -> dict[str, tuple[type[Message], dict[str, Any]]]:
 @pytest.mark.parametrize("message", messages(""))
 @pytest.mark.parametrize("row", HOSTILE)
 def test_a_hostile_checkpoint_is_refused(row: str, message: str) -> None:
-    """No message that names a checkpoint takes characters which a shell, a template or a terminal would act
-    on.
-    """
+    """In messages, checkpoints with characters that a shell, a template or a terminal would interpret are
+    rejected."""
     model, body = messages(HOSTILE[row])[message]
     with pytest.raises(ValidationError, match=r"uri|instead"):
         model.model_validate_json(json.dumps(body))
@@ -70,7 +69,7 @@ def test_a_hostile_checkpoint_is_refused(row: str, message: str) -> None:
 @pytest.mark.parametrize("message", messages(""))
 @pytest.mark.parametrize("uri", PLACES)
 def test_a_folder_or_a_uri_is_taken(uri: str, message: str) -> None:
-    """What stores name their checkpoints."""
+    """Folders and URIs by which stores name their checkpoints are accepted."""
     model, body = messages(uri)[message]
     model.model_validate_json(json.dumps(body))
 
@@ -106,7 +105,7 @@ def words(text: str) -> dict[str, tuple[type[Message], dict[str, Any], str]]:
 
 @pytest.mark.parametrize("row", words(""))
 def test_words_are_kept_without_what_acts(row: str) -> None:
-    """A report is never lost for a character; what a terminal or Argo would act on is made visible."""
+    """Control characters and template tags in a report are escaped, so that the report is not lost."""
     model, body, field = words("a\x1b[2J {{workflow.name}}\n\tb\u202e\x9b")[row]
     said = model.model_validate_json(json.dumps(body))
     assert getattr(said, field) == "a\\x1b[2J { {workflow.name}}\n\tb\\u202e\\x9b"
@@ -114,7 +113,7 @@ def test_words_are_kept_without_what_acts(row: str) -> None:
 
 @pytest.mark.parametrize("row", words(""))
 def test_words_of_the_greatest_length_are_taken(row: str) -> None:
-    """What was made visible does not count for the length."""
+    """Escapes do not count towards the maximal length of a text."""
     model, _, field = words("")[row]
     length = {"last_lines": 8192}.get(field, 4096 if model in (CheckpointEnd, CheckpointDamage) else 1024)
     for text, taken in (("\x1b" * length, True), ("a" * (length + 1), False)):
@@ -139,7 +138,7 @@ def test_words_that_were_read_can_be_written_and_read_again(row: str, hostile: s
 
 
 def test_of_output_the_end_is_kept() -> None:
-    """An error stands at the end of what a program wrote, with colours in front of it."""
+    """Of a program's output the end is kept, even after many colour codes, since it has the error."""
     said = ExitReport.model_validate(
         words("\x1b[31m" * 1600 + "ValueError: no data")["the end of its output"][1]
     )
@@ -149,7 +148,7 @@ def test_of_output_the_end_is_kept() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("pod", "a\nb"), ("pod", "{{a}}"), ("incarnation", "a\x1b")])
 def test_names_are_names(field: str, value: str) -> None:
-    """What names something has the characters of names."""
+    """Names with control characters or templates are rejected."""
     body = {"node": WORKER, "rank": 0, "pod": "a", "incarnation": "a", field: value}
     with pytest.raises(ValidationError, match=field):
         Registration.model_validate(body)
@@ -167,7 +166,7 @@ def test_no_row_of_braces_is_left() -> None:
 
 
 def test_values_are_made_inert_with_their_keys() -> None:
-    """Also in maps and lists; what is no text stays."""
+    """Text is escaped in the keys and values of maps and lists; other values do not change."""
     assert inert_value({"{{a": ["\x07", 1, None, {"b": "{{"}]}) == {"{ {a": ["\\x07", 1, None, {"b": "{ {"}]}
 
 

@@ -66,7 +66,7 @@ def test_pruned_paths() -> None:
 
 
 def test_what_a_schema_leaves_open_is_kept() -> None:
-    """Whatever a field without a schema of its own holds, also objects in lists."""
+    """A field without a schema of its own keeps whatever it holds, including objects in lists."""
     schema = {"type": "object", "properties": {"free": {"x-kubernetes-preserve-unknown-fields": True}}}
     value = {"free": [{"a": [{"b": 1}]}]}
 
@@ -116,7 +116,8 @@ def violations(checker: SchemaChecker, value: Any) -> list[tuple[str, str]]:
 def test_violations_as_a_server_reads_and_as_written(
     value: Any, of_server: list[tuple[str, str]], of_author: list[tuple[str, str]] | None
 ) -> None:
-    """A server checks values that are pruned and defaulted; values as written are neither."""
+    """The server checks values after pruning and defaulting; an author's values are checked as they are
+    written."""
     assert violations(SchemaChecker(), value) == of_server
     assert violations(SchemaChecker(as_written=True), value) == (
         of_server if of_author is None else of_author
@@ -124,14 +125,14 @@ def test_violations_as_a_server_reads_and_as_written(
 
 
 def test_placeholders_are_left_to_the_caller() -> None:
-    """Their values are not known, so no keyword judges them."""
+    """The values of placeholders are not known, so no keyword is checked against them."""
     checker = SchemaChecker(placeholder=Later)
 
     assert violations(checker, {"n": Later("n"), "name": "abc"}) == [("n", structural.PLACEHOLDER)]
 
 
 def test_further_keywords() -> None:
-    """A caller can check a keyword of its own, and place what it finds below the value."""
+    """A caller can check a keyword of its own and report violations below the value."""
     checker = SchemaChecker(further={"rules": lambda value, limit: [((0,), limit[1], value[0])]})
     [found] = checker.violations([7], {"type": "array", "items": {}, "rules": ["a", "b"]}, ("x",))
 
@@ -144,7 +145,7 @@ def test_further_keywords() -> None:
     ids=["end-of-text", "half-a-pair", "search", "whole"],
 )
 def test_patterns(pattern: str, text: str, found: bool) -> None:
-    """They mean what they mean to Kubernetes, for any text that JSON can hold."""
+    """A pattern matches as in Kubernetes, for any text that JSON can hold."""
     assert structural.pattern_matches(pattern, text) is found
 
 
@@ -153,7 +154,7 @@ def test_patterns(pattern: str, text: str, found: bool) -> None:
     [(6, 3, True), (7, 3, False), (0.75, 0.25, True), (10**400, 0.5, True), (10**400 + 1, 2.5, False)],
 )
 def test_multiples(value: float, step: float, fits: bool) -> None:
-    """Of integers and of fractions, however large."""
+    """``multipleOf`` is exact for integers and fractions, however large."""
     found = SchemaChecker().violations(value, {"multipleOf": step})
 
     assert [one.keyword for one in found] == ([] if fits else ["multipleOf"])

@@ -37,7 +37,7 @@ def test_gain() -> None:
 
 
 def test_a_gradient_that_vanished_gains_nothing() -> None:
-    """There is no division by zero."""
+    """A gradient of zero gives a gain of 1, without a division by zero."""
     assert GradientNoise(0, 0).gain(4) == 1
 
 

@@ -23,7 +23,7 @@ def results(
 
 
 def test_a_job_from_begin_to_end() -> None:
-    """The scheduler sees a job at the end of the interval; it starts once and trains for as long as its
+    """The scheduler sees a job at the end of an interval. The job starts once and trains for as long as its
     traces say."""
     [found] = results(always(a=[N0]), job("a", submitted=50))
 
@@ -39,7 +39,7 @@ def test_two_replicas_are_twice_as_fast() -> None:
 
 
 def test_a_job_without_places_waits() -> None:
-    """All its time is pending, and the run ends at its horizon."""
+    """A job without nodes is pending, and the run ends at its horizon."""
     [found] = results(always(), job("a"), settings=replace(TWO, horizon=600))
     assert (found.started, found.finished, found.pending) == (None, None, 600)
 
@@ -133,7 +133,7 @@ def test_what_two_take_adds_up() -> None:
 
 
 def test_samples() -> None:
-    """One per decision: available and used GPUs, running and waiting jobs."""
+    """Each decision gives a sample with the available and used GPUs and the running and waiting jobs."""
     run = simulate([job("a"), job("b")], {"digits": application()}, always(a=[N0]), replace(TWO, horizon=120))
     assert [(one.time, one.gpus, one.used, one.running, one.waiting) for one in run.samples] == [
         (60, 4, 1, 1, 1),

@@ -32,13 +32,13 @@ def test_use_is_never_more_than_there_is() -> None:
 
 
 def test_makespan_of_a_complete_run() -> None:
-    """It ends with the last completion, not with the last decision."""
+    """The makespan ends with the last completion, not with the last decision."""
     run = SimulationRun([done(50, 100, 100)], [ClusterSample(60, 4, 2, 1, 0), ClusterSample(120, 4, 2, 1, 0)])
     assert (measure_run(run).makespan, measure_run(run).utilisation) == (50, 0.5)
 
 
 def test_the_99th_percentile() -> None:
-    """One of a hundred jobs may exceed it."""
+    """Of a hundred jobs, one may take longer than the 99th percentile."""
     found = measure_run(SimulationRun([done(0, finished) for finished in range(1, 101)], []))
     assert (found.jct_p50, found.jct_p99) == (50, 99)
 

@@ -62,14 +62,14 @@ def finished(scheduler: JobScheduler, *names: str) -> list[float]:
 
 
 def test_a_job_grows_by_what_it_has_seen() -> None:
-    """From one GPU by doubling, which is faster than staying there."""
+    """A Pollux job starts with one GPU and doubles, which is faster than one GPU throughout."""
     [fixed] = finished(always(a=["node-000"]), "a")
     [adaptive] = finished(PolluxScheduler(), "a")
     assert adaptive < 0.7 * fixed
 
 
 def test_jobs_that_are_alike_are_served_alike() -> None:
-    """No job waits until another one is complete, and a second run is the same."""
+    """Of two equal jobs none waits until the other is complete, and a second run has the same results."""
     first = finished(PolluxScheduler(), "a", "b")
     assert max(first) < 1.3 * min(first)
     assert first == finished(PolluxScheduler(), "a", "b")

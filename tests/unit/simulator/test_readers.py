@@ -260,7 +260,7 @@ def test_a_bad_failure_is_named(tmp_path: Path, line: str, message: str) -> None
 
 
 def test_services(tmp_path: Path) -> None:
-    """One without a name, or several by name, in chronological order."""
+    """A file without names describes one service, and one with names several, each in chronological order."""
     assert read_services(written(tmp_path, "time,gpus\n90,4\n0,8\n")) == {"service": [(0.0, 8), (90.0, 4)]}
     named = read_services(written(tmp_path, "time,service,gpus\n0,web,8\n0,db,1\n"))
     assert named == {"web": [(0.0, 8)], "db": [(0.0, 1)]}

@@ -46,7 +46,7 @@ def test_every_policy_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_digest_is_found_again(here: Mapping[str, str], name: str) -> None:
-    """Each policy's simulated day, and the parts that it is made of, as they were recorded."""
+    """The simulated day of each policy, and the parts that it uses, have their recorded digests."""
     assert here[name] == RECORDED[name]
 
 
@@ -80,7 +80,8 @@ VECTORS: list[str] = np.show_config("dicts")["SIMD Extensions"].get("found", [])
     ],
 )
 def test_another_machine_has_the_same_results(here: Mapping[str, str], machine: Mapping[str, str]) -> None:
-    """Without vector instructions, with BLAS for another CPU and other threads, and another hash seed."""
+    """Results are the same without vector instructions, with BLAS for another CPU, other numbers of threads
+    and another hash seed."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.unit.simulator.fixed_day"]
     found = subprocess.run(command, env=os.environ | machine, capture_output=True, text=True, check=True)
     assert json.loads(found.stdout) == here

@@ -32,7 +32,7 @@ def shares(scheduler: JobScheduler, *jobs: ActiveJob) -> dict[str, list[str]]:
 
 
 def test_tiresias_gives_all_or_nothing() -> None:
-    """Jobs at the head of the queue get what they ask for; a job for which too little is left is skipped."""
+    """Jobs at the head of the queue get all that they ask for. A job that does not fit is skipped."""
     found = shares(TiresiasScheduler(), active("a", 4), active("b", 5), active("c", 2))
     assert found == {"a": ["n0"] * 4, "c": ["n1"] * 2}
 
@@ -68,8 +68,8 @@ def test_optimus_shares_by_gain() -> None:
 
 
 def test_optimus_gives_no_more_than_helps() -> None:
-    """With a batch of 40 in mini-batches of 10, a step takes 1.75 s with two replicas, and also with
-    three."""
+    """With a batch of 40 in mini-batches of 10, three replicas are no faster than two, so the job gets
+    two."""
     assert shares(OptimusScheduler(), active("a")) == {"a": ["n0", "n0"]}
 
 

@@ -58,7 +58,7 @@ def test_another_study_has_another_key(other: Study) -> None:
 
 @pytest.mark.parametrize("policy", ["pollux", "tiresias", "optimus", "fulfilment", "fit"])
 def test_every_policy_completes_all_jobs(policy: str) -> None:
-    """On one node with four GPUs."""
+    """With each policy, all jobs complete on one node with four GPUs."""
     found = StudyResult.of(replace(STUDY, policy=policy), replace(STUDY, policy=policy).run(FitCache()))
     assert (found.metrics.jobs, found.metrics.unfinished, found.group) == (2, 0, "load 1")
 
@@ -140,6 +140,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file_of_results(tmp_path: Path) -> None:
-    """The error says so."""
+    """A folder in place of the file of results is an error that says so."""
     with pytest.raises(InvalidError, match="can't be read"):
         ResultFile(tmp_path)

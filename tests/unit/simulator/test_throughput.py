@@ -43,7 +43,7 @@ def test_a_mirrored_ring_is_another() -> None:
     ],
 )
 def test_local_batch_size(size: int, expected: StepTime) -> None:
-    """Linear between the points, and never optimistic outside of them."""
+    """Step times are linear between measured sizes, and never optimistic outside of them."""
     assert StepTimeCurve.of({20: StepTime(2, 1), 10: StepTime(1, 0.5)}).at(size) == expected
 
 
@@ -58,7 +58,7 @@ def test_local_batch_size(size: int, expected: StepTime) -> None:
     ],
 )
 def test_larger_placements(placement: tuple[int, ...], total: float) -> None:
-    """Linear in replicas per node and in nodes."""
+    """Step times are linear in the replicas per node and in the number of nodes."""
     assert TABLE.step_time(placement, 10).total == pytest.approx(total)
 
 

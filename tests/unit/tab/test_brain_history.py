@@ -20,7 +20,7 @@ def ask(status: int, **body: object) -> object:
 
 
 def test_a_job_that_brain_knows() -> None:
-    """Its row, points and plans; None for one that it does not know."""
+    """The answer has the job's row, points and plans, and is None for a job that Brain does not know."""
     known = ask(200, json={"now": 3.0, "job": JOB, "points": [], "plans": []})
 
     assert known is not None
@@ -40,13 +40,13 @@ def test_a_job_that_brain_knows() -> None:
     ids=["no token", "no right", "broken", "no JSON", "another document", "too large"],
 )
 def test_what_is_no_answer(status: int, body: dict[str, object], error: type[EdlError]) -> None:
-    """Each is an error of ours that says what to do about it."""
+    """Each invalid answer raises an error of ours with Brain's address."""
     with pytest.raises(error, match="Brain at http://brain:8082/"):
         ask(status, **body)
 
 
 def test_a_uid_of_an_xcom_leads_to_no_other_path() -> None:
-    """Whoever writes the XCom can't use the connection's token for other requests."""
+    """The author of an XCom can't use the connection's token for other requests of Brain."""
     asked: list[bytes] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

@@ -96,7 +96,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     ids=["largest", "far apart", "smallest", "none", "until the year 9999"],
 )
 def test_every_chart_has_a_handful_of_elements(browser: Browser, values: str, times: str) -> None:
-    """Whatever finite numbers a program reports, the page of whoever looks at its job stays usable."""
+    """Whatever finite numbers a program reports, a chart has few elements, so that the page stays usable."""
     count = browser.value(COUNT.replace("VALUES", values).replace("TIMES", times))
 
     assert 5 < count < 100

@@ -106,8 +106,8 @@ def test_when_a_proposal_can_be_decided(
 
 
 def test_a_rejection_holds_for_what_was_rejected() -> None:
-    """Another proposal is open, and the same after the job was changed; reasons alone, which change with each
-    measurement, are no new one."""
+    """A rejection does not apply to another proposal, or to an equal one after the job was changed. A
+    proposal of which only the reasons differ stays rejected."""
     job = ElasticJob.parse(elastic_job("mnist") | {"status": {"autoscaling": PROPOSAL}})
     found = find_proposal(job, [])
     assert found is not None
@@ -129,8 +129,8 @@ def test_a_rejection_holds_for_what_was_rejected() -> None:
 
 
 def test_a_long_life_is_bounded() -> None:
-    """10,000 steps and 200 restarts, and far more than a master writes: the document stays small, with the
-    first and the last point, and counts what it does not list."""
+    """The document of a job of 10,000 steps and 200 restarts, or far more, stays small: it has the first and
+    the last point, and counts what it does not list."""
     status, plans = crowded_status(NOW), crowded_plans("mnist", NOW)
     first = describe(status, plans)
     status["history"] *= 40
@@ -159,7 +159,7 @@ def test_a_long_life_is_bounded() -> None:
 
 
 def test_only_a_plan_that_has_not_begun_can_be_rejected() -> None:
-    """One that has begun ends by itself."""
+    """A plan that has begun can't be rejected, since it ends by itself."""
     found = describe(crowded_status(NOW), crowded_plans("mnist", NOW))
 
     assert [plan.phase for plan in found.plans if plan.may_be_rejected] == ["Pending"]
@@ -178,7 +178,7 @@ def test_every_kind_has_a_document(kind: str) -> None:
 
 
 def test_brain_adds_what_the_cluster_forgot() -> None:
-    """Points from before the status' history and plans that were deleted are there, each once; a job that
+    """Points from before the history in the status, and deleted plans, come from Brain, each once. A job that
     only Brain knows has a document of its own."""
     begin = (NOW - timedelta(hours=8)).timestamp()
     answer = JobAnswer.model_validate(

@@ -27,7 +27,8 @@ TAB = "https://air.example/x/dags/a.dag/runs/manual__2026-01-01T00%3A00%3A00%2B0
 def test_the_link_is_a_url_or_there_is_none(
     monkeypatch: pytest.MonkeyPatch, base_url: str, map_index: int, dashboard: str, expected: str
 ) -> None:
-    """The dashboard of the connection, else the tab of the task; never something that is no URL."""
+    """The link is the connection's dashboard, or else the task's tab. A value that is not a URL gives no
+    link."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
     key: Any = SimpleNamespace(**{**vars(KEY), "map_index": map_index})
 
@@ -35,7 +36,7 @@ def test_the_link_is_a_url_or_there_is_none(
 
 
 def test_airflow_before_3_1_has_no_tabs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the link leads nowhere rather than to a page that does not exist."""
+    """Before Airflow 3.1 there are no tabs, so there is no link to one."""
     from airflow.plugins_manager import AirflowPlugin
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://air.example")

@@ -18,8 +18,8 @@ from edl_workflows.tab.task_jobs import MAX_TASKS, TaskWork
 
 
 def test_a_cluster_that_does_not_answer_holds_no_request_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run may have many tasks, and each call waits for its time-out: the page says so instead of waiting
-    for all of them."""
+    """A run may have many tasks, and each call to an unavailable cluster waits for its time-out. The page
+    stops after a total time and says so."""
     clock = itertools.count(0.0, DOCUMENT_SECONDS / 2.5)
     asked: list[str] = []
 
@@ -43,8 +43,8 @@ def test_a_cluster_that_does_not_answer_holds_no_request_for_long(monkeypatch: p
 def test_a_task_cannot_choose_a_kubeconfig_for_the_api_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kubeconfig may name a program to run. A DAG's author runs code in workers only: a file that a task
-    wrote to a shared folder must not be loaded by whoever looks at the tab."""
+    """A kubeconfig may name a program to run, and DAG authors may run code in workers only. So the API server
+    does not load a file that a task wrote to a shared folder."""
     ran = tmp_path / "ran"
     user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "touch", "args": [str(ran)]}}
     kubeconfig = {

@@ -45,7 +45,8 @@ def job(name: str, owner: str) -> dict[str, Any]:
 def test_the_rights_of_which_dag_hold(
     found: dict[str, Any] | None, name: str, arguments: dict[str, Any], expected: str | None
 ) -> None:
-    """That of the DAG that created the job; a job that no DAG created must be named by the task."""
+    """The rights on the DAG that created the job apply. A job that no DAG created must be named by the
+    task."""
     assert dag_of_job(found, name, work(**arguments), "airflow", "team") == expected
 
 

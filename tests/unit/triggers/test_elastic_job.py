@@ -98,7 +98,7 @@ def test_stored_arguments_are_a_fixed_point_without_secrets(
 
 
 def test_it_fires_with_the_outputs(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
-    """One event, from which the task can end without another look."""
+    """The trigger fires one event with the outputs, so that the task can end without another request."""
     event = asyncio.run(fire(trigger(server, begun(cluster, "Succeeded"))))
 
     assert event.status == "success"
@@ -109,7 +109,7 @@ def test_it_fires_with_the_outputs(server: ApiServerProcess, cluster: Cluster, s
 def test_it_tells_failure_and_timeout_apart(
     server: ApiServerProcess, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """By the branch of our errors' tree, so that the task raises the right one."""
+    """The event has the class of the error, so that the task raises the same one."""
     late = asyncio.run(fire(trigger(server, begun(cluster), deadline=time.time() - 1)))
     client.delete(cluster, ELASTIC_JOBS, "mnist")
     stand_in.idle = True
@@ -136,7 +136,7 @@ def test_an_absent_connection_is_an_event_and_no_crash(cluster: Cluster) -> None
 
 
 def test_many_triggers_share_one_watch(server: ApiServerProcess, cluster: Cluster, stand_in: StandIn) -> None:
-    """What a hundred waits cost the API server is what one does."""
+    """A hundred triggers cost the API server as much as one."""
     stand_in.idle = True
     handle = begun(cluster)
 
@@ -200,7 +200,8 @@ def test_on_kill_deletes_only_for_a_task_that_was_killed(
 def test_on_kill_spares_what_the_next_attempt_adopted(
     server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if the task's state says killed: the mark on the object has moved on."""
+    """If the next attempt has adopted the job, `on_kill` does not delete it, even if the task's state is
+    failed."""
     monkeypatch.setattr(
         RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
     )
