@@ -115,7 +115,8 @@ def test_a_job_that_succeeded_while_no_triggerer_ran(connection: None, cluster: 
 def test_a_kill_before_the_job_was_made(
     connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, state: str, lives: bool
 ) -> None:
-    """Airflow's signal handler returns and the task goes on for seconds: what it then makes is cancelled."""
+    """After Airflow's signal handler has returned, the task runs on for some seconds. A job that it then
+    creates is deleted, unless the task's state says that it still runs."""
     monkeypatch.setattr(base, "task_state", lambda _ti: state)
     task = operator()
     task.on_kill()
@@ -131,8 +132,8 @@ def test_a_kill_before_the_job_was_made(
 def test_an_accident_after_the_job_was_made(
     connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, attempt: int, lives: bool
 ) -> None:
-    """After a failure the next attempt continues with the job; without a next attempt the job is
-    cancelled."""
+    """If the task fails after it has created the job, the next attempt continues with the job. Without a next
+    attempt the job is deleted."""
     store = Store()
     monkeypatch.setattr(store, "set", lambda _key, _value: 1 / 0)
 

@@ -51,8 +51,8 @@ def request_of(trained: Any) -> dict[str, Any]:
 
 
 def test_a_function_is_the_program_of_a_job(cluster: Cluster, stand_in: StandIn) -> None:
-    """Its text and its arguments travel, results of earlier tasks among them; the options reach the pods; the
-    outputs reach the next task."""
+    """The job has the function's source and its arguments, including results of earlier tasks. Options reach
+    the pods, and outputs reach the next task."""
     with DAG("function", schedule=None) as dag:
 
         @task
@@ -97,7 +97,7 @@ def test_a_function_is_the_program_of_a_job(cluster: Cluster, stand_in: StandIn)
 
 
 def test_a_function_is_mapped_over_configurations(cluster: Cluster, stand_in: StandIn) -> None:
-    """One job and one program for each configuration, and a list of their results."""
+    """Each configuration gives a job and a program of its own, and the task returns the list of results."""
     with DAG("mapped-function", schedule=None) as dag:
 
         @task.elastic(image="train:1", deferrable=False)
@@ -137,7 +137,7 @@ def test_bad_options_are_named(row: str) -> None:
 
 
 def test_a_function_with_names_of_its_module_is_refused() -> None:
-    """The sentence names them, and says what to do."""
+    """A function that uses names of its module is an error that lists them and says what to do."""
 
     @task.elastic(task_id="train")
     def train(rate: float) -> float:
@@ -163,7 +163,8 @@ def test_a_function_with_any_number_of_arguments_is_refused() -> None:
 def test_the_example_trains_its_function(
     airflow_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With everything real: three jobs train the function, and the best result reaches the last task."""
+    """In the example with everything real, three jobs train the function, and the best result reaches the
+    last task."""
     from airflow.dag_processing.dagbag import DagBag
 
     with local_cluster(tmp_path, Settings(controller=True)) as found:

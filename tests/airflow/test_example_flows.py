@@ -98,8 +98,8 @@ def test_the_better_configuration_is_promoted(example: Callable[[str], Any]) -> 
 def test_a_published_model_is_fine_tuned(
     example: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers tune with PyTorch the model that another training saved; what they publish is better on the
-    new data than the model was before, and is another checkpoint."""
+    """Two workers fine-tune with PyTorch a model that another training saved. The published checkpoint is a
+    new one, and better on the new data than the old model."""
     python = tmp_path / "python"  # the environment of the tests has PyTorch, but not this project
     path = shlex.quote(str(FOLDER.parent))
     python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {python_environment("torch")} "$@"\n')

@@ -63,7 +63,7 @@ def test_no_example_leaves_a_job_behind(loaded: dict[str, Any]) -> None:
 
 
 def test_the_reaper_only_reports_until_somebody_says_otherwise(loaded: dict[str, Any]) -> None:
-    """It is paused at first, and its runs don't overlap."""
+    """The reaper's DAG is paused at first, only reports by default, and its runs do not overlap."""
     dag = loaded["example_reap_orphans"]
 
     assert dag.is_paused_upon_creation
@@ -72,7 +72,7 @@ def test_the_reaper_only_reports_until_somebody_says_otherwise(loaded: dict[str,
 
 
 def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) -> None:
-    """Or for new data, which has nothing to do with a schedule."""
+    """The second DAG runs when the first publishes its asset, or when there is new data."""
     outlets = loaded["example_elastic_training"].get_task("publish").outlets
     condition = loaded["example_retrain_on_data"].timetable.asset_condition
 
@@ -130,7 +130,8 @@ def test_workers_join_a_collective_job_while_it_trains(loaded: dict[str, Any]) -
 
 
 def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:
-    """Plan, look whether it is worth asking, ask, apply; training goes on whatever becomes of the plan."""
+    """The example plans, checks whether the plan is worth a question, asks, and applies it. Training
+    continues whatever becomes of the plan."""
     tasks = {task.task_id: task for task in loaded["example_planned_scaling"].topological_sort()}
 
     assert list(tasks) == ["submit", "plan", "worthwhile", "approve", "apply", "trained", "cancel"]
@@ -149,8 +150,8 @@ def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> N
 
 
 def test_a_night_is_judged_before_and_after_its_model_is_published(loaded: dict[str, Any]) -> None:
-    """One night at a time; the gate comes before the later clicks, and those before the rollback; both
-    publish the same asset."""
+    """One night runs at a time. The gate comes before publication and the check with later clicks before a
+    rollback; publication and rollback write the same asset."""
     dag = loaded["example_nightly_recommender"]
     tasks = {task.task_id: task for task in dag.topological_sort()}
 
@@ -171,7 +172,7 @@ def test_fine_tuning_runs_for_the_model_that_another_example_publishes(loaded: d
 
 
 def test_rivals_are_trained_in_jobs_of_their_own(loaded: dict[str, Any]) -> None:
-    """Mapped over the configurations; who promotes sees both results."""
+    """Training is mapped over the configurations, and the task that promotes gets both results."""
     dag = loaded["example_champion_challenger"]
 
     assert dag.get_task("train").is_mapped

@@ -33,8 +33,8 @@ def ended(cluster: Cluster, phase: str) -> None:
 def test_a_job_that_succeeded_early_is_no_error(
     choice: WhenFinished, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """Each change and wait is skipped, fails without retries, or succeeds; what was reached already
-    succeeds."""
+    """If the job succeeded early, each change and wait is skipped, fails without retries, or succeeds, as the
+    caller chose. A goal that was reached before succeeds."""
     ended(cluster, "Succeeded")
     with DAG(f"early-{choice}", schedule=None) as dag:
         common: dict[str, Any] = {"if_finished": choice, **RETRY_ONCE}
@@ -77,7 +77,8 @@ def test_a_job_that_succeeds_during_the_change(connection: None, cluster: Cluste
 def test_a_job_that_has_failed_is_not_waited_for_again(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """One attempt: another would find the same job. With ``soft_fail`` a sensor is skipped instead."""
+    """A job that has failed fails its task without a retry, which would find the same job. With ``soft_fail``
+    a sensor is skipped instead."""
     ended(cluster, "Failed")
     with DAG(f"failed-{deferrable}", schedule=None) as dag:
         ElasticJobSensor(task_id="wait", name="mnist", deferrable=deferrable, timeout=60, **RETRY_ONCE)

@@ -86,8 +86,8 @@ def named(data_sets: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def test_a_job_is_a_run_below_its_tasks_run(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn, events: Read
 ) -> None:
-    """Its id is the job's uid. Both name the data that was read, without the secrets of its URI, and the
-    checkpoint that was written."""
+    """The job's run has the job's uid as its id. Task and job name the data that was read, without secrets of
+    its URI, and the checkpoint that was written."""
     with DAG(f"lineage-{deferrable}", schedule=None) as dag:
         SubmitElasticJobOperator(task_id="train", manifest=with_data("Succeeded"), deferrable=deferrable)
 
@@ -114,7 +114,7 @@ def test_a_job_is_a_run_below_its_tasks_run(
 def test_a_failed_job_says_why(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn, events: Read
 ) -> None:
-    """Its run fails with the message, and the job of the retry is another run."""
+    """The run of a failed job has the job's message, and the job of the retry is another run."""
     ends = "{{ 'Failed' if ti.try_number == 1 else 'Succeeded' }}"
     with DAG(f"lineage-failed-{deferrable}", schedule=None) as dag:
         SubmitElasticJobOperator(
@@ -177,7 +177,7 @@ def test_an_attempt_that_continues_with_a_job_continues_its_run(
 def test_the_run_of_a_job_that_is_cancelled_ends(
     connection: None, cluster: Cluster, stand_in: StandIn, events: Read
 ) -> None:
-    """By the task's time-out, the teardown of a group, or a person's task."""
+    """The run of a cancelled job ends, whether a time-out, the teardown of a group or a task cancelled it."""
     client.create(cluster, elastic_job("by-hand"))
     with DAG("lineage-cancelled", schedule=None) as dag:
         SubmitElasticJobOperator(
@@ -221,7 +221,7 @@ def test_the_triggerer_ends_the_run_of_a_job_that_it_cancels(
 def test_a_group_has_one_run_for_its_job(
     connection: None, cluster: Cluster, stand_in: StandIn, events: Read
 ) -> None:
-    """The task that submits begins it, the one that waits ends it; a plan is no run."""
+    """The task that submits starts the job's run, and the task that waits ends it. A plan is no run."""
     with DAG("lineage-group", schedule=None) as dag:
         with job_group("group", manifest=elastic_job("mnist"), deferrable=True) as job:
             CheckpointElasticJobOperator(task_id="save", job=job.name) >> DeleteElasticJobOperator(

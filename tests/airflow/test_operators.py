@@ -77,7 +77,7 @@ PLANNED = {"stage": "job_stage_running", "replicaResourceSpecs": {"worker": {"re
 def test_each_operator_in_both_modes(
     name: str, deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """Both modes end in the same state with the same small result."""
+    """Each operator ends in the same state with the same outputs in both modes."""
     client.create(cluster, elastic_job("mnist"))
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"autoscaling": PLANNED})
     create_ps_pod(cluster, "mnist", node_id=0, rank=0)

@@ -150,8 +150,8 @@ def test_a_plan_is_applied_when_somebody_says_so(
     stand_in: StandIn,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """He reads what would change and why; what he approves is made as it was planned, and nothing else is
-    ever made."""
+    """A person reads what would change and why. An approved plan is applied as it was planned, and nothing
+    else is ever created."""
     from airflow.dag_processing.dagbag import DagBag
 
     dag = DagBag(str(FILE)).dags[DAG_ID]

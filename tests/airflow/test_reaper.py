@@ -85,7 +85,7 @@ def noted(cluster: Cluster) -> set[str]:
 
 
 def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]) -> None:
-    """It says which objects are orphans, and why, and writes nothing on them."""
+    """The report lists orphans with the reasons, and changes no object."""
     told = reap("report")
 
     why = {row["name"]: (row["verdict"], row["why"], row["done"]) for row in told["objects"]}
@@ -123,7 +123,8 @@ def test_the_grace_time_is_waited_for(named: None, cluster: Cluster, begun: set[
 def test_an_adopted_job_is_no_orphan_any_more(
     named: None, cluster: Cluster, begun: set[str], run_id: str
 ) -> None:
-    """Whoever takes it over removes the note; so does a look that finds its task alive."""
+    """An attempt that adopts the job removes the note, and so does a later run of the reaper that finds the
+    task alive."""
     note = {"metadata": {"annotations": {GONE_ANNOTATION: "2026-01-01T00:00:00Z"}}}
     for name in ("cleared", "deleted-run"):
         client.patch(cluster, ELASTIC_JOBS, name, note)
@@ -137,8 +138,8 @@ def test_an_adopted_job_is_no_orphan_any_more(
 
 
 def test_an_airflow_without_a_name_cancels_nothing(connection: None, cluster: Cluster, run_id: str) -> None:
-    """Another one without a name, with the same DAG, marks its jobs alike: this one's failed task says
-    nothing about them."""
+    """Another Airflow without a name and with the same DAG marks its jobs in the same way, so an Airflow
+    without a name never cancels jobs."""
     begin(cluster, "deleted-run", "manual__gone", installation="")
     begin(cluster, "failed", run_id, installation="")
 

@@ -118,7 +118,7 @@ def test_what_is_stopped_leaves_no_job(row: str, cluster: Cluster, stand_in: Sta
 
 
 def test_the_page_has_the_same_rows() -> None:
-    """Whoever changes what happens changes what the page promises."""
+    """The table of the documentation has the same rows as this test."""
     page = PAGE.read_text()
     results = {REUSED: "the finished job is used again", ANEW: "a new job trains"}
 

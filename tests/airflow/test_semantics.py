@@ -53,7 +53,7 @@ def test_a_retry_replaces_a_failed_job(
 
 @MODES
 def test_a_timeout_cancels(deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """No job is left behind when the task's time is up."""
+    """If the task times out, its job is deleted."""
     with DAG(f"timeout-{deferrable}", schedule=None) as dag:
         SubmitElasticJobOperator(
             task_id="task", manifest=elastic_job("mnist"), deferrable=deferrable, completion_timeout=SOON
@@ -190,7 +190,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_what_a_retry_cannot_mend_is_not_retried(case: str, connection: None, cluster: Cluster) -> None:
-    """One attempt, one clear error, nothing made."""
+    """Wrong input fails the task after one attempt with one clear error, and nothing is created."""
     client.create(cluster, elastic_job("mnist"))
     with DAG(f"wrong-{case.replace(' ', '-')}", schedule=None) as dag:
         WRONG[case]()
@@ -270,7 +270,8 @@ def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_
 def test_the_group_shows_a_migration_in_three_tasks(
     connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """Two plans: one for the checkpoint, one for the migration, which two tasks follow."""
+    """The group creates two plans, one for the checkpoint and one for the migration, which two tasks
+    follow."""
     client.create(cluster, elastic_job("mnist"))
     with DAG("group", schedule=None) as dag:
         checkpoint_migrate_restart(job="mnist", replicas=3, deferrable=True)

@@ -157,7 +157,8 @@ ROWS = [
 
 @pytest.mark.parametrize(("stage", "action", "state", "outcome"), ROWS)
 def test_a_task_that_runs_again(stage: str, action: str, state: str, outcome: str, cluster: Cluster) -> None:
-    """It comes to what the table says; only the task that submits makes a job, and never two."""
+    """A task that is retried or cleared ends as the table says. Only the task that submits creates a job, and
+    never two."""
     store = Store()
     create_job(cluster, stage)
     attempt(stage, store)
@@ -198,8 +199,9 @@ MARKS = {"marked failed": "failed", "marked success": "success", "run deleted": 
 def test_a_task_that_is_stopped_while_it_waits(
     stage: str, mark: str, mode: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has created is cancelled, unless its next attempt continues: the job of the one that submits,
-    and a plan that has not begun. Nothing else changes, and nothing that has succeeded."""
+    """A task that is stopped while it waits cancels what it has created, unless its next attempt continues:
+    the submitted job, or a plan that has not begun. It changes nothing else, and nothing that has
+    succeeded."""
     for ended in (True, False):
         create_job(cluster, stage)
         task, trigger = waiting(stage)
@@ -243,7 +245,7 @@ def clean(cluster: Cluster) -> None:
 
 
 def test_the_page_has_the_same_rows() -> None:
-    """Whoever changes what a task comes to changes what the page promises."""
+    """The table of the documentation has the same rows as this test."""
     page = PAGE.read_text()
 
     for (stages, action), outcomes in AGAIN.items():

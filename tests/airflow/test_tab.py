@@ -119,7 +119,7 @@ def decision(cluster: Cluster, name: str, **more: str) -> dict[str, str]:
 
 
 def test_nobody_sees_a_job_without_the_right(job: str, cluster: Cluster, ask: Ask) -> None:
-    """Without authentication 401; without the right on the DAG 403; with it 200."""
+    """A request gets 401 without authentication, 403 without the right on the DAG, and 200 with it."""
     assert ask("").status_code == 401
     assert ask("", "decisions", decision(cluster, job, action="approve")).status_code == 401
     assert ask("other-dag:eve").status_code == 403
@@ -157,7 +157,7 @@ def test_the_document_of_a_task_and_of_a_run(job: str, cluster: Cluster, ask: As
 
 
 def test_approved_twice_is_one_plan(job: str, cluster: Cluster, ask: Ask) -> None:
-    """The ScalePlan has the reasons and who approved it; a second approval adopts it."""
+    """Approving twice creates one ScalePlan, with the reasons and the name of the approver."""
     proposal = ask("bob", role="user").json()["jobs"][0]["proposal"]["id"]
     body = decision(cluster, job, action="approve", proposal=proposal)
 
@@ -171,7 +171,8 @@ def test_approved_twice_is_one_plan(job: str, cluster: Cluster, ask: Ask) -> Non
 
 
 def test_rejected_and_outdated_plans(job: str, cluster: Cluster, ask: Ask) -> None:
-    """A rejected proposal says who rejected it; what has changed since it was shown can't be approved."""
+    """A rejected proposal shows who rejected it. A proposal that has changed since it was shown can't be
+    approved."""
     proposal = ask("bob", role="user").json()["jobs"][0]["proposal"]["id"]
 
     assert (
@@ -191,8 +192,8 @@ def test_rejected_and_outdated_plans(job: str, cluster: Cluster, ask: Ask) -> No
 
 
 def test_another_job_than_the_tasks_is_not_shown(job: str, cluster: Cluster, ask: Ask) -> None:
-    """Whoever writes the task's XCom gets no other job: not one that no pipeline created, and not one of a
-    DAG that he may not see."""
+    """An XCom that names another job shows nothing: neither a job that no pipeline created, nor one of a DAG
+    that the user may not see."""
     for name, owner in (("private", ""), ("foreign", "airflow/other-dag/run/task/-1")):
         manifest = elastic_job(name)
         manifest["metadata"]["annotations"] = {"elastic.iml.github.io/owner": owner} if owner else {}
@@ -219,7 +220,7 @@ def push(value: Any) -> None:
 
 
 def test_the_page_is_served_and_airflow_lists_it(ask: Ask, airflow_app: Any) -> None:
-    """Airflow knows both tabs; their module and what it imports are there, without authentication."""
+    """Airflow lists both tabs, and serves their module and its imports without authentication."""
     listed = ask("ann", "/api/v2/plugins", role="admin", task_id=None).json()["plugins"]
     [plugin] = [one for one in listed if one["name"] == "edl_workflows"]
 

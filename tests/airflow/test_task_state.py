@@ -64,7 +64,8 @@ def delete(run: Any) -> None:
 
 
 def test_a_finished_task_has_its_state(airflow_db: None) -> None:
-    """Each instance of a mapped task has its own state; an index that the mapping lacks has none."""
+    """Each instance of a mapped task has its own state. An index that the mapping does not have counts as
+    deleted."""
     run = empty_run("finished")
 
     assert ask("finished", run.run_id) == {"plain": "success", "mapped": "success", "beyond": DELETED}
@@ -82,7 +83,7 @@ def test_a_cleared_task_has_no_state_yet(airflow_db: None) -> None:
 
 
 def test_a_task_of_a_deleted_run_has_ended(airflow_db: None) -> None:
-    """No attempt will continue with its object."""
+    """A task of a deleted run counts as ended, since no later attempt will continue with its object."""
     run = empty_run("deleted")
     delete(run)
 

@@ -55,5 +55,5 @@ def test_python_client(
 
 
 def test_every_program_has_rows() -> None:
-    """No program stands in the folder without being run."""
+    """Each program in the folder has a row in the table."""
     assert {path.stem for path in (HERE / "programs").glob("*.py")} == {program for program, _ in ROWS}

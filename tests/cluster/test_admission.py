@@ -242,7 +242,7 @@ DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("row", REFUSED)
 def test_refused(guarded: Guarded, row: str) -> None:
-    """By a policy of the installation, which says what would be right."""
+    """A policy of the installation rejects the request, and its message says what would be right."""
     said = guarded.refusal(*REFUSED[row])
     assert "ValidatingAdmissionPolicy 'edl-" in said
     assert ": " in said.split("denied request")[-1]
@@ -255,8 +255,8 @@ def test_not_refused(guarded: Guarded, row: str) -> None:
 
 
 def test_a_forged_child_is_refused(guarded: Guarded) -> None:
-    """A Secret whose owner says that it is the job's token is made by the controller only; so is a pod, and
-    so on by an edit."""
+    """Only the controller may create a Secret or a pod that claims a job as its owner, or turn an object into
+    one by an edit."""
     for manifest in (TOKEN, _pod()):
         forged = {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [guarded.owner]}}
         assert "ValidatingAdmissionPolicy 'edl-children" in guarded.refusal(PERSON, "create", forged)

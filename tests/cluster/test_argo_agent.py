@@ -71,8 +71,8 @@ def test_outputs_reach_the_next_step(argo: Argo) -> None:
 
 
 def test_a_second_run_with_the_same_data_and_code_makes_no_job(argo: Argo) -> None:
-    """The controller remembers the outputs of the first run; other data or another spec is trained anew. The
-    outputs have the job's metrics and its warnings, as text that is not expanded again."""
+    """The workflow controller remembers the outputs of the first run; other data or another spec is trained
+    again. The outputs have the job's metrics, and its warnings as text that is not expanded again."""
     [remembered] = plugin_templates(steps.submit(memoize="edl-memo"))
     hostile = inert_value("{{workflow.name}} {{=workflow.uid}} \x1b[2J" + 5_000 * "x")
 
@@ -143,7 +143,7 @@ def test_a_job_belongs_to_the_trace_of_its_workflow(argo: Argo) -> None:
 
 
 def test_stop_cancels_and_runs_the_exit_handler(argo: Argo) -> None:
-    """`argo stop`: the job goes, and the exit handler, a step of ours, is served."""
+    """After `argo stop`, the job is deleted, and the exit handler, a plugin step, runs."""
     clean = template("clean", "delete", name="left-behind")
     client.create(argo.cluster, job("left-behind"))
     argo.start("stopped", [submit("stop"), clean], [["stop"]], onExit="clean")
@@ -176,11 +176,8 @@ def test_workflow_deadline_takes_effect(argo: Argo) -> None:
 
 
 def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
-    """A step's time is up while its workflow goes on: the job is kept as its policy says, and its late end
-    changes nothing.
-
-    In a DAG: a group of steps fails at once when the time of one is up.
-    """
+    """A step of a DAG times out while its workflow runs on. The job stays, as its policy says, and its later
+    end changes nothing. In a group of steps, one time-out would fail the whole group at once."""
     tasks = [{"name": name, "template": name} for name in ("slow", "steady")]
     steps = [submit("slow", timeout="6s", on_cancel="keep"), submit("steady")]
     argo.start("timeout", [*steps, {"name": "pair", "dag": {"tasks": tasks}}], [["pair"]])
@@ -245,7 +242,8 @@ def test_deleting_the_workflow_cancels(argo: Argo) -> None:
 
 @pytest.mark.parametrize("point", [*POINTS, "waiting"])
 def test_killed_agent(bed: Bed, cluster: Cluster, namespace: str, point: str) -> None:
-    """SIGKILL at each point of a step: the next agent goes on, one job is made, the step has its result."""
+    """The agent is killed with SIGKILL at each point of a step. The next agent continues, one job is created,
+    and the step has its result."""
     argo = Argo(cluster.in_namespace(namespace))
     argo.start("killed", [submit("train"), template("collect", "collect", name="train")])
     with agent(bed, namespace, point) as first:
@@ -266,8 +264,8 @@ def test_killed_agent(bed: Bed, cluster: Cluster, namespace: str, point: str) ->
 
 
 def test_vanished_while_no_agent_ran(bed: Bed, cluster: Cluster, namespace: str) -> None:
-    """A workflow is terminated, another deleted while the agent is dead: the next one cancels what they
-    began."""
+    """While no agent runs, one workflow is terminated and another deleted. The next agent cancels their
+    jobs."""
     argo = Argo(cluster.in_namespace(namespace))
     for name in ("terminated", "deleted", "alive"):
         argo.start(name, [submit(name)])
@@ -365,8 +363,8 @@ def agent_pods(bed: Bed) -> Iterator[None]:
 
 
 def test_executor_plugin_in_agent_pods(bed: Bed, cluster: Cluster, namespace: str, agent_pods: None) -> None:
-    """Where the controller makes agent pods, ours runs in them: a step is served, another one cancelled on
-    stop."""
+    """Where the controller creates agent pods, our plugin runs in them: one step is served, and another one
+    cancelled on stop."""
     options = PluginOptions(bed.image, namespace, (bed.python, "-m", "edl_workflows.cli"))
     documents = list(plugin_manifests(options))
     sidecar = yaml.safe_load(documents[-1]["data"]["sidecar.container"])

@@ -103,9 +103,9 @@ def test_the_next_step_loads_the_checkpoint(
     store: Store,
     tmp_path: Path,
 ) -> None:
-    """The training saves to the store; the next step, which knows no store, finds the newest checkpoint in a
-    folder and gets the accuracy that the training reported. The store holds what the training saved and no
-    copy of it. The training pods of a plugin step belong to the workflow's trace."""
+    """The training saves to the store. The next step, which does not know the store, finds the newest
+    checkpoint in a folder and computes the accuracy that the training reported. The store has no copy of
+    the checkpoint. The training pods of a plugin step belong to the workflow's trace."""
     mine = cluster.in_namespace(namespace)
     with place(request, bed, mine), argo(bed, mine, (), tmp_path) as running:
         create(mine, WORKFLOW_TEMPLATES, named(example(way, "example-artifact"), way))
@@ -144,7 +144,7 @@ def _traces_of_pods(cluster: Cluster, job: str) -> set[str]:
 def test_a_step_loads_one_file_of_an_export(
     bed: Bed, cluster: Cluster, namespace: str, store: Store, tmp_path: Path
 ) -> None:
-    """A URI that the author writes names the folder; the step gets the one file, as it is."""
+    """The author's URI names a folder, and the step gets one file of it, unchanged."""
     store.put("exports/one-file/config.json", b"{}")
     store.put("exports/one-file/model.safetensors", b"weights")
     with Workflow(name="one-file", entrypoint="main", service_account_name=ACCOUNT) as workflow:

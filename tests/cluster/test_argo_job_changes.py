@@ -60,9 +60,9 @@ PLANNED = {
 def test_a_planned_change_waits_for_a_person(
     way: WaitMode, answer: dict[str, str], applied: str, here: Argo
 ) -> None:
-    """What the job's optimizer would change stands at a node that waits. With a yes one ScalePlan carries it
-    out, with the reasons; with a no, or resumed without an answer, nothing is changed and the workflow
-    succeeds."""
+    """The proposed change is shown at a node that waits. On approval, one ScalePlan with the reasons carries
+    it out. On rejection, or when the node is resumed without an answer, nothing is changed and the
+    workflow succeeds."""
     job = _made(here, f"planned-{way}-{applied.lower()}")
     job.say("Running", autoscaling=PLANNED)
     run = here.start("elastic-planned-scale", way, job=job.name)
@@ -100,8 +100,8 @@ HOSTILE = (
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None:
-    """Argo expressions in a job's status, as a master writes it, are not expanded: neither in an output
-    parameter, nor in the arguments of later steps, nor in a ScalePlan."""
+    """Argo expressions in the status of a job are expanded neither in an output parameter, nor in the
+    arguments of later steps, nor in a ScalePlan."""
     job = _made(here, f"hostile-{way}")
     reported = inert_value({**PLANNED, "reasons": {"worker": " ".join(HOSTILE)}})
     job.say("Running", autoscaling=reported)
@@ -197,8 +197,8 @@ def test_stages_by_reference(way: WaitMode, here: Argo) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_checkpoint_migrate_restart(way: WaitMode, here: Argo) -> None:
-    """Two plans: a checkpoint, then a migration whose second half is a step of its own; its figures are the
-    outputs."""
+    """The template creates two plans: a checkpoint, and a migration whose second half is a step of its own.
+    Its figures are the outputs."""
     job = _made(here, f"moved-{way}")
     if way == "plugin":  # the stage looks for the pod of the rank
         _server(here, job.name)

@@ -130,8 +130,8 @@ def corpus() -> Iterator[Example]:
 
 @pytest.mark.timeout(600)
 def test_the_linter_agrees_with_argos_own_validation(validate: Validate) -> None:
-    """Beyond structure the linter blames nothing that Argo's validation lets pass, but for what Argo doesn't
-    look at; and it finds nearly all that Argo finds."""
+    """Beyond structure, the linter reports no error where Argo's validation finds none, except in what Argo
+    does not check. It finds nearly all errors that Argo finds."""
     examples = list(corpus())
     wrong, silent, refused = {}, [], 0
     for example, message in zip(examples, validate([one.text for one in examples]), strict=True):
@@ -166,7 +166,8 @@ def test_argos_own_validation_takes_the_good_twins(validate: Validate) -> None:
 
 @pytest.mark.timeout(600)
 def test_argos_own_validation_refuses_what_is_handed_on_wrongly(validate: Validate) -> None:
-    """Each broken manifest of that table, by name; so the linter claims no more there than Argo does."""
+    """Argo's validation rejects each broken manifest of the table, so that the linter claims no more than
+    Argo."""
     broken = [one for case in HANDED for one in documents(case.id, case.broken)]
     messages = zip((one.source for one in broken), validate([one.text for one in broken]), strict=True)
 
@@ -176,8 +177,8 @@ def test_argos_own_validation_refuses_what_is_handed_on_wrongly(validate: Valida
 def test_no_example_of_argos_is_a_false_alarm(
     cluster: Cluster, module_namespace: str, texts: list[tuple[str, str]]
 ) -> None:
-    """In some 225 documents an error is found exactly where the API server refuses one, and a warning in the
-    one example that really leaves a job behind."""
+    """In about 225 documents, the linter reports an error exactly where the API server rejects one, and a
+    warning in the one example that leaves a job behind."""
     examples = [one for source, text in texts for one in documents(source, text)]
     refused = {one.source: why for one in examples if (why := refusal(cluster, module_namespace, one))}
     findings = check_texts(texts)
@@ -192,7 +193,7 @@ def test_no_example_of_argos_is_a_false_alarm(
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_good_twins_are_accepted(cluster: Cluster, module_namespace: str, case: Case) -> None:
-    """What the linter calls good, a strict API server takes."""
+    """A strict API server accepts each manifest that the linter accepts."""
     good = case.good.replace("namespace: ml", f"namespace: {module_namespace}")
 
     assert [refusal(cluster, module_namespace, one) for one in documents(case.id, good)] == [""]
@@ -204,7 +205,7 @@ def test_good_twins_are_accepted(cluster: Cluster, module_namespace: str, case: 
     ids=lambda case: case.id,
 )
 def test_broken_structure_is_refused(cluster: Cluster, module_namespace: str, case: Case) -> None:
-    """What the linter says of structure, a strict API server says too."""
+    """A strict API server rejects each manifest whose structure the linter rejects."""
     broken = case.broken.replace("namespace: ml", f"namespace: {module_namespace}")
 
     assert all(refusal(cluster, module_namespace, one) for one in documents(case.id, broken))

@@ -107,7 +107,7 @@ def test_train(way: WaitMode, here: Argo) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_failed_job_fails_its_workflow_and_stays(way: WaitMode, here: Argo) -> None:
-    """The step says that the job failed; the exit handler leaves what has ended to be looked at."""
+    """The step says that the job failed, and the exit handler keeps the failed job."""
     run = here.start("elastic-train", way, spec=SPEC)
     job = here.job(_name_of(run)).appear()
     job.say("Failed", reason="CriticalNodeFailed", message="worker-0 exited with 1")
@@ -121,7 +121,8 @@ def test_a_failed_job_fails_its_workflow_and_stays(way: WaitMode, here: Argo) ->
     ("way", "policy"), [("resource", "delete"), ("resource", "suspend"), ("plugin", "suspend")]
 )
 def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Argo) -> None:
-    """By the exit handler with resource steps, by the agent with plugin steps."""
+    """Stopping the workflow ends its job: with resource steps by the exit handler, with plugin steps by the
+    agent."""
     run = here.start("elastic-train", way, spec=SPEC, clean_up=policy)
     job = here.job(_name_of(run)).appear()
     job.say("Running")
@@ -175,8 +176,8 @@ def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_job_of_somebody_else_is_left_alone(way: WaitMode, here: Argo) -> None:
-    """A workflow that names it fails with a message that says so, and neither the step nor the exit handler
-    touches it."""
+    """A workflow that names a job of somebody else fails with a message, and neither its step nor its exit
+    handler changes the job."""
     name = f"theirs-{way}"
     theirs = {
         "apiVersion": resources.ELASTIC_JOBS.api_version,
@@ -194,7 +195,7 @@ def test_a_job_of_somebody_else_is_left_alone(way: WaitMode, here: Argo) -> None
 
 
 def test_two_workflows_that_name_one_job(here: Argo) -> None:
-    """The second fails with a message; the first goes on with its job."""
+    """The second workflow that names the job fails with a message; the first continues with its job."""
     first = here.start("elastic-train", "resource", name="shared", spec=SPEC)
     job = here.job("shared").appear()
     uid = job.get()["metadata"]["uid"]
@@ -235,7 +236,7 @@ def test_a_lost_pod_finds_its_job_again(here: Argo) -> None:
 
 
 def test_a_retried_plugin_step_makes_a_new_job(here: Argo) -> None:
-    """Two retries: the failed job is replaced by a new one of its name."""
+    """The step has two retries. Its failed job is replaced by a new one of the same name."""
     run = here.run("retries", _one_step("retried", retries=2, spec=SPEC, name="retried"))
     job = here.job("retried").appear()
     failed = job.get()["metadata"]["uid"]
@@ -290,7 +291,7 @@ def test_retrain_promotes_what_passes_the_gate(
     ("kind", "way"), [("mutexes", "resource"), ("mutexes", "plugin"), ("semaphores", "plugin")]
 )
 def test_locks_hold_while_a_step_waits(kind: str, way: WaitMode, here: Argo) -> None:
-    """Two workflows of one lock: the second's job is made only when the first's has ended."""
+    """Two workflows share a lock. The job of the second is created only when that of the first has ended."""
     lock = f"{kind}-{way}"
     if kind == "semaphores":
         here.queue(lock, 1)
@@ -353,7 +354,7 @@ def test_cluster_template_by_the_command_line(
 
 
 def test_cron_starts_a_workflow(here: Argo, nightly: str) -> None:
-    """Within a minute the controller makes a workflow of the schedule; it names what is missing and ends."""
+    """Within a minute the controller creates a workflow, which names what is missing and ends."""
     scope = Scope(
         WORKFLOWS, here.cluster.namespace, label_selector=f"workflows.argoproj.io/cron-workflow={nightly}"
     )
@@ -374,8 +375,8 @@ REST = {"resource": "0.3", "plugin": "0.15"}
 def test_jobs_of_a_sweep_share_a_queue(
     way: WaitMode, bed: Bed, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    """With a queue of two the third job is made when one of the first two has ended; until then its step says
-    what it waits for. The last step names the most accurate model."""
+    """With a queue of two, the third job is created when one of the first two has ended. Until then its step
+    says what it waits for. The last step names the most accurate model."""
     with argo(bed, cluster.in_namespace(namespace), (), tmp_path) as here:
         here.queue("edl-queue", 2)
         create(here.cluster, WORKFLOW_TEMPLATES, named(example(way, "example-sweep"), way))

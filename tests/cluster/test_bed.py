@@ -107,7 +107,7 @@ def test_services_are_reached_by_name(
 
 
 def test_restarted_api_server_goes_on(bed: Bed, cluster: Cluster, namespace: str) -> None:
-    """After a kill and a restart the API server has what it had, and is the same to its clients."""
+    """After a kill and a restart, the API server has the same objects, and clients can continue."""
     before = bed.daemon("apiserver").pid
     bed.restart_apiserver()
 
@@ -142,7 +142,7 @@ def test_what_a_machine_lacks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.timeout(600)
 def test_crashed_bed_is_cleared_away(tmp_path: Path) -> None:
-    """Of a bed whose programs were killed midway nothing stays: no process, mount, interface, route or
+    """After the programs of a bed were killed, clearing it leaves no process, mount, interface, route or
     cgroup."""
     site = Site(tmp_path / "bed", build.BIN, Network(223))
     build.build()

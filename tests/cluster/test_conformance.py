@@ -14,8 +14,8 @@ _CASES = Path(__file__).parents[1] / "conformance"
 
 @pytest.mark.timeout(900)
 def test_real_api_server_keeps_the_same_promises(bed: Bed) -> None:
-    """Every case passes but those that only the embedded server promises; docs/reference/embedded-cluster.md
-    lists them."""
+    """Every case passes except those that only the embedded server promises, which
+    docs/reference/embedded-cluster.md lists."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(_CASES)]
     env = os.environ | {"EDL_CONFORMANCE_KUBECONFIG": str(bed.kubeconfig)}
 

@@ -78,7 +78,8 @@ class TestWorkersAndControlPlane:
     name = "steady"
 
     def test_deleted_worker_pod_is_replaced(self, disturbed: Disturbed) -> None:
-        """A new pod gets the rank of the deleted one and trains; the other worker trains meanwhile."""
+        """A new pod gets the rank of the deleted worker and trains. The other worker trains in the
+        meantime."""
         job = disturbed.job
         victim = job.pod(names.WORKER_TYPE, 1)
         name = victim["metadata"]["name"]
@@ -94,7 +95,7 @@ class TestWorkersAndControlPlane:
 
     def test_network_cut_between_worker_and_master(self, disturbed: Disturbed, bed: Bed) -> None:
         """A worker that can't reach the master for 30 s stops when it has trained its shards, while the other
-        one gets more; afterwards the first one continues in its pod."""
+        one gets more. Afterwards the first one continues in its pod."""
         job = disturbed.job
         worker, master = job.pod(names.WORKER_TYPE, 1), job.pod(names.MASTER_TYPE)
         name, other = worker["metadata"]["name"], job.pod(names.WORKER_TYPE)["metadata"]["name"]
@@ -139,7 +140,7 @@ class TestWorkersAndControlPlane:
         job.go_on()
 
     def test_nothing_is_lost_in_all_this(self, disturbed: Disturbed) -> None:
-        """The job that went through it succeeds; it had one cluster version, and one master."""
+        """The job that went through these faults succeeds, with one cluster version and one master."""
         disturbed.ends_well()
 
         assert {name.split("-v")[1][0] for name, *_ in consumed(disturbed.job.training.folder)} == {"1"}
@@ -169,7 +170,8 @@ class TestServersMasterAndMachine:
         assert workers == {pod["metadata"]["uid"] for pod in job.pods(names.WORKER_TYPE)}
 
     def test_deleted_master_amid_a_migration(self, disturbed: Disturbed) -> None:
-        """The next master finishes what the first began: 1 to 2 servers."""
+        """After the master is deleted during a migration from one server to two, the next master finishes
+        it."""
         job = disturbed.job
         job.go_on()
         request = MigratePsRequest(job=job.name, replicas=2)
@@ -188,7 +190,7 @@ class TestServersMasterAndMachine:
         assert job.get().status.master_restarts == 0  # a deleted one costs none of the budget
 
     def test_drained_node(self, disturbed: Disturbed) -> None:
-        """All pods of the job are evicted and find no place for a while; then it goes on from a
+        """All pods of the job are evicted and can't be scheduled for a while. Then the job continues from a
         checkpoint."""
         job = disturbed.job
         job.go_on()

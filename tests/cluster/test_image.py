@@ -80,7 +80,7 @@ def test_it_runs_as_nobody_in_particular(image: Image) -> None:
 
 
 def test_nothing_of_this_machine_is_in_it(image: Image) -> None:
-    """No file of the image says what this machine is called or where it gets packages from."""
+    """No file of the image contains the name of this machine or the address of its package index."""
     own = {socket.gethostname(), *_package_indexes()} - {"localhost", "vm"}
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in own) or rb"(?!)")
     settings, mentions = [], []
@@ -138,9 +138,8 @@ def _normalized(name: str) -> str:
 
 
 def test_controller_master_and_agent_run_from_it(bed: Bed, cluster: Cluster, image: Image) -> None:
-    """In containers with nothing but the image, both replicas of the controller become ready, and a job whose
-    master and worker are made of the image, too, succeeds. Nothing is overridden but where the image comes
-    from."""
+    """With nothing but the image, both replicas of the controller become ready, and a job whose master and
+    worker use the image succeeds. Nothing but the image's source is overridden."""
     load(bed, image)
     with installed(bed, cluster, f"test-{uuid.uuid4().hex[:6]}", image.name, from_image) as here:
         try:

@@ -139,8 +139,8 @@ def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster) 
 
 
 def test_the_other_replica_takes_over(here: Installed, pipeline: Cluster) -> None:
-    """The leader's pod is killed while a job is suspended: the other replica carries on, a job that was
-    submitted meanwhile runs, and events that the first leader told are counted up, not told twice."""
+    """The leader's pod is killed while a job is suspended. The other replica continues, a job submitted in
+    the meantime runs, and Events of the first leader are counted up and not repeated."""
     first = SubmittedJob.submit(pipeline, job(here.bed, "before"))
     first.wait_step(1, PATIENCE)
     first.run(SUSPEND, SuspendRequest(name=first.name), PATIENCE)
@@ -169,8 +169,8 @@ def _counts(cluster: Cluster, obj: Object) -> dict[str, int]:
 
 
 def test_a_pipelines_account_can_do_all_that_stages_do(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-pipeline` alone a job is scaled, edited, asked for a migration, suspended, and a plan is
-    taken over by the next attempt and withdrawn."""
+    """The role `edl-pipeline` is enough to scale, edit, migrate and suspend a job, and to adopt and withdraw
+    a plan."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "lives", roles=("ps", "worker")))
     lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
     three = ScaleRequest(job=lives.name, replicas={"worker": ReplicaResourceSpec(replicas=3)})
@@ -247,7 +247,8 @@ def _reads_logs(account: Cluster, job_name: str) -> None:
 
 
 def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-triggerer` alone a job and a plan are waited for, suspended or deleted, and logs are read."""
+    """The role `edl-triggerer` is enough to wait for, suspend and delete a job or a plan, and to read
+    logs."""
     triggerer = here.account("triggerer", rbac.TRIGGERER)
     begun = SUBMIT.begin(
         pipeline,
@@ -269,7 +270,7 @@ def test_a_triggerer_waits_and_ends_what_its_task_began(here: Installed, pipelin
 
 
 def test_a_viewer_sees_and_changes_nothing(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-viewer` alone jobs and plans can be seen and waited for; any change is forbidden."""
+    """With the role `edl-viewer`, jobs and plans can be read and waited for; any change is forbidden."""
     viewer = here.account("viewer", rbac.VIEWER)
     begun = SUBMIT.begin(
         pipeline, SubmitRequest(manifest=job(here.bed, "seen")), StageIdentity("tests/cluster/seen")
@@ -312,7 +313,7 @@ def test_a_master_reaches_its_own_job_only(here: Installed, pipeline: Cluster) -
 
 
 def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeline: Cluster) -> None:
-    """With `edl-pipeline` alone no pod is made, read or deleted, no Secret is read, and no status is
+    """With the role `edl-pipeline`, no pod can be created, read or deleted, no Secret read, and no status
     written."""
     pod = {
         "apiVersion": "v1",

@@ -282,7 +282,7 @@ def test_each_sees_what_its_token_is_for(brain: Brain, reports: SubmittedJob) ->
 def test_it_looks_and_changes_nothing(
     brain: Brain, resource: dict[str, str], verb: str, expected: bool
 ) -> None:
-    """Its account may see the cluster, and nothing more."""
+    """Brain's account may read the cluster, and change nothing."""
     user = f"system:serviceaccount:{brain.cluster.namespace}:{names.BRAIN}"
 
     until(

@@ -202,8 +202,8 @@ def test_a_job_lives_no_longer_than_it_says(here: Installed, pipeline: Cluster, 
 
 
 def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
-    """A program in a pod finds the DI server and its token in its environment, asks for replicas more and
-    less, several at a time, gets their addresses, and reports what then stands in the status."""
+    """A program in a pod finds the DI server and its token in the environment, requests more and fewer
+    replicas, several at a time, gets their addresses, and reports data that appears in the status."""
     job = di_job(here.bed, "di-resizes", RESIZES_ITSELF, 2)
     job["spec"]["tasks"][0] |= {"maxReplicas": 4}
     SUBMIT.begin(pipeline, SubmitRequest(manifest=job), StageIdentity("tests/cluster/di-resizes"))
@@ -216,8 +216,8 @@ def test_a_di_job_resizes_itself(here: Installed, pipeline: Cluster) -> None:
 
 
 def test_a_gang_is_told_to_volcano(here: Installed, bed: Bed, cluster: Cluster, pipeline: Cluster) -> None:
-    """A scheduling policy makes a PodGroup, which follows the job; one that somebody else has made is not
-    taken over."""
+    """A scheduling policy creates a PodGroup, which follows the job. A PodGroup that somebody else created is
+    not taken over."""
     apply(bed, [POD_GROUP_DEFINITION])
     until(lambda: _served(cluster), "PodGroups are served")
     foreign = {

@@ -38,8 +38,8 @@ def here(
 
 
 def test_job_grows_migrates_and_ends(here: Place) -> None:
-    """1 server and 1 worker, then 2 workers, then 2 servers: each record of each epoch is trained exactly
-    once, the model is good, and what the pods printed can be read."""
+    """The job has 1 server and 1 worker, then 2 workers, then 2 servers. Each record of each epoch is trained
+    exactly once, the model is good, and the logs of its pods can be read."""
     epochs, begun = 60, time.monotonic()
     job = here.submit("grows", epochs, 0.1, {"ps": 1, "worker": 1})
     job.wait_step(1)
@@ -69,8 +69,8 @@ def test_job_grows_migrates_and_ends(here: Place) -> None:
 
 
 def test_suspended_job_frees_its_pods_and_goes_on_where_it_was(here: Place) -> None:
-    """Suspend ends all pods after the chief has saved; resume goes on from that step, and no record is
-    lost."""
+    """A suspension ends all pods after the chief has saved. After resuming, training continues from that
+    step, and no record is lost."""
     epochs = 20
     job = here.submit("sleeps", epochs, 0.1, {"ps": 1, "worker": 1})
     job.wait_step(30)

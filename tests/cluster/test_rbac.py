@@ -131,8 +131,8 @@ def test_every_role_is_looked_at() -> None:
 def test_a_child_may_block_only_for_who_may_finalize(
     bed: Bed, cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
-    """Where OwnerReferencesPermissionEnforcement is on, who makes a job's children must have the right to
-    update the job's finalizers."""
+    """Where OwnerReferencesPermissionEnforcement is on, the account that creates a job's children needs the
+    right to update the job's finalizers."""
     where = cluster.in_namespace(namespace)
     container = {"name": "main", "image": "none"}
     owner = client.create(where, {

@@ -41,8 +41,8 @@ def folder(here: Place, name: str) -> Path:
 
 
 def test_parameter_servers_and_workers(here: Place) -> None:
-    """1 PS and 2 workers; a second PS comes: all begin anew with the new cluster, from the checkpoint, and
-    succeed."""
+    """A job of 1 PS and 2 workers gets a second PS. All pods start again with the new cluster from the
+    checkpoint, and succeed."""
     job = TfTraining(here.cluster, "tf-servers", folder(here, "tf-servers"))
     program = ("tfjob_digits.py", "--steps", "1500", "--step-delay", "0.02", "--save-seconds", "2")
     begun = time.monotonic()
@@ -61,8 +61,8 @@ def test_parameter_servers_and_workers(here: Place) -> None:
 
 
 def test_mirrored_workers(here: Place) -> None:
-    """2 workers average their gradients at every step; when the pod of one is deleted both begin anew at the
-    newest checkpoint, and both end with the same weights."""
+    """Two workers average their gradients at every step. When the pod of one is deleted, both start again at
+    the newest checkpoint and end with the same weights."""
     job = MirroredTraining(here.cluster, "tf-mirrored", folder(here, "tf-mirrored"))
     pods = job.start(container(here.bed))
 

@@ -95,8 +95,8 @@ def test_openapi(api: Api, widgets: str) -> None:
 
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic YTpi", "Bearer edl-sa.e30.x", "Bearer"])
 def test_unauthorized(api: Api, header: str) -> None:
-    """Without a valid token everything but health is refused: 401, or 403 where anonymous requests are
-    known."""
+    """Without a valid token everything but health is rejected, with 401, or with 403 where anonymous requests
+    are enabled."""
     with anonymous(api, **({"authorization": header} if header.strip() else {})) as client:
         for answer in (
             client.get("/api/v1/namespaces"),
@@ -135,7 +135,7 @@ def test_service_account_token(api: Api, core: str) -> None:
 
 
 def test_token_needs_an_account(api: Api, core: str) -> None:
-    """No account, no token; a token lives ten minutes at least."""
+    """A token needs an existing account, and is valid for at least ten minutes."""
     body = {"spec": {"expirationSeconds": 5}}
 
     assert refusal(lambda: api.post(f"{core}/serviceaccounts/nobody/token", {"spec": {}})).code == 404

@@ -151,7 +151,7 @@ def test_informer(kube: Any, namespace: str) -> None:
 
 @pytest.mark.embedded_only("containers are processes without streams")
 def test_a_stream_is_refused_with_advice(kube: Any, namespace: str) -> None:
-    """The client's exec, over WebSocket, shows what the server says."""
+    """The client's exec over WebSocket shows the server's advice."""
     core = client.CoreV1Api(kube)
     container = client.V1Container(name="a", image="i")
     spec = client.V1PodSpec(containers=[container], scheduler_name="nobody")
@@ -165,7 +165,7 @@ def test_a_stream_is_refused_with_advice(kube: Any, namespace: str) -> None:
 
 @pytest.mark.embedded_only("a real API server has server-side apply")
 def test_server_side_apply_is_refused(kube: Any, namespace: str) -> None:
-    """The client's server-side apply raises what the server says."""
+    """The client's server-side apply raises the server's message."""
     resources = dynamic.DynamicClient(kube).resources.get(api_version="v1", kind="ConfigMap")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     with pytest.raises(dynamic.exceptions.DynamicApiError, match="use client-side apply"):

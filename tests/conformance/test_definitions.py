@@ -62,7 +62,7 @@ def test_broken_definitions(api: Api, make_crd: MakeCrd, change: Callable[[Objec
 
 
 def test_deleted_definition_takes_its_objects_along(api: Api, namespace: str, make_crd: MakeCrd) -> None:
-    """With the definition go its objects and its paths."""
+    """Deleting a definition deletes its objects and its paths."""
     definition = make_crd()
     define(api, definition)
     group = definition["spec"]["group"]
@@ -103,7 +103,7 @@ def test_two_versions(api: Api, namespace: str, make_crd: MakeCrd) -> None:
 
 
 def test_new_storage_version(api: Api, namespace: str, make_crd: MakeCrd) -> None:
-    """After a change of the storage version older objects are read in every served version."""
+    """After a change of the storage version, older objects can be read in every served version."""
     definition = make_crd()
     definition["spec"]["versions"].append(
         {**definition["spec"]["versions"][0], "name": "v2", "storage": False}
@@ -207,7 +207,7 @@ def test_pruning(api: Api, wpath: str, widget: MakeWidget) -> None:
 def test_schema_validation(
     api: Api, wpath: str, widget: MakeWidget, spec: dict[str, Any], path: str, words: str
 ) -> None:
-    """What breaks the schema is Invalid, with the field's path and what would be right."""
+    """A value that violates the schema is Invalid, with the field's path and what would be right."""
     manifest = widget()
     manifest["spec"] |= spec
     if spec == {"image": None}:
@@ -252,7 +252,7 @@ def test_transition_rule(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_transition_rule_in_a_list(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """In a list of type map the old entry is that with the same key, wherever it stands."""
+    """In a list of type map, the old value is the entry with the same key, whatever its position."""
     api.post(wpath, widget(steps=[{"name": "a", "frozen": "1"}, {"name": "b", "frozen": "2"}]))
     moved = api.merge(
         f"{wpath}/w", {"spec": {"steps": [{"name": "b", "frozen": "2"}, {"name": "a", "frozen": "1"}]}}

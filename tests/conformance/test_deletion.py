@@ -116,7 +116,7 @@ def test_one_owner_left(api: Api, core: str) -> None:
 
 
 def test_orphans_stay(api: Api, core: str) -> None:
-    """With Orphan the dependents stay, without the reference."""
+    """With Orphan, the dependents stay and lose their owner reference."""
     root = api.post(f"{core}/configmaps", config_map("root"))
     api.post(f"{core}/configmaps", config_map("child", metadata={"ownerReferences": [owner(root)]}))
     # The collector works from a cache; wait until it has surely seen the child.
@@ -128,7 +128,7 @@ def test_orphans_stay(api: Api, core: str) -> None:
 
 
 def test_foreground_waits_for_dependents(api: Api, core: str) -> None:
-    """With Foreground the owner waits for the dependents that block its deletion."""
+    """With Foreground, the owner waits for the dependents that block its deletion."""
     root = api.post(f"{core}/configmaps", config_map("root"))
     reference = owner(root, blockOwnerDeletion=True)
     metadata = {"ownerReferences": [reference], "finalizers": [HOLD]}
@@ -158,7 +158,8 @@ def test_born_without_owner(api: Api, core: str) -> None:
 
 
 def test_namespace_takes_its_content_along(api: Api, widgets: str, widget: MakeWidget) -> None:
-    """A deleted namespace ends, refuses new content, deletes what it has, and goes when finalizers let it."""
+    """A deleted namespace rejects new content, deletes its content, and disappears when finalizers allow
+    it."""
     name = api.post("/api/v1/namespaces", {"metadata": {"generateName": "conf-gone-"}})["metadata"]["name"]
     core = f"/api/v1/namespaces/{name}"
     path = f"/apis/{widgets}/v1/namespaces/{name}/widgets"

@@ -20,7 +20,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 
 
 def test_killed_server_keeps_what_it_acknowledged(embedded: Start) -> None:
-    """After SIGKILL amid writes every acknowledged write is there, and versions go on growing."""
+    """After SIGKILL during writes, every acknowledged write is there, and versions continue to grow."""
     server = embedded()
     acknowledged: list[Object] = []
 
@@ -64,7 +64,8 @@ def test_watch_goes_on_after_a_restart(embedded: Start) -> None:
 
 
 def test_definitions_and_collection_survive(embedded: Start) -> None:
-    """After a restart definitions are served, tokens hold, and what an owner's deletion began is finished."""
+    """After a restart, definitions are served, tokens are valid, and a cascading deletion that had begun is
+    finished."""
     server = embedded()
     api = server.api()
     define(api, crd("kept.example.com", selectableFields=[{"jsonPath": ".spec.size"}]))

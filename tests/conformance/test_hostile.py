@@ -67,7 +67,7 @@ def test_a_key_that_is_no_file_name_is_refused(key: str, api: Api) -> None:
 
 @pytest.mark.parametrize("name", ["a\n", "../a", "a/b", "A", "a" * 254])
 def test_a_name_that_is_none_is_refused(name: str, api: Api) -> None:
-    """Also with a line's end behind it."""
+    """A malformed name is rejected, even one with only a line break at its end."""
     assert api.raw("POST", MAPS, config_map(name)).status_code == 422
 
 
@@ -111,7 +111,7 @@ STRICTER: dict[str, tuple[str, bytes]] = {
 @pytest.mark.embedded_only("Kubernetes reads such a body, and replaces or ignores what is odd in it")
 @pytest.mark.parametrize("row", STRICTER)
 def test_a_body_that_kubernetes_would_mend_is_refused(row: str, api: Api) -> None:
-    """The client learns that what it sent is not what would be stored."""
+    """A body that Kubernetes would silently correct is rejected, so that the client learns of it."""
     kind, body = STRICTER[row]
 
     assert api.raw("POST", MAPS, body, kind).status_code == 400
@@ -123,7 +123,7 @@ def test_a_body_that_kubernetes_would_mend_is_refused(row: str, api: Api) -> Non
     ids=["deep", "endless", "text", "list"],
 )
 def test_a_forged_continue_token_is_refused(token: bytes, api: Api) -> None:
-    """It comes back from clients, and so may be anything."""
+    """A continue token that a client has forged is rejected with 400."""
     query: dict[str, Any] = {"limit": 1, "continue": base64.urlsafe_b64encode(token).decode()}
     answer = api.raw("GET", PODS, **query)
 
@@ -131,7 +131,7 @@ def test_a_forged_continue_token_is_refused(token: bytes, api: Api) -> None:
 
 
 def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
-    """Each copy of everything doubles it: thirty would make gigabytes."""
+    """A patch that doubles an object thirty times would create gigabytes, and is rejected."""
     api.post(MAPS, config_map("bomb", data={"k": "x" * 1000}))
     copies = [{"op": "copy", "from": "/data", "path": f"/data/n{n}"} for n in range(30)]
 

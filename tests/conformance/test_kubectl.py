@@ -52,7 +52,8 @@ def kubectl(run: Run) -> Kubectl:
 
 
 def test_apply(kubectl: Kubectl) -> None:
-    """Apply creates, changes and leaves alone; what it no longer names goes."""
+    """Apply creates and changes an object, leaves an equal one alone, and removes fields that are no longer
+    in the manifest."""
     first = pod("p", metadata={"labels": {"a": "1", "b": "2"}}, schedulerName="nobody")
     second = pod("p", metadata={"labels": {"a": "9"}}, schedulerName="nobody")
     second["spec"]["containers"][0]["image"] = "example.com/none:2"
@@ -224,8 +225,8 @@ def test_streams_are_refused_with_advice(
     arguments: list[str],
     advice: str,
 ) -> None:
-    """What would need a stream into a container is refused over both transports, and kubectl prints what to
-    do instead."""
+    """Commands that need a stream into a container are rejected over both transports, and kubectl prints what
+    to do instead."""
     monkeypatch.setenv("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
     monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", websockets)
     made = api.post(f"{core}/pods", pod("p", schedulerName="nobody"))

@@ -77,7 +77,7 @@ def test_list_has_kind_and_version(api: Api, wpath: str, widgets: str) -> None:
 
 
 def test_pages_are_one_snapshot(api: Api, core: str) -> None:
-    """All pages show the objects as they were at the first, whatever happens between."""
+    """All pages show the objects as they were at the first page, whatever changes in between."""
     path = f"{core}/secrets"
     for name in ("a", "b", "c", "d", "e"):
         api.post(path, {"metadata": {"name": name}})

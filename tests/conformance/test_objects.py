@@ -244,7 +244,7 @@ def test_field_validation(
     code: int,
     warned: bool,
 ) -> None:
-    """Unknown fields are refused, warned of or dropped, as asked; what is stored never has them."""
+    """Unknown fields are rejected, warned of or dropped, as requested, and never stored."""
     path = f"{core}/pods" if resource == "pods" else wpath
     manifest: dict[str, Any] = pod("w") if resource == "pods" else widget()
     manifest["spec"]["imgae"] = "typo"

@@ -26,7 +26,7 @@ def test_merge_patch(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_merge_patch_with_version(api: Api, core: str) -> None:
-    """A patch that names an old version is a Conflict; one without goes through."""
+    """A patch with an old version is a Conflict; one without a version succeeds."""
     made = api.post(f"{core}/configmaps", config_map("a"))
     api.merge(f"{core}/configmaps/a", {"data": {"n": "1"}})
     stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"n": "2"}}
@@ -53,7 +53,7 @@ def test_json_patch(api: Api, core: str) -> None:
 
 
 def test_malformed_json_patch(api: Api, core: str) -> None:
-    """What is no JSON patch is a BadRequest."""
+    """A malformed JSON patch is a BadRequest."""
     api.post(f"{core}/configmaps", config_map("a"))
 
     assert refusal(lambda: _patch(api, f"{core}/configmaps/a", {"op": "add"}, JSON_PATCH)).code == 400
@@ -133,7 +133,7 @@ def test_patch_can_not_rename(api: Api, core: str) -> None:
 
 
 def test_server_side_apply_or_its_refusal(api: Api, core: str) -> None:
-    """Server-side apply works, or says that it is not served and what to do instead."""
+    """Server-side apply works, or is rejected with a message that says what to do instead."""
     manifest = config_map("a", data={"k": "v"})
     kind = "application/apply-patch+yaml"
     response = api.raw("PATCH", f"{core}/configmaps/a", manifest, kind, fieldManager="me")

@@ -55,7 +55,7 @@ def test_an_access_review_needs_a_question(api: Api) -> None:
 
 
 def test_a_service_account_learns_its_limits(api: Api, core: str, namespace: str) -> None:
-    """A service account may ask about itself: what is refused to it is not allowed, with or without a
+    """A service account may ask about itself. What the server rejects is not allowed, with or without a
     reason."""
     token = service_account_token(api, core, "worker")
     with anonymous(api, authorization=f"Bearer {token}") as client:
@@ -76,7 +76,8 @@ def test_a_service_account_learns_its_limits(api: Api, core: str, namespace: str
 
 @pytest.mark.embedded_only("Roles grant nothing here; a service account owns its namespace")
 def test_a_service_account_owns_its_namespace(api: Api, core: str, namespace: str) -> None:
-    """What the server lets a service account do, its reviews allow; others can ask the same about it."""
+    """The reviews of a service account allow what the server allows it, and others can ask the same about
+    it."""
     token = service_account_token(api, core, "worker")
     user = f"system:serviceaccount:{namespace}:worker"
     questions = {

@@ -27,7 +27,8 @@ def test_generation_counts_spec_changes(api: Api, wpath: str, widget: MakeWidget
 
 
 def test_status_is_apart(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """The main resource can't write status; the status subresource writes nothing else."""
+    """Writes to the main resource do not change the status, and writes to the status subresource change
+    nothing else."""
     made = api.post(wpath, {**widget(), "status": {"phase": "Forged"}})
     api.merge(f"{wpath}/w", {"status": {"phase": "Forged"}})
     written = api.merge(f"{wpath}/w/status", {"status": {"phase": "Running"}, "spec": {"replicas": 7}})
@@ -103,7 +104,7 @@ def test_pod_defaults(api: Api, core: str) -> None:
     ],
 )
 def test_pod_validation(api: Api, core: str, spec: Object, path: str) -> None:
-    """What a pod lacks is Invalid at its path."""
+    """A pod with a missing field is Invalid at the field's path."""
     error = refusal(lambda: api.post(f"{core}/pods", pod("p", **spec)))
 
     assert (error.code, error.reason) == (422, "Invalid")
@@ -133,7 +134,7 @@ def test_pod_quantities(api: Api, core: str) -> None:
 
 
 def test_pod_spec_is_immutable(api: Api, core: str) -> None:
-    """Of a pod's spec little more than the images can be changed."""
+    """Little more than the images of a pod's spec can be changed."""
     api.post(f"{core}/pods", pod("p", schedulerName="nobody"))
     error = refusal(lambda: api.merge(f"{core}/pods/p", {"spec": {"restartPolicy": "Never"}}))
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.com/none:2"}]

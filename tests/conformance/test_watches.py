@@ -30,7 +30,7 @@ def test_from_a_version(api: Api, core: str) -> None:
 
 
 def test_versions_grow(api: Api, core: str) -> None:
-    """Each event carries the version at which it happened, a deletion too."""
+    """Each event, including a deletion, has the version at which it happened."""
     path = f"{core}/secrets"
     since = _version(api, path)
     api.post(path, {"metadata": {"name": "a"}})
@@ -129,7 +129,7 @@ def test_bookmarks(api: Api, core: str) -> None:
 
 
 def test_streamed_list(api: Api, core: str) -> None:
-    """With sendInitialEvents a watch begins with what there is and marks its end by a bookmark."""
+    """With sendInitialEvents a watch starts with the existing objects and marks their end with a bookmark."""
     path = f"{core}/secrets"
     api.post(path, {"metadata": {"name": "a"}})
     query = {

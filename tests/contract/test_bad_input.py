@@ -153,7 +153,7 @@ OPERATORS: dict[str, tuple[Callable[[], StageOperator], type[EdlError], str]] = 
 def test_the_operator_names_the_object(
     row: str, local: LocalCluster, untouched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which object is in the way, or not there, and what to do about it."""
+    """The error names the object that is in the way or missing, and what to do about it."""
     make, kind, says = OPERATORS[row]
     connection(monkeypatch, kube_config_path=str(local.kubeconfig))
 
@@ -229,7 +229,7 @@ COMMANDS: dict[str, tuple[list[str], int, str]] = {
 def test_the_command_line_names_the_object(
     row: str, local: LocalCluster, untouched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code tells scripts what kind of failure it is; the line tells people."""
+    """The exit code tells scripts the kind of the failure, and the one line of output tells people."""
     arguments, code, says = COMMANDS[row]
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(job(FOREIGN)))
@@ -282,7 +282,7 @@ def handle(local: LocalCluster) -> Iterator[Cluster]:
 def test_a_foreign_object_in_the_way_is_named_in_the_status(
     handle: Cluster, resource: Any, kind: str
 ) -> None:
-    """The job waits and says for what; the foreign object stays as it is, and no pod is made beside it."""
+    """The job waits and says for what. The foreign object does not change, and no pod is created."""
     name = f"clash-{kind.lower()}"
     child = names.token_secret_name(name) if kind == "Secret" else names.state_config_map_name(name)
     foreign = client.create(handle, {"apiVersion": "v1", "kind": kind, "metadata": {"name": child}})
@@ -314,7 +314,8 @@ PLANS: dict[str, tuple[Object, str, str]] = {
 
 @pytest.mark.parametrize("row", PLANS)
 def test_a_plan_that_can_not_be_carried_out_fails_with_a_reason(row: str, handle: Cluster) -> None:
-    """Written by hand, past all stages: its status says why, and the job stays as it was."""
+    """A plan that was written by hand and can't be carried out fails with a reason, and the job does not
+    change."""
     spec, reason, says = PLANS[row]
     name = f"plan-{reason.lower()}"
     before = client.get(handle, ELASTIC_JOBS, str(spec["ownerJob"]))["spec"]
@@ -330,8 +331,8 @@ def test_a_plan_that_can_not_be_carried_out_fails_with_a_reason(row: str, handle
 
 
 def test_a_corrupt_master_state_is_named_in_the_status(handle: Cluster) -> None:
-    """The job's message names the ConfigMap, what is wrong in it and what to do; training never goes on from
-    half of it."""
+    """The job's message names the ConfigMap, what is wrong in it and what to do. Training does not continue
+    from a damaged state."""
     name = "corrupt"
     master = {"dlrover-master": {"restartCount": 0}}
     manifest = job(name, suspend=True)
@@ -357,7 +358,8 @@ def test_a_corrupt_master_state_is_named_in_the_status(handle: Cluster) -> None:
 
 
 def test_pods_of_a_job_have_no_way_to_the_api(handle: Cluster) -> None:
-    """Training code talks to its master alone: its pod has no credentials, whatever the account could do."""
+    """The training pod has no credentials for the API server, whatever its account may do, since it only
+    needs its master."""
     name = "alone"
     client.create(handle, job(name))
     pod = names.node_name(name, "worker", 0)

@@ -89,9 +89,9 @@ def in_phase(handle: Cluster, name: str, phase: str) -> Object:
 def test_status_and_command_line_name_the_torn_file(
     local: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing whole to start from: the job fails with a reason of its own, the file and what to do.
-    `edl wait` says the same in one line, `edl describe` shows it. Its one worker was never replaced, and
-    nothing of it runs on."""
+    """Without an intact checkpoint, the job fails with the reason CorruptCheckpoint, the file and what to do.
+    `edl wait` says this in one line, and `edl describe` shows it. The worker was not replaced, and no
+    process runs on."""
     file = torn_folder(tmp_path)
     handle = local.client()
     client.create(handle, manifest("torn", tmp_path))
@@ -134,8 +134,8 @@ def test_the_operator_names_the_torn_file(
 def test_an_older_whole_checkpoint_is_taken_and_people_are_told(
     local: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the job is suspended its newest checkpoint is torn: it goes on from the one before, trains every
-    record after that one again, and succeeds. Status and `edl describe` tell which file was torn."""
+    """While the job is suspended, its newest checkpoint is damaged. The job continues from the previous one,
+    trains every later record again, and succeeds. Status and `edl describe` name the damaged file."""
     handle = local.client()
     client.create(handle, manifest("older", tmp_path, 0.1))
     store = tmp_path / "checkpoints"

@@ -61,7 +61,8 @@ def test_no_page_shows_a_templated_command(page: Path) -> None:
 def test_a_hostile_checkpoint_is_only_an_argument(
     call: ast.Call, command: ast.Constant, row: str, tmp_path: Path
 ) -> None:
-    """Whatever a program reports as its checkpoint, the command runs only the evaluation, on that folder."""
+    """Whatever a program reports as its checkpoint, the command runs only the evaluation, with that text as
+    its argument."""
     env: dict[str, Any] = {keyword.arg or "": keyword.value for keyword in call.keywords}
     assert "CHECKPOINT" in ast.literal_eval(env["env"])
     values = {"PYTHON": "printf", "PROGRAM": "%s", "CHECKPOINT": HOSTILE[row]}

@@ -24,8 +24,8 @@ def program(folder: Path, epochs: int, delay: float) -> list[str]:
 
 
 def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
-    """A worker killed mid-epoch: the job ends well, each record of each epoch was trained, twice at most what
-    was leased."""
+    """A worker is killed during an epoch. The job succeeds, each record of each epoch is trained, and only
+    leased records may be trained twice."""
     epochs = 25
     with Standalone(tmp_path, "ps=2,worker=2", program(tmp_path, epochs, 0.04)) as job:
         job.wait(
@@ -71,8 +71,8 @@ def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
 
 
 def test_master_killed_while_servers_change(tmp_path: Path) -> None:
-    """A master killed with SIGKILL in the middle of 2 → 3 servers comes back and finishes the change.
-    Training stalls for at most a tenth of what stopping and submitting anew costs, and no record is lost."""
+    """The master is killed with SIGKILL during a change from 2 to 3 servers, comes back and finishes it. The
+    stall is at most a tenth of what stopping and submitting again costs, and no record is lost."""
     epochs = 40
     with Standalone(tmp_path, "ps=2,worker=2", program(tmp_path, epochs, 0.05)) as job:
         start = time.monotonic()
@@ -95,11 +95,9 @@ def test_master_killed_while_servers_change(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("more", [[], ["--async-save"]], ids=["directly", "in two stages"])
 def test_terminated_chief_saves_and_is_replaced(tmp_path: Path, more: list[str]) -> None:
-    """A chief whose pod is deleted saves first, or copies its state and its agent brings that to storage, and
-    ends with
-    143. The servers keep the model: its replacement goes on with the next step, each record is trained
-         exactly once, and
-    the model at the end is good. What was saved in two stages is in safetensors' format."""
+    """A chief whose pod is deleted saves, or copies its state for its agent to persist, and exits with 143.
+    The servers keep the model, the replacement continues with the next step, each record is trained
+    exactly once, and the final model is good. A checkpoint in two stages has safetensors' format."""
     epochs = 6
     with Standalone(tmp_path, "ps=1,worker=1", [*program(tmp_path, epochs, 0.02), *more]) as job:
         job.wait(lambda: job.step() > 30, START_SECONDS, "some steps")

@@ -67,8 +67,8 @@ def runs(job: PaddleTraining, trainers: int) -> None:
 
 
 def test_two_jobs_share_a_full_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """A job grows by itself to all that it may have; it gives way to one whose trainers wait for room,
-    without losing those that it keeps, and grows again when that one is gone. Each change says why."""
+    """A job grows by itself to its maximum. It shrinks for another job whose trainers wait for room, without
+    restarting the trainers it keeps, and grows again when the other job is gone. Each change has a reason."""
     first = submit(cluster, tmp_path, "first", 1)
     runs(first, 4)
     oldest = client.get(cluster, PODS, "first-trainer-0")["metadata"]["uid"]

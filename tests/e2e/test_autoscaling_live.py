@@ -43,10 +43,10 @@ def _folder(path: Path, name: str) -> Path:
 
 
 def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) -> None:
-    """From one server, which stays, and one worker it grows by plans of its own until no plan is left: five
-    workers, the most that its annotation allows, or fewer where the last ones brought nothing. Each step
-    waits 0.3 s, of which 0.1 s is one worker's at a time, so that a fourth worker hardly gains. It makes at
-    least twice the steps of the same job that may not grow, whose plan is only shown."""
+    """From one fixed server and one worker, a job grows by its own plans to five workers, the maximum of its
+    annotation, or fewer if the last ones gain nothing. Of the 0.3 s of a step, 0.1 s can be used by one
+    worker at a time, so that a fourth one hardly helps. The job makes at least twice the steps of one
+    whose plans are only shown."""
     loads = ("--wait", "0.2", "--shared", "0.1")
     roles = {"ps": Size(1, "200m", auto_scale=False), "worker": Size(1, "500m")}
     still = ScaledJob.submit(
@@ -113,8 +113,8 @@ def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_ran_out_of_memory_has_more(cluster: Cluster, tmp_path: Path) -> None:
-    """A worker that needs more than its limit is killed by the cluster; the one in its place has twice as
-    much, and trains."""
+    """A worker that exceeds its memory limit is killed by the cluster. Its replacement has twice the memory
+    and trains."""
     training = ScaledTraining(
         _folder(tmp_path, "heavy"),
         ("--wait", "0.05", "--ballast", "1000"),

@@ -43,9 +43,9 @@ def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_pat
 
 @pytest.mark.long
 def test_a_preemptible_job_follows_its_allocation(cluster: Cluster, tmp_path: Path) -> None:
-    """It learns on the nodes that the allocator gives it; with more replicas all its pods begin anew as the
-    next generation, and the learner goes on from its checkpoint; suspended it has no pods; resumed it ends
-    well."""
+    """The job trains on its allocated nodes. With more replicas, all its pods start again as the next
+    generation, and the learner continues from its checkpoint. Suspended, it has no pods; resumed, it
+    succeeds."""
     job = DITraining.submit_manifest(cluster, preemptible("moves", tmp_path, collectors=1), tmp_path)
     job.await_phase(DIJobPhase.RUNNING)
     assert job.get().status.allocation == job.nodes() == [NODE_NAME] * 3

@@ -27,8 +27,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.LocalC
 
 
 def test_a_job_that_trains_is_scaled_by_http(running: testing.LocalCluster, tmp_path: Path) -> None:
-    """A collector more, who is told by its address and whom the learner learns from; one less; and what the
-    job reports stands in its status. The learner is never restarted, and the job ends well."""
+    """A collector is added, gets the addresses and is used by the learner, and another one is removed. The
+    job's reports are in its status, the learner is never restarted, and the job succeeds."""
     found = daemon.find(running.folder)
     assert found is not None
     job = DITraining.submit_manifest(

@@ -61,8 +61,8 @@ def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: 
 
 @pytest.mark.long
 def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
-    """Suspend frees all pods; resume goes on from the checkpoint that the chief saved, and no record is
-    lost."""
+    """A suspension ends all pods. After resuming, training continues from the checkpoint that the chief
+    saved, and no record is lost."""
     epochs = 25
     job = EmbeddedJob.submit(cluster, manifest("sleeper", tmp_path, epochs, 0.05, {"ps": 1, "worker": 1}))
     job.wait_step(100)

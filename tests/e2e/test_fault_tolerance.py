@@ -65,8 +65,8 @@ def test_a_hung_process_shows_its_stacks_and_is_restarted(tmp_path: Path) -> Non
 
 
 def test_nodes_that_pass_the_check_train(tmp_path: Path) -> None:
-    """Three real agents measure with each other, over the addresses of their pods; then the first version is
-    made."""
+    """Three real agents measure with each other over the addresses of their pods. Then the first version is
+    created."""
     with _Tolerant(tmp_path, "worker=3", _program(tmp_path, hangs_at=10**9), nodeCheck=True) as job:
         job.wait(lambda: job.step() >= 5, 120, "steps")
         status = job.status()

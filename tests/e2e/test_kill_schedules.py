@@ -23,14 +23,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_seed_says_it_all() -> None:
-    """Same seed, same schedules."""
+    """The same seed gives the same schedules."""
     assert [draw(SEED, number) for number in range(9)] == [draw(SEED, number) for number in range(9)]
     assert draw(SEED, 1) != draw(SEED + 1, 1)
 
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_schedule(number: int, cluster: Cluster, tmp_path: Path) -> None:
-    """However its processes are killed, the job succeeds, once, and no record is lost."""
+    """However its processes are killed, the job succeeds once, and no record is lost."""
     report = play(cluster, draw(SEED, number), tmp_path)
     print(report)
     assert report.problems == ()

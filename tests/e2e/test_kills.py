@@ -63,8 +63,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize(("kind", "victim", "moment"), ROWS)
 def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_path: Path) -> None:
-    """The job succeeds, once; each record of each epoch is in its model: exactly once if it is collective,
-    else at most as many twice as workers train in a moment."""
+    """The job succeeds once, and its model has each record of each epoch: exactly once if the job is
+    collective, otherwise with as few repetitions as the workers train at one moment."""
     counting = prepare(Counting(kind, tmp_path), moment)
     job = CountingJob.start(cluster, f"{kind}-{victim}-{moment}", counting)
     kill_at(job, victim, moment)
@@ -76,8 +76,8 @@ def test_kill(kind: Kind, victim: Victim, moment: Moment, cluster: Cluster, tmp_
 
 @pytest.mark.long
 def test_a_job_that_is_submitted_again_trains_the_rest(cluster: Cluster, tmp_path: Path) -> None:
-    """Deleted in the middle of an epoch, and submitted again with the same folder: model and data go on
-    together, so that no record is lost, and none is trained twice but what the other worker held."""
+    """The job is deleted during an epoch, and submitted again with the same folder. Model and data continue
+    together: no record is lost, and only records that the other worker held are trained twice."""
     counting = Counting(Kind.SERVERS, tmp_path)
     first = CountingJob.start(cluster, "before", counting)
     first.wait_step(3 * WARM_STEPS)

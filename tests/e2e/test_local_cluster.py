@@ -94,8 +94,8 @@ def test_what_ended_while_the_cluster_was_down_is_reported_as_it_ended(tmp_path:
 
 
 def test_what_died_with_the_machine_says_so_and_restarts_by_policy(tmp_path: Path) -> None:
-    """Processes that died with the cluster are reported as NodeRestarted; restartPolicy decides what
-    follows."""
+    """Processes that died with the cluster are reported as NodeRestarted, and restartPolicy decides whether
+    they run again."""
     with cluster(tmp_path / "state") as local:
         pods = Pods(local.client())
         for name, policy in (("stays", "Always"), ("once", "Never")):
@@ -118,7 +118,7 @@ def test_what_died_with_the_machine_says_so_and_restarts_by_policy(tmp_path: Pat
 
 
 def test_down_ends_everything_and_up_goes_on(tmp_path: Path) -> None:
-    """`down` ends all processes of all pods; `up` starts those again that restartPolicy wants."""
+    """`down` ends all processes of all pods. `up` restarts those whose restartPolicy says so."""
     with cluster(tmp_path / "state") as local:
         pods = Pods(local.client())
         pods.create(
@@ -168,8 +168,8 @@ def test_a_pod_deleted_while_the_cluster_was_down_is_cleaned_up(tmp_path: Path) 
 
 
 def test_capacity_and_priority(tmp_path: Path) -> None:
-    """What does not fit waits with kube-scheduler's words; when there is room, the higher priority goes
-    first."""
+    """A pod that does not fit waits with kube-scheduler's message. When there is room, the pod with the
+    higher priority starts first."""
     with cluster(tmp_path / "state", Settings(cpu="1")) as local:
         pods = Pods(local.client())
         whole: Any = {"resources": {"requests": {"cpu": "1"}}}

@@ -84,7 +84,8 @@ def groups(tmp_path: Path) -> Iterator[Groups]:
 
 
 def test_loss_curve_of_one_two_and_three_members(groups: Groups, tmp_path: Path) -> None:
-    """One, two or three members, and one that becomes three that become two: each step has the same loss."""
+    """With one, two or three members, or with one that becomes three and then two, each step has the same
+    loss."""
     alone = groups.losses(1, STEPS, tmp_path / "alone")
     for size in (2, 3):
         assert groups.losses(size, STEPS, tmp_path / f"of {size}") == pytest.approx(alone, rel=TOLERANCE)
@@ -95,8 +96,8 @@ def test_loss_curve_of_one_two_and_three_members(groups: Groups, tmp_path: Path)
 
 @pytest.mark.parametrize("lost", [0, 2], ids=["rank 0", "another"])
 def test_lost_member_ends_the_step_of_the_others(lost: int, groups: Groups, tmp_path: Path) -> None:
-    """SIGKILL to one member in the middle of training: the others' step raises an error that says what
-    happened, soon."""
+    """If one member is killed during training, the step of the others soon raises an error that says what
+    happened."""
     members = groups.start(3, 1_000_000, tmp_path / "state")
     deadline = time.monotonic() + 240
     while not all("training" in groups.output(member) for member in members):

@@ -45,9 +45,8 @@ def fixed(cluster: Cluster, folder: Path) -> dict[int, float]:
 
 
 def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) -> None:
-    """1 → 3 → 2 workers by the scale stage, under training: each record of each epoch is trained into the
-    model exactly once, the loss of each step is that of a run that nobody disturbed, and so is the final
-    accuracy, within 1 %."""
+    """The scale stage changes 1 to 3 to 2 workers during training. Each record of each epoch is trained
+    exactly once, each step has the loss of an undisturbed run, and so has the final accuracy within 1 %."""
     folders = {name: tmp_path / name for name in ("fixed", "elastic")}
     for folder in folders.values():
         folder.mkdir()

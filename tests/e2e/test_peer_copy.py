@@ -29,9 +29,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_lost_chief_takes_no_copy_with_it(cluster: Cluster, tmp_path: Path) -> None:
-    """Nothing was saved to storage yet when rank 0 is killed with its agent, and its memory is out of reach.
-    The agent of the next rank 0 persists the copy that it holds, and the world goes on from it: not from the
-    beginning, and each record is trained into the model exactly once."""
+    """Rank 0 is killed with its agent before any checkpoint was stored, and its memory is lost. The agent of
+    the next rank 0 persists the copy that it holds. Training continues from there, and each record is
+    trained exactly once."""
     training = CollectiveTraining(RING, tmp_path, epochs=EPOCHS, workers=3)
     manifest = training.manifest("machines")
     (container,) = manifest["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"]

@@ -64,8 +64,8 @@ def test_a_master_and_workers(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_an_elastic_job(cluster: Cluster, tmp_path: Path) -> None:
-    """Workers come and go within the bounds without a restart of the others, each told torchrun's
-    rendezvous; other numbers are refused; the job succeeds when all workers have."""
+    """Workers are added and removed within the bounds without a restart of the others, and each gets
+    torchrun's rendezvous. Numbers out of bounds are rejected. The job succeeds when all workers have."""
     job = TorchTraining(cluster, "elastic", tmp_path)
     policy = {"minReplicas": 1, "maxReplicas": 3, "rdzvBackend": "c10d", "maxRestarts": 5}
     job.submit(LOCAL, "-c", WAIT, str(tmp_path), spec={"elasticPolicy": policy}, Worker=2)

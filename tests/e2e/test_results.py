@@ -68,8 +68,8 @@ def reports(folder: Path, rank: int, port: int) -> bool:
 
 
 def test_a_master_that_dies_with_a_result_in_its_hands(cluster: Cluster, tmp_path: Path) -> None:
-    """It has the requests of both workers and has stored neither: they tell the next master, and the job
-    succeeds with the result of rank 0."""
+    """The master dies when both workers have sent their results and none is stored. They send them to the
+    next master, and the job succeeds with the result of rank 0."""
     job = submit(cluster, tmp_path)
     job.until(lambda: len(list(tmp_path.glob("returns-*"))) == WORKERS, 240, "both are about to return")
     (master,) = job.running(names.MASTER_TYPE)

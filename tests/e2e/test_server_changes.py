@@ -46,8 +46,8 @@ def change_servers(job: Standalone, folder: Path, version: int, servers: int) ->
     ],
 )
 def test_predictions_stay_the_same_however_many_servers_there_are(tmp_path: Path, more: list[str]) -> None:
-    """Embeddings looked up with the default strategy, 1 → 2 → 3 → 2 servers: what the model predicts after
-    each change is what it predicted before, to float precision."""
+    """With embeddings of the default strategy on 1, 2, 3 and 2 servers in turn, the model's predictions stay
+    the same, to float precision."""
     command = [sys.executable, str(PROGRAM), str(tmp_path), *more]
     with Standalone(tmp_path, "ps=1,worker=1", command) as job:
         for number, servers in enumerate([2, 3, 2], 1):
@@ -62,9 +62,8 @@ def test_predictions_stay_the_same_however_many_servers_there_are(tmp_path: Path
 
 
 def test_model_with_another_meaning_is_rolled_back(tmp_path: Path) -> None:
-    """A program whose rows stand elsewhere with another number of servers: the plan fails and says what the
-    model said before and after, nobody trains the spoilt model, and the old server goes on with the model
-    that there was."""
+    """If another number of servers moves a program's rows, the plan fails with the evaluations before and
+    after, the changed model is not trained, and the old server continues with the old model."""
     command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "by-servers"]
     with Standalone(tmp_path, "ps=1,worker=1", command) as job:
         plan = change_servers(job, tmp_path, 1, servers=2)
@@ -86,8 +85,8 @@ def test_model_with_another_meaning_is_rolled_back(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_change_that_would_make_another_model_is_refused(tmp_path: Path) -> None:
-    """A program with a table for each server: a change is found out while it is prepared, and training never
-    stops. The job's status says so from then on, and another plan is refused at once."""
+    """A program has a table for each server. A change of servers is rejected while it is prepared, and
+    training never stops. The job's status says so from then on, and the next plan is rejected at once."""
     command = [sys.executable, str(PROGRAM), str(tmp_path), "--lookup", "table-a-server"]
     with Standalone(tmp_path, "ps=2,worker=1", command) as job:
         plan = change_servers(job, tmp_path, 1, servers=1)

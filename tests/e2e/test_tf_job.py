@@ -70,8 +70,8 @@ def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_mirrored_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """2 workers average their gradients at every step; when one is killed both begin anew at the newest
-    checkpoint, and both end with the same weights."""
+    """Two workers average their gradients at every step. When one is killed, both start again at the newest
+    checkpoint and end with the same weights."""
     job = MirroredTraining(cluster, "digits-mirrored", tmp_path)
     pods = job.start(LOCAL)
 

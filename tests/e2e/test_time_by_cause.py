@@ -83,8 +83,8 @@ def spent_of(job: EmbeddedJob) -> GoodputStatus:
 
 
 def test_all_time_of_a_job_has_its_cause(cluster: Cluster, tmp_path: Path) -> None:
-    """Whatever happens to the job and to its master, the parts sum to its age, and what happened is among
-    them."""
+    """Whatever happens to the job and its master, the parts of its time add up to its age, and each event has
+    its part."""
     began = datetime.now(UTC)
     job = EmbeddedJob.submit(cluster, manifest(tmp_path))
     job.wait_step(20)

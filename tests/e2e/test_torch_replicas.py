@@ -56,10 +56,9 @@ def equal_at_the_end(job: CollectiveStandalone) -> None:
 
 
 def test_a_group_goes_on_while_the_other_is_broken(job: CollectiveStandalone) -> None:
-    """One rank of four is killed, first in the second group, then in the first, which has rank 0. The other
-    group makes steps in the same processes meanwhile, and the broken one joins again. Each record is trained
-    exactly once an epoch, with the losses of an undisturbed training, and all groups end with the same
-    model."""
+    """Of four ranks, one of the second group and then rank 0 in the first group is killed. Each time the
+    other group continues in its processes, and the broken one joins again. Each record is trained exactly
+    once an epoch, with the losses of an undisturbed training, and all groups end with the same model."""
     turns = Turns(job.folder)
     job.wait(job.trains, SECONDS, "two groups train")
     for rank in (3, 0):
@@ -78,8 +77,8 @@ def test_a_group_goes_on_while_the_other_is_broken(job: CollectiveStandalone) ->
 
 @pytest.mark.long
 def test_plans_and_the_death_of_a_whole_group_and_of_the_master(job: CollectiveStandalone) -> None:
-    """Two groups become one and two again by plans. Each plan's checkpoint has a part of every process. A
-    whole group is killed, and the master with it."""
+    """Two groups become one and two again by plans, and each plan's checkpoint has a part of every process.
+    Then a whole group is killed together with the master."""
     job.wait(job.trains, SECONDS, "two groups train")
     for name, workers, savers in (("fewer", SIZE, WORKERS), ("more", WORKERS, SIZE)):
         job.scale(name, {"replicaResourceSpecs": {"worker": {"replicas": workers}}})
@@ -100,8 +99,8 @@ def test_plans_and_the_death_of_a_whole_group_and_of_the_master(job: CollectiveS
 
 @pytest.mark.long
 def test_a_rank_that_is_stopped(job: CollectiveStandalone) -> None:
-    """SIGSTOP to a rank: its group waits for it in the forward pass, and the other group for both. The rank
-    that is silent is taken out, and its group with it; the other group goes on."""
+    """After SIGSTOP to a rank, its group waits for it in the forward pass, and the other group for both. The
+    silent rank and its group are removed, and the other group continues."""
     job.wait(job.trains, SECONDS, "two groups train")
     before, members = job.version, job.members()
     victim = newest_process(job, members[3])
@@ -117,7 +116,7 @@ def test_a_rank_that_is_stopped(job: CollectiveStandalone) -> None:
 
 @pytest.mark.long
 def test_all_pods_are_deleted(tmp_path: Path) -> None:
-    """As for a suspension: each process saves its part before it ends. New pods go on after that step."""
+    """As on a suspension, each process saves its part before it ends. New pods continue after that step."""
     program = command(tmp_path, EPOCHS, "--step-delay", "1", "--replicas")
     with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
         job.wait(job.trains, SECONDS, "two groups train")
@@ -137,8 +136,8 @@ def test_all_pods_are_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_each_group_loses_a_rank(tmp_path: Path) -> None:
-    """Nobody holds the model any more. The agents persist the parts that were copied to memory. New processes
-    of both groups restore their shards from them; each record is in the model exactly once an epoch."""
+    """After a loss in each group no process holds the model. The agents persist the parts that were copied to
+    memory, new processes restore their shards from them, and each record is trained exactly once an epoch."""
     program = command(tmp_path, EPOCHS, "--step-delay", "1", "--replicas", "--memory-seconds", "0.2")
     with CollectiveStandalone(tmp_path, WORKERS, program, unit=SIZE) as job:
         job.wait(job.trains, SECONDS, "two groups train")

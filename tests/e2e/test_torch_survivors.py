@@ -43,9 +43,9 @@ def finished(
 
 
 def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None:
-    """In the forward pass, in the backward pass, with operations under way, while a group forms after another
-    loss, and while a newcomer gets the state: the process that is never killed goes on each time, and none
-    but the killed ones end."""
+    """Members die in the forward pass, in the backward pass, during operations, while a group forms after
+    another loss, and while a new member gets the state. The process that is never killed continues each
+    time, and only killed processes end."""
     turns = Turns(job.folder)
     job.wait(job.trains, SECONDS, "three members train")
     first = set(turns.processes())
@@ -68,9 +68,9 @@ def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None
 
 
 def test_all_members_die_after_they_have_copied_their_parts(tmp_path: Path) -> None:
-    """Nothing was saved to storage yet when all training processes are killed at once. The agents persist the
-    parts that the members had copied to memory, as one checkpoint. Training goes on from there with other
-    processes, and each record is trained into the model exactly once an epoch."""
+    """All training processes are killed at once before anything was stored. The agents persist the parts that
+    the members had copied to memory as one checkpoint. Training continues from there with new processes,
+    and each record is trained exactly once an epoch."""
     program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--memory-seconds", "0.2")
     with CollectiveStandalone(tmp_path, WORKERS, program) as job:
         job.wait(job.trains, SECONDS, "three members train")

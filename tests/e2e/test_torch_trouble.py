@@ -129,8 +129,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
 def test_trouble_has_a_reason(
     tmp_path: Path, losses: dict[int, float], trouble: Trouble, needs: tuple[str, ...]
 ) -> None:
-    """What the functions above say; and at the end each record was trained exactly once an epoch, with the
-    losses of an undisturbed training."""
+    """Each trouble is handled as its function above says. At the end each record was trained exactly once an
+    epoch, with the losses of an undisturbed training."""
     if needs and (why := networks.missing(*needs)):
         pytest.skip(why)
     options = ["--step-delay", "0.5"]

@@ -70,9 +70,9 @@ def curve(job: CollectiveJob) -> dict[int, float]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_workers_come_and_die_under_the_librarys_loop(name: str, cluster: Cluster, tmp_path: Path) -> None:
-    """1 → 2 workers, the second one killed and replaced, the master killed: each record of each epoch is
-    trained exactly once, the loss of each step is within 1e-5 of that of a run that nobody disturbed, and the
-    first worker trains in the same process all the time."""
+    """A job grows from 1 to 2 workers, the second one is killed and replaced, and the master is killed. Each
+    record of each epoch is trained exactly once, each loss is within 1e-5 of that of an undisturbed run,
+    and the first worker keeps its process."""
     example = EXAMPLES[name]
     submitted = name.replace("_", "-")
     alone = training_of(example, tmp_path / "alone", 0.0)

@@ -47,7 +47,8 @@ def test_trainers_come_and_die_and_every_chunk_is_trained(cluster: Cluster, tmp_
 
 
 def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluster, tmp_path: Path) -> None:
-    """A trainer that always crashes uses the budget up; the job says how it ended and what it printed."""
+    """A trainer that always crashes uses up its restarts. The job's message has the exit code and the
+    output."""
     wanted = manifest("crash-tj", tmp_path, PYTHON, 0, 1, failurePercent=0)
     wanted["spec"]["trainer"]["entrypoint"] = "echo no such data >&2; exit 3"
     job = PaddleTraining.submit_manifest(cluster, wanted, tmp_path)
@@ -59,7 +60,7 @@ def test_a_program_that_never_works_fails_the_job_with_its_words(cluster: Cluste
 
 @pytest.mark.smoke
 def test_from_the_command_line(running: testing.LocalCluster, tmp_path: Path) -> None:
-    """What every kind can, a TrainingJob can: each command of `edl` about jobs does what it says."""
+    """Each `edl` command for jobs works with a TrainingJob."""
 
     def edl(command: str, *arguments: str) -> str:
         where = ["--kubeconfig", str(running.kubeconfig)]

@@ -77,8 +77,8 @@ def lines_of(matrix: Matrix, dag: str) -> list[str]:
 
 
 def test_every_line_once_and_in_order(matrix: Matrix) -> None:
-    """The triggerer is killed again and again while jobs train: each line of each job is in the log of its
-    own task once, in order, to the last."""
+    """The triggerer is killed repeatedly while jobs train. The log of each task has each line of its job once
+    and in order, to the last."""
     airflow, dags = matrix.airflow, [f"training-{number}" for number in range(JOBS)]
     for dag in dags:
         airflow.await_dag(dag)

@@ -23,8 +23,7 @@ STEPS = 3 * 45
 
 
 def test_the_last_model_is_saved_without_a_word(tmp_path: Path) -> None:
-    """The program says how to save, and no more: its newest checkpoint is of its last step, and holds the
-    data's end."""
+    """The program only says how to save. Its newest checkpoint has its last step and the end of the data."""
     folder = tmp_path / "checkpoints"
     command = [sys.executable, str(PROGRAMS / "train_digits_numpy.py"), "--checkpoint-dir", str(folder)]
     with Standalone(tmp_path, "worker=1", command) as job:
@@ -39,8 +38,8 @@ def test_the_last_model_is_saved_without_a_word(tmp_path: Path) -> None:
 
 
 def test_the_whole_adapter_trains_with_two_members(tmp_path: Path) -> None:
-    """One file, which imports nothing of the tests: two members sum their gradients, and the last step is
-    saved."""
+    """The example is one file that imports nothing of the tests. Two members sum their gradients, and the
+    last step is saved."""
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     program = PROGRAMS / "train_digits_sockets.py"

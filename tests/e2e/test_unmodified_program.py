@@ -52,7 +52,7 @@ def finished(job: CollectiveJob, seconds: float = 180.0) -> JobPhase:
 
 
 def test_members_that_exit_0_together_have_done_their_work(cluster: Cluster, tmp_path: Path) -> None:
-    """Both members form a group and exit with 0; the job succeeds, no pod is replaced, and nothing is trained
+    """Both members form a group and exit with 0. The job succeeds, no pod is replaced, and nothing is trained
     twice."""
     for rank in (0, 1):
         (tmp_path / f"end-{rank}").touch()

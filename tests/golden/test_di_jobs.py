@@ -29,7 +29,7 @@ def made(job: DIJob) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
-    """What the controller makes of an example changes only on purpose."""
+    """The pods and services of each example equal the recorded ones, so that they change only on purpose."""
     text = yaml.safe_dump_all(made(read(name)), sort_keys=False, width=110)
     path = FOLDER / f"{name}.pods.yaml"
     if update_golden:

@@ -114,7 +114,8 @@ def all_cases() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("case", list(all_cases()))
 def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
-    """What the controller makes changes only on purpose."""
+    """The manifests that the controller creates equal the recorded ones, so that they change only on
+    purpose."""
     text = yaml.safe_dump_all(all_cases()[case], sort_keys=False, width=110)
     path = FILES / "pods" / f"{case}.yaml"
     if update_golden:

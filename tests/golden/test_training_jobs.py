@@ -28,7 +28,7 @@ def children(job: TrainingJob) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
-    """What the controller makes of an example changes only on purpose."""
+    """The pods and services of each example equal the recorded ones, so that they change only on purpose."""
     job = TrainingJob.parse(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
     text = yaml.safe_dump_all(children(job), sort_keys=False, width=110)
     path = FOLDER / f"{name}.pods.yaml"

@@ -26,7 +26,7 @@ def _run(*commands: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_commands_run_at_the_same_time(tmp_path: Path) -> None:
-    """Two commands that wait for each other end."""
+    """Two commands that wait for each other both end, since they run at the same time."""
     a, b = tmp_path / "a", tmp_path / "b"
     done = _run(
         f"one=mkfifo {a}; echo > {a}; cat {b}", f"two=mkfifo {b}; until cat {a}; do :; done; echo met > {b}"
@@ -45,8 +45,8 @@ def test_commands_run_at_the_same_time(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_is_shown_and_told(command: str, verdict: str) -> None:
-    """The run fails with what the failed command printed, the other command ends as it would, and each has
-    its verdict."""
+    """The run fails and shows the output of the failed command. The other command runs to its end, and the
+    summary has both verdicts."""
     done = _run(f"bad={command}", "good=sleep 0.5; echo whole")
 
     assert done.returncode == 1
@@ -59,7 +59,7 @@ def test_a_failure_is_shown_and_told(command: str, verdict: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_commands_end_with_the_run(tmp_path: Path, number: int) -> None:
-    """A run that is told to end ends the commands and what they started, and fails."""
+    """A run that is told to end kills its commands and their child processes, and fails."""
     command = f"one=sleep 600 & echo $! > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid; wait"
     with subprocess.Popen([*LANES, command], cwd=ROOT) as run:
         until((tmp_path / "pid").exists, "the command runs")
@@ -72,7 +72,7 @@ def test_commands_end_with_the_run(tmp_path: Path, number: int) -> None:
 
 @pytest.mark.parametrize("text", ["make test", "=make test", "a b=make test"])
 def test_a_command_needs_a_name(text: str) -> None:
-    """What is not NAME=COMMAND is refused before anything runs."""
+    """An argument that is not NAME=COMMAND is rejected before anything runs."""
     done = _run("first=echo began", text)
 
     assert done.returncode == 2

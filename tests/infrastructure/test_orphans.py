@@ -63,8 +63,7 @@ def _started(folder: Path) -> list[psutil.Process]:
     "options", [pytest.param([], id="one process"), pytest.param(["-n", "1"], id="xdist")]
 )
 def test_servers_and_pods_end_with_a_killed_run(tmp_path: Path, options: list[str]) -> None:
-    """After a SIGKILL of pytest the embedded cluster, which has a session of its own, and its pods are
-    gone."""
+    """After a SIGKILL of pytest, the embedded cluster, which has a session of its own, and its pods end."""
     (tmp_path / "test_endless.py").write_text(ENDLESS)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     command = [

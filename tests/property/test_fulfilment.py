@@ -336,7 +336,7 @@ def odd_jobs(draw: st.DrawFn) -> FulfilmentJob:
 def test_nonsense_is_left_alone(
     jobs: dict[str, FulfilmentJob], nodes: dict[str, FulfilmentNode], load: dict[str, float]
 ) -> None:
-    """There is a plan for any numbers. Jobs with invalid numbers are left unchanged, with a reason."""
+    """For any numbers there is a plan. Jobs with invalid numbers are left unchanged, with a reason."""
     planned = plan_fulfilment(jobs, nodes, load)
     for key, job in jobs.items():
         sound = 0 <= job.min_instances <= job.max_instances and job.parallelism >= 0

@@ -253,8 +253,8 @@ def test_what_scale_gives_is_valid(kind: Kind, replicas: int, number: int, cpu: 
 
 @each_elastic_kind
 def test_the_elastic_role_is_one_that_can_be_scaled(kind: Kind) -> None:
-    """Its bounds hold, and the status names it. If the kind creates the pods, their labels name it too, and
-    `scale` accepts it."""
+    """The elastic role is within its bounds, and the status names it. If the kind creates the pods, their
+    labels name it too, and `scale` accepts it."""
     assert kind.elastic is not None
     world = KindWorld(kind)
     world.run_all()

@@ -67,7 +67,7 @@ def _run(
 def test_phases_go_forward_and_final_ones_stay(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """No phase occurs twice, and none follows a final one."""
+    """No phase of a plan occurs twice, and none follows a final one."""
     history = [run for run, _ in _run(spec, worlds)]
     for before, after in itertools.pairwise(history):
         if before.phase.final:

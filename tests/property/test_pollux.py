@@ -73,8 +73,8 @@ def clusters(
 def test_a_change_pays(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions],
 ) -> None:
-    """From a valid state, the answer is worth at least as much, including the cost of restarts, and is
-    stable."""
+    """From a valid state, the new allocation is worth at least as much as the old one, including the cost of
+    restarts, and is stable."""
     found, there, held, options = cluster
     first = optimize_allocations(found, there, held, options)
     waiting: dict[str, list[str]] = {job.info.key: [] for job in found}
@@ -95,7 +95,7 @@ def test_a_change_pays(
 def test_a_node_more_does_no_harm(
     cluster: tuple[list[PolluxJob], list[NodeInfo], dict[str, list[str]], PolluxOptions], gpus: int
 ) -> None:
-    """With its present allocation and an additional node, the jobs together are not worse off."""
+    """With one more node, the jobs together are not worse off than with their present allocation."""
     found, there, held, options = cluster
     first = optimize_allocations(found, there, held, options)
     more = [*there, NodeInfo("d", {"gpu": float(gpus)})]

@@ -144,7 +144,7 @@ def test_bounds_are_never_broken(job: OptimizerJob, rule: str) -> None:
 @given(jobs(usages), st.sampled_from(sorted(RULES)))
 @settings(max_examples=100)
 def test_nothing_measured_is_too_wrong(job: OptimizerJob, rule: str) -> None:
-    """For any reports, no rule fails or exceeds bounds, and each gives its reasons."""
+    """Whatever is reported, no rule fails or exceeds bounds, and each gives its reasons."""
     plan = RULES[rule](job)
     assert plan.reasons or plan.notes or rule in ("create", "oom", "pending")
     check_bounds(job, plan)

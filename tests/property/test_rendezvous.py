@@ -67,7 +67,7 @@ def test_the_order_in_which_news_came_does_not_matter(
 
 @given(situations(), parameters())
 def test_a_world_that_was_made_is_not_made_again(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """After the verdict is carried out, there is nothing to do until a node joins or leaves."""
+    """After the group has formed, there is nothing to do until a node joins or leaves."""
     members = next_group(waiting, job, NOW).members
     assume(members is not None)
     assert members is not None
@@ -91,8 +91,8 @@ def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
 
 @given(situations(), parameters())
 def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """After the waiting time, there is no new world only if there are too few nodes, or the present world is
-    as large as allowed."""
+    """After the waiting time, a new group forms unless too few nodes have joined or the present group already
+    has the largest allowed size."""
     verdict = next_group(waiting, job, NOW + 1_000)
     size = round_to_units(
         min(len(waiting.joined), max(job.min_nodes, min(waiting.wanted, job.max_nodes))), job

@@ -51,8 +51,8 @@ def test_each_record_once_in_an_epoch(dataset: Dataset, worlds: list[int]) -> No
 @settings(max_examples=60, deadline=None)
 @given(dataset=datasets, members=st.integers(1, MOST))
 def test_batch_is_the_same_for_any_number_of_members(dataset: Dataset, members: int) -> None:
-    """Each step has the same mini-batches in the same order for any number of members, and their sizes differ
-    by at most one record."""
+    """For any number of members, each step has the same mini-batches in the same order, and their sizes
+    differ by at most one record."""
     alone, together = ElasticSampler(dataset, MOST), ElasticSampler(dataset, MOST)
     while not alone.done:
         batches = step(alone, 1)
@@ -85,8 +85,8 @@ def test_state_round_trip(dataset: Dataset, made: int, members: int) -> None:
 def test_upcoming_steps_are_those_that_come(
     dataset: Dataset, made: int, members: int, data: st.DataObject
 ) -> None:
-    """What a member may read ahead is what it gets step by step while the members stay, to the last epoch's
-    end; looking ahead does not move the position."""
+    """The records that a member may read ahead are those that it gets while the members stay the same, to the
+    end of the last epoch. Reading ahead does not change the position."""
     sampler = ElasticSampler(dataset, MOST)
     for _ in range(made):
         sampler.advance()
@@ -154,7 +154,8 @@ def test_state_of_something_else_is_refused(change: dict[str, int | str], says: 
 
 
 def test_more_members_than_mini_batches_are_refused() -> None:
-    """Some members would have nothing to compute. The message says how many members are possible."""
+    """With more members than mini-batches, some would have nothing to compute. The error says how many
+    members are possible."""
     sampler = ElasticSampler(Dataset(size=100, batch_size=4), 2)
     with pytest.raises(InvalidError, match="3 workers can't share a batch of 2"):
         sampler.mini_batches(0, 3)

@@ -80,8 +80,8 @@ def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) ->
 def test_failures_lose_no_job(
     jobs: list[ClusterJob], policy: str, demand: list[tuple[float, int]], seed: int
 ) -> None:
-    """Whatever capacity is taken away for a while, every job completes, and no more GPUs are held than there
-    are."""
+    """Whatever capacity is taken away for a while, every job completes, and jobs never hold more GPUs than
+    there are."""
     nodes = CLUSTER.capacity()
     changes = draw_failures(nodes, mean_time_between=1500, repair_time=200, until=6000, seed=seed)
     changes += service_changes("web", nodes, [*sorted(demand), (6000, 0)])

@@ -245,7 +245,7 @@ def happen(world: JobsNamespace, event: str, name: str) -> None:
 def test_after_any_single_event_a_job_ends_as_it_should(
     stage: str, ft: bool, event: str, which: int, begun: int, steps: int
 ) -> None:
-    """One pod is lost, and the controller dies while it handles that. The job succeeds, unless it is not
+    """A pod is lost, and the controller dies while it handles the loss. The job succeeds, unless it is not
     fault-tolerant and a trainer failed that was not being removed."""
     world = at_stage(stage, ft=ft, begun=begun)
     pods = [name for kind, name in world.objects if kind == "Pod"]
@@ -282,8 +282,8 @@ def test_after_any_single_event_a_job_ends_as_it_should(
 def test_a_job_that_has_ended_stays_so_whenever_the_controller_dies(
     ft: bool, end: tuple[str, int], autoclean: bool, steps: list[int]
 ) -> None:
-    """All trainers succeed, or all fail. The controller may die between any two later writes while pods
-    disappear."""
+    """All trainers succeed, or all fail, and the phase is final. Then the controller may die between any two
+    writes while pods disappear."""
     world = at_stage("trainers", ft=ft, autoclean=autoclean, failurePercent=0)
     for index in (0, 1):
         world.set_pod(f"{NAME}-trainer-{index}", *end)

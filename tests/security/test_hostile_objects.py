@@ -14,8 +14,8 @@ SEED = 1
 
 
 def test_an_object_is_nobody_elses_matter(attacked: dict[str, Server]) -> None:
-    """It is refused, or runs, or says why not; the cluster lives, a neighbour's master stays, a new pod runs,
-    it can be deleted."""
+    """A hostile object is rejected, runs, or says why it does not. The cluster survives, another job's master
+    keeps running, a new pod runs, and the object can be deleted."""
     server, tally = attacked["embedded"], Tally("objects")
 
     hostile_objects.attack(server, tally, SEED, until=time.monotonic())

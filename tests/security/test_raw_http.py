@@ -33,8 +33,8 @@ def wrong_of_all(conversations: Iterable[tuple[Server, Conversation]]) -> list[s
 
 @pytest.mark.parametrize("row", raw_http.ROWS)
 def test_a_broken_request_is_the_clients_mistake(row: str, attacked: dict[str, Server]) -> None:
-    """Each server refuses or ignores it, without a server error, and ends the connection when the client
-    does."""
+    """Each server rejects or ignores a broken request without a server error, and closes the connection when
+    the client does."""
     make: Callable[[Server], Conversation] = raw_http.ROWS[row]
 
     assert not wrong_of_all((server, make(server)) for server in attacked.values())

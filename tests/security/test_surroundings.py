@@ -44,8 +44,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_loses_nothing_that_was_acknowledged(small_disk: Path) -> None:
-    """Writes are refused while it is full; reads go on; what was acknowledged is there after a restart; with
-    room, writes succeed."""
+    """While the disk is full, writes are rejected and reads work. Acknowledged writes are there after a
+    restart, and with free space writes succeed again."""
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 8 * 2**20)
     server = ApiServerProcess(small_disk / "state")
@@ -104,7 +104,8 @@ def test_a_full_shared_memory_costs_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_jumps_by_hours_costs_brain_no_job_and_no_plan(tmp_path: Path) -> None:
-    """Forward, back, and right again: jobs and plans stay, and removal goes on."""
+    """The clock jumps forward, back, and is corrected. Jobs and plans stay, and old ones are still
+    removed."""
     now = 1_000_000.0
     clock = [now]
     with BrainStore(f"sqlite:///{tmp_path}/brain.db") as store:
@@ -126,8 +127,8 @@ def test_a_clock_that_jumps_by_hours_costs_brain_no_job_and_no_plan(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["embedded", "master", "brain"])
 def test_a_server_without_descriptors_lives(name: str, attacked: dict[str, Server]) -> None:
-    """With five descriptors to spare, it ends idle connections instead of itself. It serves again
-    once they are gone."""
+    """With five file descriptors left, a server closes idle connections and survives. It serves again once
+    they are closed."""
     server = attacked[name]
     before = server.process.rlimit(psutil.RLIMIT_NOFILE)
     server.process.rlimit(psutil.RLIMIT_NOFILE, (server.process.num_fds() + 5, before[1]))

@@ -87,8 +87,8 @@ def logged(trainer: Trainer, name: str) -> list[float]:
 
 
 def test_the_training_is_that_of_the_trainer_itself(tmp_path: Path) -> None:
-    """Losses, norms of gradients, learning rates and the final model are those of a ``Trainer`` that
-    accumulates as many batches as the job has at most members."""
+    """Losses, gradient norms, learning rates and the final model equal those of a plain ``Trainer`` that
+    accumulates as many batches as the job has members at most."""
     plain = Trainer(
         model=network(),
         args=arguments(tmp_path, gradient_accumulation_steps=MOST),
@@ -110,8 +110,8 @@ def test_the_training_is_that_of_the_trainer_itself(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
-    """A process that is asked to exit in the second epoch saves, and exits with 143; the next one makes the
-    steps that are left, from the same position, and knows what was logged and evaluated before."""
+    """A process that is told to exit in the second epoch saves, and exits with 143. The next one makes the
+    remaining steps from that position, and has the log and the evaluations of before."""
     straight = JobAlone(MOST)
     whole = elastic(tmp_path / "straight", straight, eval_strategy="epoch")
     whole.train()
@@ -160,8 +160,8 @@ def test_callbacks_continue(tmp_path: Path) -> None:
 
 
 def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that no member made is made again. One that only another member made is not: the ``Trainer``
-    counts it, and goes on from the state after it. So it ends as if nobody had been lost."""
+    """A step that no member completed is repeated. A step that only another member completed is not: the
+    ``Trainer`` counts it and continues from the received state. The result equals that without losses."""
     whole = elastic(tmp_path / "whole", JobAlone(MOST))
     whole.train()
     break_steps(monkeypatch, repeated={3, 9}, received={5, 9, 18})
@@ -177,8 +177,8 @@ def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ``Trainer`` joins another one that trains, gets its model, position and log, and goes on alone when
-    that one dies: each step is made, with the loss of a training that nobody disturbed."""
+    """A ``Trainer`` joins another one that trains, gets its model, position and log, and continues alone when
+    the other one dies. Each step has the loss of an undisturbed training."""
     alone = JobAlone(MOST)
     elastic(tmp_path / "alone", alone).train()
     jobs = members(MOST)
@@ -235,7 +235,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """The error says what to do instead."""
+    """Each unsupported option is an error that says what to do instead."""
     options = TrainingOptions(tmp_path / "checkpoints")
 
     def refused(trainer: Trainer) -> str:

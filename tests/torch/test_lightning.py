@@ -110,8 +110,8 @@ def elastic(folder: Path, job: JobAlone, callbacks: Sequence[Callback] = (), **m
 
 @pytest.mark.parametrize(("interval", "frequency"), [("step", 2), ("epoch", 1)])
 def test_the_training_is_that_of_lightning_itself(tmp_path: Path, interval: str, frequency: int) -> None:
-    """Losses, learning rates, epochs, validation and weights are those of a ``Trainer`` without the job whose
-    batch is as large as those of all members together."""
+    """Losses, learning rates, epochs, validation and weights equal those of a plain ``Trainer`` whose batch
+    is as large as those of all members together."""
     plain, expected = Network(interval=interval, frequency=frequency), Curve()
     trainer_of([expected]).fit(plain, loader(batch_size=BATCH * MOST), loader())
     job, curve, module = JobAlone(MOST), Curve(), Network(interval=interval, frequency=frequency)
@@ -146,7 +146,7 @@ def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_at_the_end_of_an_epoch(tmp_path: Path) -> None:
-    """Also when the process ended between two epochs: the next one begins with the next epoch."""
+    """If the process ended between two epochs, the next process begins with the next epoch."""
     first, second = JobAlone(MOST, leave_at=8), JobAlone(MOST)
     with pytest.raises(SystemExit):
         elastic(tmp_path, first, max_epochs=3).fit(Network(), loader(), loader())
@@ -158,8 +158,8 @@ def test_it_goes_on_at_the_end_of_an_epoch(tmp_path: Path) -> None:
 
 
 def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that no member made is made again. One that only another member made is not: Lightning counts
-    it, and goes on from the state after it. So it ends as if nobody had been lost."""
+    """A step that no member completed is repeated. A step that only another member completed is not:
+    Lightning counts it and continues from the received state. The result equals that without losses."""
     whole, curve = Network(), Curve()
     elastic(tmp_path / "whole", JobAlone(MOST)).fit(whole, loader(), loader())
     break_steps(monkeypatch, repeated={3, 9}, received={5, 9, 18})
@@ -174,8 +174,8 @@ def test_steps_during_which_members_are_lost(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ``Trainer`` joins another one that trains, gets its model and position, and goes on alone when that
-    one dies: each step is made, with the loss of a training that nobody disturbed."""
+    """A ``Trainer`` joins another one that trains, gets its model and position, and continues alone when the
+    other one dies. Each step has the loss of an undisturbed training."""
     alone, whole = JobAlone(MOST), Curve()
     elastic(tmp_path / "alone", alone, [whole]).fit(Network(), loader(), loader())
     jobs, curves = members(MOST), [Curve(), Curve()]
@@ -228,7 +228,7 @@ def test_shuffled_epochs_have_each_record_once(tmp_path: Path) -> None:
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """The error says what to do instead."""
+    """Each unsupported option is an error that says what to do instead."""
 
     class Manual(Network):
         automatic_optimization = False

@@ -59,8 +59,8 @@ def breaks(member: TorchTraining, step: int, rank: int, size: int) -> str:
 
 
 def test_a_member_is_lost_and_the_others_go_on() -> None:
-    """Their step waits; the interrupt aborts the communicator, whose operations then count as completed with
-    rubbish. Nobody updates, and in the next group the step is made again."""
+    """After a loss, the step of the others waits. The interrupt aborts the communicator, whose operations
+    then complete with garbage. No member updates its model, and the next group repeats the step."""
     expected = alone(range(STEPS))
     members = joined(3)
     broadcast(members)
@@ -111,8 +111,8 @@ def test_a_group_that_is_over_while_it_forms() -> None:
 
 @pytest.mark.parametrize("on", [True, False])
 def test_the_flight_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
-    """Where it is on, the last operations are written before the abort, under the name that PyTorch's
-    variable says."""
+    """If the flight recorder is on, the last operations are written before the abort, to the file that
+    PyTorch's variable names."""
     monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "200" if on else "0")
     monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(tmp_path / "trace-"))
     monkeypatch.setattr(nccl_group, "_dump_trace", lambda: b"operations")

@@ -41,7 +41,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckRound:
 
 
 def test_pair_measures_products_and_gathers(check: CheckRound) -> None:
-    """Both partners report their seconds, each from a process of its own."""
+    """Both partners report their seconds, each measured in a process of its own."""
     with ThreadPoolExecutor(PAIR) as pool:
         reports = list(pool.map(lambda index: run_node_check(check, environment(index)), range(PAIR)))
 
@@ -67,8 +67,8 @@ def test_wrong_product_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpus_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All GPUs of a node are measured, and the slowest counts; the partners gather over NCCL. GPUs and NCCL
-    are stand-ins here."""
+    """All GPUs of a node are measured, and the slowest counts. The partners gather over NCCL. GPUs and NCCL
+    are simulated here."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: PAIR)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)

@@ -71,8 +71,8 @@ def equal(one: Mapping[str, Any], other: Mapping[str, Any], tolerance: float = 0
 
 
 def test_the_number_of_members_does_not_change_the_training() -> None:
-    """Losses and weights after each step are those of one member, up to the order of sums; all members agree
-    to the bit, and on the sums of their wishes."""
+    """Losses and weights after each step equal those of one member, up to the order of sums. All members
+    agree to the bit, also on the sums of their wishes."""
     (alone,) = joined(1)
     [expected] = train([alone], range(STEPS))
     for size in (2, 3, 5):  # five: one has no mini-batch in any step
@@ -109,7 +109,7 @@ def test_members_join_in_the_middle() -> None:
 
 
 def test_the_warm_up_leaves_no_trace() -> None:
-    """After joining, the model is the one that was built, and the optimizer has no moments."""
+    """After joining, the model has its initial values, and the optimizer has no moments."""
     (member,) = joined(1)
 
     assert equal(parameters(member), network(0).model.state_dict())
@@ -148,7 +148,7 @@ def other_network(_: int) -> TorchModel:
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    """The error says that it does not fit; the model keeps its values."""
+    """The error says that the checkpoint does not fit, and the model keeps its values."""
     save(tmp_path, joined(1)[0].state(1, {}))
     (other,) = joined(1, other_network)
     before = parameters(other)
@@ -202,7 +202,7 @@ def test_all_kinds_of_parameters() -> None:
 
 
 def test_buckets_are_reduced_while_gradients_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With small buckets the last layer's all-reduce begins before the first layer has its gradient."""
+    """With small buckets, the all-reduce of the last layer begins before the first layer has its gradient."""
     monkeypatch.setattr("edl_workflows.agent.gradient_buckets._BUCKET_BYTES", 1)
     monkeypatch.setattr("edl_workflows.agent.gradient_buckets._FIRST_BUCKET_BYTES", 1)
     (member,) = joined(1)
@@ -238,7 +238,8 @@ def failures(members: Sequence[TorchTraining]) -> list[str]:
 
 
 def test_a_state_that_arrives_damaged_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One changed bit: that member says so and keeps its model; the other goes on."""
+    """If one bit of the state changes on the way, that member reports it and keeps its model, and the other
+    member continues."""
     members = joined(2)
     before = parameters(members[1])
     group = members[1]._formed
@@ -291,7 +292,8 @@ def test_strangers_that_send_rubbish_to_the_group() -> None:
 
 @pytest.mark.parametrize("killed", [0, 1], ids=["rank 0", "rank 1"])
 def test_a_killed_member_breaks_the_group(killed: int) -> None:
-    """The other's step fails with UnavailableError; it neither hangs nor trains alone."""
+    """If a member is killed, the step of the other one raises UnavailableError. It neither hangs nor trains
+    alone."""
     port = places(1)[0].addresses[0].rpartition(":")[2]
     command = [sys.executable, "-m", "tests.torch.member_process"]
     members = [
@@ -342,7 +344,7 @@ def test_a_model_without_anything_to_train() -> None:
 
 
 def test_the_group_listens_on_its_members_address_only() -> None:
-    """Neither the store nor Gloo accepts connections of other networks."""
+    """Neither the store nor Gloo accepts connections from other networks."""
     members = joined(2)
     listening = _listening_addresses()
 

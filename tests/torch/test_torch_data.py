@@ -76,8 +76,8 @@ class Squares(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in th
     ),
 )
 def test_each_turn_gets_its_records(size: int, batch_size: int, rank: int, turns: list[Turn]) -> None:
-    """However the members change and whichever steps are repeated, each turn gets the records that the job's
-    position says, and the training ends."""
+    """However the members change and whichever steps are repeated, each turn gets the records of the job's
+    position, and the training ends."""
     member = Member(Dataset(size, batch_size, num_epochs=2), rank, turns)
     for loaded in ElasticDataLoader(member, Squares()):
         assert [batch["index"].tolist() for batch in loaded] == member.wanted

@@ -58,7 +58,7 @@ def load_shards(rank: int, size: int, port: int, folder: str) -> None:
     "ignore:torch.distributed is disabled:UserWarning"
 )  # said although it is asked for
 def test_dcp_reads_a_saved_state(tmp_path: Path) -> None:
-    """One process without a group reads the tensors by their names."""
+    """A single process without a group reads the tensors by their names."""
     save(tmp_path)
     into = {name: torch.zeros_like(one) for name, one in saved_tensors().items()}
 

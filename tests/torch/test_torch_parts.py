@@ -85,7 +85,7 @@ def test_state_is_restored_in_place(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 def test_dcp_reads_parts_that_ranks_divided(tmp_path: Path) -> None:
-    """One process without a group, and without this package, reads the folder."""
+    """A single process without a group and without this package reads the folder."""
     state = replicated_state(1)
     del state["model"]["empty"]
     save_parts(tmp_path, state)
@@ -120,7 +120,7 @@ def test_another_model_is_refused(tmp_path: Path, template: Any, said: str) -> N
 
 
 def test_missing_part_is_noticed(tmp_path: Path) -> None:
-    """Neither way of reading takes a checkpoint for whole that lacks a part."""
+    """Neither way of reading accepts a checkpoint with a missing part."""
     parts = save_parts(tmp_path, replicated_state(1))[:-1]
     with pytest.raises(CheckpointError, match="a part is missing"):
         restore_state(replicated_state(2), parts, "here")

@@ -66,8 +66,8 @@ def test_groups_train_as_one_member_with_the_whole_model(ranks: Path) -> None:
 
 
 def test_a_group_makes_a_step_as_a_whole(ranks: Path) -> None:
-    """One rank did not get its sums. Nobody of its group updates, with parameters and averages as they were;
-    the other group, whose ranks got theirs, does."""
+    """One rank did not get its sums. No rank of its group updates its parameters and averages; the ranks of
+    the other group do."""
     outcomes = read(ranks, "broken")
 
     assert [bool(why) for why, _ in outcomes] == [False, False, True, True]
@@ -76,7 +76,8 @@ def test_a_group_makes_a_step_as_a_whole(ranks: Path) -> None:
 
 
 def test_a_group_that_is_behind_gets_the_shards_of_the_other(ranks: Path) -> None:
-    """In the next version the groups compare their steps, and end with the same state."""
+    """In the next version the groups compare their steps, the one behind gets the other's shards, and both
+    end with the same state."""
     assert read(ranks, "compared") == [[STEPS + 1, STEPS]] * RANKS
     states = [state for _, state in read(ranks, "restored")]
     assert all(state == states[0] for state in states)
@@ -84,12 +85,13 @@ def test_a_group_that_is_behind_gets_the_shards_of_the_other(ranks: Path) -> Non
 
 
 def test_each_rank_restores_its_shards(ranks: Path) -> None:
-    """From the parts that all ranks saved, into a model and an optimizer without values."""
+    """Each rank restores its shards from the parts of all ranks, into a model and an optimizer without
+    values."""
     assert all(equal for equal, _ in read(ranks, "restored"))
 
 
 def test_one_process_restores_the_whole_model(ranks: Path) -> None:
-    """From the parts that the two groups saved, without groups."""
+    """A single process without groups restores the whole model from the parts that the two groups saved."""
     parts = [load(ranks / Part(rank, RANKS).file) for rank in range(RANKS)]
     member = TorchTraining(lambda: replace(network(1), more=None))
     member.prepare()
@@ -145,7 +147,7 @@ def joined(member: subprocess.Popen[str]) -> str:
     ],
 )
 def test_what_makes_no_groups_is_refused(size: int, workers: int, most: int, why: str) -> None:
-    """With the fields of the job to change."""
+    """Workers that do not make whole groups are an error that names the fields of the job to change."""
     job = job_of(0, ["127.0.0.1:1"] * workers, max_workers=most, size=size)
     with pytest.raises(InvalidError, match=why):
         join_replica_group(job)

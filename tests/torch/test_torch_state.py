@@ -76,7 +76,8 @@ def test_a_saved_state_is_loaded(dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 def test_values_are_read_when_the_state_is_copied(tmp_path: Path) -> None:
-    """No copy of the model is made before the one in shared memory."""
+    """The values are read when the state is copied to shared memory, so that the model is not copied
+    before."""
     weight = torch.zeros(2)
     state = to_saved_state({"w": weight}, 1, {})
     weight += 1.0

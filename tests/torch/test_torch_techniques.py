@@ -84,8 +84,8 @@ def losses_of(size: int, technique: Technique) -> list[float]:
     ids=["accumulation", "bfloat16", "clipping and schedule", "compile"],
 )
 def test_two_members_train_as_one(technique: Technique, tolerance: float) -> None:
-    """Accumulation to the global batch, mixed precision, clipping, a schedule and a compiled model: the
-    losses of two members are those of one."""
+    """With accumulation to the global batch, mixed precision, clipping, a schedule and a compiled model, the
+    losses of two members equal those of one."""
     alone = losses_of(1, technique)
 
     assert len(set(alone)) == STEPS, "the model changes"

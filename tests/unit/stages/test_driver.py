@@ -95,8 +95,8 @@ def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: Sta
 def test_a_single_look_names_the_controller_that_does_not_answer(
     cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single check, as a poking sensor makes it, shows a new job without a status as Pending, and names the
-    missing controller for an old one."""
+    """A single check, as an Argo step that does not wait makes it, shows a new job without a status as
+    Pending, and names the missing controller for an old one."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
