@@ -73,7 +73,7 @@ class ClusterMember(ABC):
 
     @property
     def checkpoint_dir(self) -> str:
-        """Folder or URI of checkpoints that whoever submitted the job has named.
+        """Folder or URI of checkpoints that the job's submitter has named.
 
         Raises:
             InvalidError: none was named.

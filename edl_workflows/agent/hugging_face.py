@@ -239,7 +239,7 @@ class _Steps:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """As many batches as the epoch has steps left."""
+        """Empty batches, one for each step that is left of the epoch."""
         state = self._trainer.state
         over = state.global_step >= state.max_steps
         steps = 0 if over else self._loop.steps_left(self._epoch)

@@ -149,7 +149,8 @@ class TrainerLoop:
 
 
 class SteppedByJob:
-    """An optimizer or scheduler as the library sees it: what the library steps has been stepped already.
+    """Stands for an optimizer or scheduler in the library's loop. `step` does nothing, since the job has made
+    the step already.
 
     Args:
         inner: the optimizer or scheduler.

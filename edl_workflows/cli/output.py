@@ -81,7 +81,7 @@ def _yaml(data: Any) -> str:
     import yaml
 
     class Plain(yaml.SafeDumper):
-        """PyYAML's own style of strings, which Hera changes for the whole process when it is imported."""
+        """Writes strings in PyYAML's default style, which Hera changes for the whole process on import."""
 
     Plain.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
     return yaml.dump(data, Dumper=Plain, sort_keys=False)

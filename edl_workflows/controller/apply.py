@@ -46,9 +46,8 @@ class Creations:
 
 
 def _why(manifest: Manifest, error: EdlError) -> str:
-    """Why a create was refused. Without its namespace a job would be gone, too: what is not found is the
-    kind.
-    """
+    """Why a create was rejected. "Not found" means that the kind is not installed: if the namespace were
+    missing, the job would be gone, too."""
     if isinstance(error, NotFoundError):
         kind, version = manifest["kind"], manifest["apiVersion"]
         return f"it does not have {kind} of {version}: install what brings this kind"

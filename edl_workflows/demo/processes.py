@@ -58,8 +58,8 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def reap(self, grace: float = 10.0) -> None:
-        """Wait until it ends. Send SIGKILL after `grace` seconds, and to processes of its session that
-        remain."""
+        """Wait until the process ends. After `grace` seconds, kill it. Then kill what is left of its
+        session."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace)
         self._signal(signal.SIGKILL)

@@ -7,7 +7,7 @@ ENGINE = "airflow"
 
 
 def engine_of(installation: str) -> str:
-    """What all marks of an installation begin with, up to the first slash.
+    """The first part, up to the slash, of the owner annotations that an installation writes.
 
     Args:
         installation: ``edl_installation`` of the connection; "" for an Airflow without a name.

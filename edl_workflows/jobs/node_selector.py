@@ -5,9 +5,8 @@ from typing import Any
 
 
 def requirement_holds(requirement: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-    """Whether a NodeSelectorRequirement holds for a node's labels or fields. One that it does not know holds
-    nowhere.
-    """
+    """Whether a NodeSelectorRequirement holds for a node's labels or fields. One with an unknown operator
+    never holds."""
     value, wanted = values.get(requirement["key"]), requirement.get("values") or ()
     match requirement.get("operator"):
         case "In":

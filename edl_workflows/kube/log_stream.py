@@ -58,7 +58,7 @@ class LogLine:
 
 
 def read_line(raw: str, before: LogPosition) -> LogLine:
-    """Parse a line that begins with its time. A node's agent may add messages of its own, without a time:
+    """Parse a line that begins with its time. The kubelet may add messages of its own without a time;
     they don't change the position."""
     time, _, text = raw.partition(" ")
     timed = _TIME.fullmatch(time) is not None

@@ -159,7 +159,7 @@ def test_a_time_out_amid_a_cancel_does_not_stop_it(
 def test_a_sensor_that_is_out_of_time_fails_and_cancels_nothing(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """A sensor does not own the job that it waits for."""
+    """A sensor that times out fails and does not cancel the job, which it does not own."""
     client.create(cluster, elastic_job("mnist"))
     with DAG(f"sensor-{deferrable}", schedule=None) as dag:
         ElasticJobSensor(task_id="task", name="mnist", deferrable=deferrable, timeout=1, poke_interval=0.2)
@@ -203,7 +203,8 @@ def test_what_a_retry_cannot_mend_is_not_retried(case: str, connection: None, cl
 
 
 def test_outlets_get_the_outputs_as_metrics(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """A DAG that the asset triggers reads them from the event."""
+    """The asset event has the step and the checkpoint, so that a DAG that the asset triggers can read
+    them."""
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
     from sqlalchemy import select

@@ -49,7 +49,7 @@ def test_a_body_that_hera_lost_is_refused() -> None:
 
 
 def test_two_templates_of_one_name_are_refused() -> None:
-    """Argo would take either."""
+    """Two templates of one name are rejected, since Argo would use either of them."""
     with WorkflowTemplate(name="mine", entrypoint="main") as workflow:
         Container(name="main", image="a")
         Container(name="main", image="b")

@@ -183,7 +183,8 @@ def test_waiting_reads_phases_in_any_spelling() -> None:
 
 
 def test_a_condition_needs_the_plugin() -> None:
-    """Conditions stand in a list, in which a label selector finds nothing."""
+    """Conditions are a list, which Argo's label selectors can't search, so waiting for one needs the
+    plugin."""
     step = steps.wait_for_job(condition="Ready")
     assert plugin_templates(step)[0]["plugin"]["edl"]["request"]["condition"] == "Ready"
 

@@ -175,8 +175,8 @@ def _more(stage: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_stages_by_reference(way: WaitMode, here: Argo) -> None:
-    """A status that was there before a change does not end its step: suspend and resume wait for the status
-    of their own spec."""
+    """A status from before a change does not end the step: suspend and resume wait for a status of the
+    changed spec."""
     job = _made(here, f"stages-{way}")
     client.patch_status(here.cluster, resources.ELASTIC_JOBS, job.name, {"phase": "Suspended"})
     run = here.run(f"stages-{way}", _stages(way, job.name))

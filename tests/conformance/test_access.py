@@ -151,7 +151,7 @@ def test_absent_account(api: Api, core: str) -> None:
 
 
 def test_refusals_leave_nothing(api: Api, core: str) -> None:
-    """A refused write is not half made."""
+    """A rejected write changes nothing."""
     with pytest.raises(RefusedError):
         api.post(f"{core}/configmaps", config_map("a", metadata={"labels": {"bad label": "x"}}))
 

@@ -119,7 +119,7 @@ def test_strategic_merge_of_custom_resources(api: Api, wpath: str, widget: MakeW
 
 
 def test_unknown_patch(api: Api, core: str) -> None:
-    """A content type that is no patch is 415."""
+    """A patch with an unknown content type gets 415."""
     api.post(f"{core}/configmaps", config_map("a"))
 
     assert refusal(lambda: _patch(api, f"{core}/configmaps/a", {}, "application/json")).code == 415

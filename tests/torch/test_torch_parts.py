@@ -73,7 +73,7 @@ def test_parts_make_up_the_whole_state(tmp_path: Path) -> None:
 
 
 def test_state_is_restored_in_place(tmp_path: Path) -> None:
-    """The tensors of the model at hand get the saved values, and other values are the saved ones."""
+    """The existing tensors of the model get the saved values; values that are not tensors are replaced."""
     state, template = replicated_state(1), replicated_state(2)
     held = template["model"]["layer-0"]
     restored = restore_state(template, save_parts(tmp_path, state), "here")

@@ -26,8 +26,8 @@ class TrackedTask:
     """A task that the agent tracks.
 
     Attributes:
-        progress: its progress.
-        since: when it was reported, in seconds of a monotonic clock.
+        progress: how far the agent is with it.
+        since: when `progress` last changed, in seconds of a monotonic clock.
     """
 
     progress: TaskProgress

@@ -169,8 +169,8 @@ class TaskCounts(ReplicaCounts):
     """Counters of one task.
 
     Attributes:
-        completed: indices that have succeeded; they stay so when their pods are gone.
-        ranks: of each of its replicas, by index: who stays keeps his.
+        completed: indices of replicas that have succeeded; kept after their pods are gone.
+        ranks: rank of each replica, by index; a replica keeps its rank as long as it exists.
     """
 
     completed: list[int] = Field(default_factory=list)

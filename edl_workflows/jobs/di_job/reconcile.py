@@ -68,7 +68,7 @@ def _said(replicas: list[DIReplicaState]) -> str:
 
 
 def _finished(facts: DIJobFacts, verdict: PhaseVerdict) -> Actions:
-    """Once the status tells of the end: the service goes, and pods by the clean-up policy."""
+    """Write the final phase first. Once the status has it, delete services and, by policy, pods."""
     if not (facts.phase and facts.phase.final):
         return _act(facts, verdict)  # the pods are all that tells of it so far
     policy = facts.job.spec.clean_pod_policy

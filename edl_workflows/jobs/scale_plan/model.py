@@ -240,15 +240,15 @@ class PlanVerification(Status):
 
 
 class ScalePlanStatus(Status):
-    """How far the plan is. Manual plans: written by the job's master. Auto plans: by the controller.
+    """Status of a plan. The job's master writes that of a manual plan, the controller that of an auto plan.
 
     Attributes:
         steps: each step with its times, in order.
         checkpoint: the newest checkpoint taken for this plan.
         resumed_step: first global step that the new cluster reported.
-        stall_seconds: last step of the old cluster to first step of the new one.
+        stall_seconds: from the last step of the old cluster to the first step of the new one.
         cluster_version: version of the training cluster after the plan.
-        verification: of a plan that has switched the cluster.
+        verification: comparison of the model before and after the switch; None if there was no switch.
     """
 
     phase: ScalePlanPhase | None = None

@@ -41,7 +41,7 @@ class TrainingReplicaState(ReplicaState):
 
     @property
     def ready(self) -> bool:
-        """Whether others can rely on it."""
+        """Whether its pod is ready, so that other replicas can use it."""
         return self.active and self.pod is not None and manifests.is_ready(self.pod)
 
     @property

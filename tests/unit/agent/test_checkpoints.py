@@ -68,7 +68,7 @@ def test_save_without_files_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unwritable_folder_is_a_checkpoint_error(tmp_path: Path) -> None:
-    """The storage's refusal names the place and the step."""
+    """If a checkpoint can't be written, the error names the place and the step."""
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="step 3 can't be written"):
         publish(CheckpointStore(tmp_path / "file"), 3)

@@ -155,7 +155,7 @@ def test_lost_server_while_restoring_is_no_damage(adapter: Any, tmp_path: Path) 
 
 
 def test_evaluator_does_not_train(adapter: Any, tmp_path: Path) -> None:
-    """An evaluator that runs the training program by mistake hears so at once."""
+    """An evaluator that runs the training program by mistake gets an error before the model is built."""
     build: Callable[[], Any] = lambda: pytest.fail("the model was built")
     with (
         pytest.raises(InvalidError, match="evaluator-0 does not train"),

@@ -169,8 +169,8 @@ def test_values_come_back_however_they_lie_in_memory(row: str) -> None:
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_types_of_another_package(name: str, tmp_path: Path) -> None:
-    """bfloat16 and 8-bit floating point come back, to the bit, also in a process that has imported nothing
-    that knows them."""
+    """Values of bfloat16 and 8-bit floating point are restored to the bit, even in a process that has not
+    imported the package of these types."""
     values = np.array([1.0, -3.5, 0.0]).astype(getattr(ml_dtypes, name))
     save(tmp_path, State.of(1, {"w": values}))
     program = (

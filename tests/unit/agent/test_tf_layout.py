@@ -145,8 +145,8 @@ def test_parts_are_spread_over_all_servers(adapter: Any, store: CheckpointStore)
 
 
 def test_checkpoint_of_an_earlier_version_keeps_its_cut(adapter: Any, store: CheckpointStore) -> None:
-    """Earlier versions cut each variable into as many parts as there were servers and recorded nothing:
-    TensorFlow's own index tells, and the lookups keep their meaning."""
+    """Earlier versions partitioned each variable by the number of servers and did not record it. The
+    partitions are read from TensorFlow's index, and lookups give the same values."""
     with Servers(adapter, store, 2, partitions=2) as former:
         expected = former.looked_up()
         ref = forget_layout(former.save())

@@ -11,7 +11,7 @@ from edl_workflows.agent.processes import UsageMeter
 
 
 def test_children_are_counted() -> None:
-    """A busy child's CPU and memory are its parent's."""
+    """The CPU and memory of child processes count for the parent."""
     meter = UsageMeter(os.getpid())
     alone = meter.read()
     child = subprocess.Popen([sys.executable, "-c", "b = b'x' * 50_000_000\nwhile True: pass"])

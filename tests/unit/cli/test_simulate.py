@@ -119,7 +119,8 @@ def test_paddles_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_pollux_papers_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A workload with the published figure; the mean of eight only if all of them were run."""
+    """Each workload is printed with its published figure. The mean of eight is printed only if all of them
+    were run."""
     (tmp_path / "traces").mkdir()
     traces(tmp_path / "traces" / "digits")
     (tmp_path / "workloads").mkdir()

@@ -78,7 +78,7 @@ def test_the_page_says_since_when_airflow_has_it(name: str) -> None:
 
 
 def test_a_store_of_airflows_own_is_used(ti: TaskInstance) -> None:
-    """The task state store is used where Airflow has one, XComs elsewhere."""
+    """State is kept in Airflow's task state store where it has one, and in XComs otherwise."""
     own = XComStore(ti)
 
     assert task_store({"ti": ti, "task_state_store": own}) is own

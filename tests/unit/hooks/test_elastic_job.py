@@ -76,13 +76,14 @@ def test_wrong_settings_name_the_connection(
 
 
 def test_an_absent_connection_says_what_to_do() -> None:
-    """Airflow's own message names neither type nor argument."""
+    """A missing connection is an error that names it and says to add one of type kubernetes."""
     with pytest.raises(InvalidError, match="no connection 'absent'; add one of type kubernetes"):
         ElasticJobHook(ConnectionSettings(kubernetes_conn_id="absent")).source()
 
 
 def test_the_link_is_the_dashboard_of_the_connection_or_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Computed without asking the cluster."""
+    """The link is made from the connection's URL pattern, without a request to the cluster. Without a pattern
+    there is no link."""
     url = {"edl_dashboard_url": "https://dash.example/{namespace}/{kind}/{name}"}
 
     assert (

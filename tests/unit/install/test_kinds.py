@@ -84,7 +84,7 @@ def test_a_di_server_without_di_jobs_is_refused() -> None:
 
 
 def test_the_option_takes_names_between_commas() -> None:
-    """Including blanks, as users write them."""
+    """The option takes names separated by commas, with or without spaces."""
     from typer.testing import CliRunner
 
     from edl_workflows.cli.install import app

@@ -76,7 +76,8 @@ def test_too_many_are_refused() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, "1e999", "x", None])
 def test_the_master_takes_finite_numbers_only(value: object) -> None:
-    """The status must be JSON that the API server admits."""
+    """The master rejects metrics that are not finite numbers, since they can't be written to a status as
+    JSON."""
     with pytest.raises(ValidationError):
         report(1, {"loss": value})
 

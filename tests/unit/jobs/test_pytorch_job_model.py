@@ -108,7 +108,8 @@ def test_bounds_that_are_left_out(policy: dict[str, Any], bounds: tuple[int, int
 
 @pytest.mark.parametrize(("change", "message"), [row for row in BAD if row.id not in NOT_THE_SCHEMAS])
 def test_the_definition_refuses_what_the_model_refuses(change: Change, message: str) -> None:
-    """The API server needs no controller to refuse it. Annotations and versions are not the schema's."""
+    """The API server rejects each wrong manifest that the model rejects, except for annotations and versions,
+    which a schema can't check."""
     manifest = make()
     assert refused(manifest) == []
     change(manifest)

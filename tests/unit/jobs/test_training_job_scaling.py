@@ -36,7 +36,7 @@ def test_trainers_come_and_go() -> None:
 
 
 def test_a_trainer_that_is_taken_away_does_not_fail() -> None:
-    """Shrinking never counts against the budget, whatever exit code the trainers end with."""
+    """Trainers that a scaling removes do not count as failed, whatever their exit codes."""
     job = Job.running(failurePercent=0)
     job.scale(3)
     job.run_all()

@@ -22,7 +22,7 @@ def config_map(name: str, **data: str) -> dict[str, Any]:
 
 
 def test_create_get_patch_delete(cluster: Cluster) -> None:
-    """An object lives as the verbs say, in the handle's namespace."""
+    """An object can be created, patched, read and deleted in the handle's namespace."""
     created = client.create(cluster, config_map("a", x="1"))
     patched = client.patch(cluster, CONFIG_MAPS, "a", {"data": {"x": None, "y": "2"}})
 

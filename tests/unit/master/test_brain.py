@@ -261,7 +261,7 @@ def test_a_brain_that_is_away(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://brain", "http://a b:1", "", "brain:port"])
 def test_an_address_that_is_none(url: str) -> None:
-    """A malformed address of Brain is an error of this package, whenever it is noticed."""
+    """A malformed address of Brain raises an error of this package, with the first request at the latest."""
     with pytest.raises(EdlError):
         client(url).optimize(QUESTION, JOB)
 

@@ -261,7 +261,7 @@ def test_a_text_is_bounded_in_each_of_its_forms(text: str, says: str) -> None:
 
 
 def test_a_text_may_be_as_deep_as_any_manifest() -> None:
-    """The limit itself is allowed."""
+    """A manifest nested as deep as the limit is accepted."""
     assert read_manifest('{"a": ' * 100 + "1" + "}" * 100)
 
 

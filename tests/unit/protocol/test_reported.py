@@ -128,9 +128,8 @@ def test_words_of_the_greatest_length_are_taken(row: str) -> None:
 @pytest.mark.parametrize("row", words(""))
 @pytest.mark.parametrize("hostile", ["\x1b", "{", "\U000e0001"])
 def test_words_that_were_read_can_be_written_and_read_again(row: str, hostile: str) -> None:
-    """Agents make messages that a master reads, and a master reads its stored state: an escape must not make
-    either too long.
-    """
+    """A message that was read can be written and read again: escapes do not make it too long for the master
+    or for its stored state."""
     model, _, field = words("")[row]
     length = {"last_lines": 8192}.get(field, 4096 if model in (CheckpointEnd, CheckpointDamage) else 1024)
     said = model.model_validate(words(hostile * length)[row][1])

@@ -77,7 +77,8 @@ def test_a_job_that_never_fits() -> None:
 
 
 def test_results_survive_json() -> None:
-    """Results survive JSON, values included that are not finite."""
+    """Results, including values that are not finite, are the same after they were written and read as
+    JSON."""
     lost = replace(result("w", 1.0), metrics=replace(METRICS, jct_mean=math.nan))
     assert math.isnan(StudyResult.parse(json.loads(json.dumps(lost.to_json()))).metrics.jct_mean)
     assert StudyResult.parse(result("w", 1.0).to_json()) == result("w", 1.0)

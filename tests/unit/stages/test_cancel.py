@@ -67,7 +67,7 @@ def test_cancel_leaves_a_finished_job_and_a_successor_alone(cluster: Cluster, st
 
 
 def test_a_plan_is_withdrawn_only_before_its_first_step(cluster: Cluster) -> None:
-    """A migration under way ends by itself, in the new cluster or the old."""
+    """A cancellation withdraws a plan that has not begun. A plan that has begun ends by itself."""
     client.create(cluster, elastic_job("mnist"))
     pending = begin(cluster, "migrate-ps", job="mnist", replicas=3)
     under_way = begin(cluster, "scale", job="mnist", replicas={"worker": {"replicas": 3}})

@@ -41,7 +41,7 @@ class AutoscalingIntervals:
 
     @property
     def look(self) -> float:
-        """Seconds between two questions to the optimizer."""
+        """Seconds between two requests to the optimizer."""
         return self.period / 10
 
     @property

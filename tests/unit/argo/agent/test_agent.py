@@ -160,8 +160,8 @@ def test_tasks_of_others_are_left_alone(cluster: Cluster, argo: Argo, stand_in: 
 
 
 def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, argo: Argo) -> None:
-    """A result of an unknown node would stop the controller from reading any: even a wrong body waits for its
-    node."""
+    """A result for an unknown node would keep the controller from reading any result, so even the error for a
+    wrong body waits for the node."""
     argo.start("w")
     argo.start("later")
     with running(cluster):

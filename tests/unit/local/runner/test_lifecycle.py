@@ -112,7 +112,8 @@ def test_a_failed_init_container_ends_a_pod_that_restarts_nothing() -> None:
 
 
 def test_deletion_grants_what_is_left_of_the_grace() -> None:
-    """A deleted pod's containers are stopped with the remaining grace, once; nothing is started."""
+    """The containers of a deleted pod are stopped once, with the rest of the grace period, and none is
+    started."""
     pod = make_pod(deleted=12)
 
     assert decide_pod(situation(pod, a=RUNNING)).stop == {"a": 12.0}

@@ -209,7 +209,8 @@ class TestRegister:
         assert manager.snapshot() == before
 
     def test_number_of_data_sets_is_bounded(self) -> None:
-        """A worker that registers a new name each step is stopped."""
+        """The number of data sets is limited, so that a worker that registers a new name each step gets an
+        error."""
         manager = manager_of(*(table().model_copy(update={"name": f"d{number}"}) for number in range(1000)))
 
         with pytest.raises(InvalidError, match="1000 data sets"):

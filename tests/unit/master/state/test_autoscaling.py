@@ -251,9 +251,8 @@ def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], in
 
 
 def test_a_collective_job_keeps_to_its_bounds() -> None:
-    """The user's bounds, the job's limits and the rendezvous hold; nothing is decided before all workers
-    run.
-    """
+    """The number of workers stays within the user's bounds, the job's limits and the rendezvous. Nothing is
+    planned before all workers run."""
     bound = AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
     job = _collective(lambda n: n, optimizing=bound)
     assert autoscale_steps.first_request(JobState(job.settings), 0.0) is None

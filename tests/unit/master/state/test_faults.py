@@ -61,9 +61,8 @@ def _status(job: SimulatedJob) -> dict[str, Any]:
 
 
 def test_a_hang_is_told_to_agents_first() -> None:
-    """Stacks are asked for when nothing has moved for the time-out, not before; moving again takes the
-    request back.
-    """
+    """Stacks are requested when nothing has moved for the time-out. If training moves again, the request is
+    withdrawn."""
     job = _job()
     job.hung = frozenset({1})
     job.calm(HANG_SECONDS - 2)

@@ -96,9 +96,7 @@ def test_processes_of_a_broken_world_are_told_so_and_may_wait() -> None:
 
 
 def test_a_given_up_worker_is_done_without() -> None:
-    """A fatal error of one worker, above the minimum, leaves a smaller world that trains to the end; none is
-    critical.
-    """
+    """After a fatal error of one worker, a group that still has its minimum trains to the end without it."""
     job = collective_job(3, steps=40)
     job.kill(("worker", 0), code=1)
     job.calm(8)
@@ -417,7 +415,8 @@ def test_why_nobody_trains_is_told() -> None:
 
 
 def test_a_clock_that_is_set_does_not_lengthen_the_waiting() -> None:
-    """Joins move with the clock, so that the waiting time after the last one stays what it was."""
+    """If the clock is set, the times of joins are shifted with it, so that the waiting time after the last
+    join stays the same."""
     job = collective_job(3, rounds=0)
     job.observe()
     job.commit()
