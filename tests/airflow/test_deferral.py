@@ -72,7 +72,8 @@ def deferred(store: Store, **arguments: Any) -> TaskDeferred:
 
 
 def test_the_deadline_is_the_triggers_and_airflows_comes_after_it(connection: None, cluster: Cluster) -> None:
-    """Counted from the task's start; the time-out that is shorter counts."""
+    """The trigger's deadline counts from the task's start, and Airflow's own time-out comes after it. The
+    shorter time-out counts."""
     limits = {"completion_timeout": timedelta(hours=1), "execution_timeout": timedelta(minutes=10)}
 
     left = deferred(Store(), **limits)
@@ -82,7 +83,7 @@ def test_the_deadline_is_the_triggers_and_airflows_comes_after_it(connection: No
 
 
 def test_without_a_limit_there_is_none(connection: None, cluster: Cluster) -> None:
-    """Training may take weeks."""
+    """Without a limit there is no time-out, since training may take weeks."""
     left = deferred(Store())
 
     assert left.trigger.serialize()[1]["deadline"] is None
@@ -146,7 +147,8 @@ def test_an_accident_after_the_job_was_made(
     ("attempt", "lives"), [(1, True), (2, False)], ids=["retries are left", "last attempt"]
 )
 def test_a_trigger_that_crashed(connection: None, cluster: Cluster, attempt: int, lives: bool) -> None:
-    """The next attempt continues with the job; without a next attempt the job is cancelled."""
+    """If a trigger crashes, the next attempt continues with the job. Without a next attempt the job is
+    cancelled."""
     store = Store()
     for number in range(1, attempt + 1):
         with pytest.raises(TaskDeferred):

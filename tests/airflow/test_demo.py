@@ -76,8 +76,8 @@ def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path)
 
 
 def test_the_pytorch_pipeline_survives_a_killed_worker(tmp_path: Path) -> None:
-    """1 → 3 workers, one is killed and replaced, → 2 workers: every task succeeds, and the model passes its
-    gate."""
+    """A job grows from 1 to 3 workers, one is killed and replaced, and it shrinks to 2. Every task succeeds,
+    and the model passes its gate."""
     # The environment of the tests has PyTorch, but not this project.
     python = tmp_path / "python"
     path = shlex.quote(str(DAGS.parent))

@@ -148,7 +148,7 @@ def test_a_function_with_names_of_its_module_is_refused() -> None:
 
 
 def test_a_function_with_any_number_of_arguments_is_refused() -> None:
-    """Arguments travel by name."""
+    """A function with ``*args`` or ``**kwargs`` is rejected, since arguments are passed by name."""
 
     @task.elastic(task_id="train")
     def train(*rates: float) -> None: ...

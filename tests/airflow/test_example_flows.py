@@ -62,7 +62,8 @@ def events(asset: str) -> list[dict[str, Any]]:
 
 def test_a_night_that_is_worse_is_not_published(example: Callable[[str], Any]) -> None:
     """The first model is published. One that learned from wrong clicks does not pass the gate. One that
-    passed it because the held-out clicks were wrong, too, is taken back: the first one is published again."""
+    passed it because the held-out clicks were wrong, too, is rolled back: the first one is published
+    again."""
     dag = example("example_nightly_recommender")
 
     good = dags.run(dag)

@@ -93,7 +93,8 @@ def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) ->
 def test_the_manifest_renders_to_a_valid_job(
     loaded: dict[str, Any], dag_id: str, file: str, mode: str, tmp_path: Path
 ) -> None:
-    """Paths come from Airflow variables; checkpoints lie where all pods see them, a folder a run."""
+    """The manifest takes its paths from Airflow variables. Checkpoints are in a folder per run that all pods
+    see."""
     dag = loaded[dag_id]
     variables = {"edl_work_dir": str(tmp_path), "edl_python": "/usr/bin/python3"}
     context = {
@@ -120,7 +121,8 @@ def test_the_manifest_renders_to_a_valid_job(
 
 
 def test_workers_join_a_collective_job_while_it_trains(loaded: dict[str, Any]) -> None:
-    """Submit, wait, scale, wait, evaluate; there are never more workers than a step has mini-batches."""
+    """The example submits, waits, scales, waits and evaluates. There are never more workers than mini-batches
+    in a step."""
     dag = loaded["example_collective_training"]
     tasks = {task.task_id: task for task in dag.topological_sort()}
 
@@ -140,7 +142,8 @@ def test_nothing_is_changed_without_an_approval(loaded: dict[str, Any]) -> None:
 
 
 def test_the_training_job_is_scaled_while_it_trains(loaded: dict[str, Any]) -> None:
-    """Submit, wait until it runs, scale, wait for its end; the manifest beside it is a valid one."""
+    """The example submits a job, waits until it runs, scales it and waits for its end. The manifest beside it
+    is valid."""
     tasks = loaded["example_training_job"].topological_sort()
 
     assert [task.task_id for task in tasks] == ["submit", "running", "scale", "trained", "cancel"]

@@ -67,7 +67,7 @@ def uid(cluster: Cluster) -> str:
 
 @pytest.mark.parametrize("row", CLEARED)
 def test_what_is_cleared_runs_again(row: str, cluster: Cluster, stand_in: StandIn) -> None:
-    """The job that the table promises, and a run that succeeds; exactly one job."""
+    """A cleared run succeeds with exactly one job, which is the old or a new one as the table says."""
     task_id, downstream, state, expected = CLEARED[row]
     ends = {"running": "", "failed": "{{ 'Failed' if ti.try_number == 1 else 'Succeeded' }}"}
     dag = pipeline(f"cleared-{list(CLEARED).index(row)}", ends.get(state, "Succeeded"))
@@ -92,7 +92,7 @@ def test_what_is_cleared_runs_again(row: str, cluster: Cluster, stand_in: StandI
 
 @pytest.mark.parametrize("row", STOPPED)
 def test_what_is_stopped_leaves_no_job(row: str, cluster: Cluster, stand_in: StandIn) -> None:
-    """The teardown ends the job; the reaper, if there is no teardown any more."""
+    """The teardown ends the job of a stopped run. If there is no teardown any more, the reaper does."""
     dag = pipeline(f"stopped-{list(STOPPED).index(row)}")
     run_id = dags.begin(dag, "training.scale")
     assert uid(cluster)

@@ -127,8 +127,8 @@ def test_a_time_out_amid_the_beginning_leaves_nothing_behind(
 def test_a_time_out_amid_a_cancel_does_not_stop_it(
     connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's time-out strikes when the stage's own has just begun to cancel: both count from the task's
-    start."""
+    """Airflow's time-out and the stage's own count from the task's start. If Airflow's comes while the stage
+    cancels its job, the cancellation is completed."""
     cancel = ownership.cancel_object
     begun: list[Handle] = []
 
@@ -257,7 +257,7 @@ def test_the_teardown_ends_the_runs_own_job(
 
 
 def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """Names differ by the map index."""
+    """Each mapped task has a job of its own, whose name has the map index."""
     manifests = [elastic_job(None, "Succeeded"), elastic_job(None, "Succeeded")]
     with DAG("mapped", schedule=None) as dag:
         SubmitElasticJobOperator.partial(task_id="task").expand(manifest=manifests)

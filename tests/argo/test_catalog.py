@@ -13,8 +13,8 @@ from tests.argo.templates import VALUES
 
 
 def test_a_sensor_writes_each_value_to_its_parameter() -> None:
-    """A Sensor counts places in a list: the n-th destination is the place of the parameter that the event
-    names."""
+    """Each value of the event is written to its parameter. A Sensor addresses parameters by their position in
+    a list."""
     template = workflows.elastic_retrain(TemplateOptions())
     sensor = schedules.sensor(template, {"minimum": "0.5"})
     trigger = sensor["spec"]["triggers"][0]["template"]["k8s"]

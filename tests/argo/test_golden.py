@@ -39,7 +39,7 @@ def test_products_are_as_recorded(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_are_as_recorded(name: str, way: WaitMode, update_golden: bool) -> None:
-    """The example pipelines too."""
+    """The manifests of the example pipelines equal their golden files."""
     _compare(f"{name}-{way}", [example(way, name)], update_golden)
 
 

@@ -118,8 +118,8 @@ def test_conditions_of_resource_steps(step: WorkflowStep) -> None:
 
 
 def test_what_stays_wrong_is_not_repeated() -> None:
-    """Messages of Argo 4.1 and of the API server: a lost pod is tried again, a failed job or a refusal is
-    not."""
+    """A step whose pod was lost is retried. A failed job or a rejection is not. The messages are those of
+    Argo 4.1 and the API server."""
     final = re.compile("|".join(FINAL_MESSAGES))
     lost = (
         "pod deleted",
@@ -174,8 +174,8 @@ def test_the_switch_stands_where_the_kind_has_it() -> None:
 
 
 def test_waiting_reads_phases_in_any_spelling() -> None:
-    """TrainingJobs write their phases in lower case; a step that waits for one takes the phases of all kinds
-    and compares them in lower case."""
+    """A step that waits for a TrainingJob compares phases in lower case and accepts those of all kinds, since
+    TrainingJobs write theirs in lower case."""
     condition = _resource(steps.wait_for_job(kind="TrainingJob"))["successCondition"]
 
     assert "sprig.lower(inputs.parameters['phases'])" in condition

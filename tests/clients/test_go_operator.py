@@ -78,7 +78,7 @@ def reason(event: Object) -> str:
 
 
 def test_another_manager_takes_over(local: LocalCluster, handle: Cluster, tmp_path: Path) -> None:
-    """When the leader was killed, the second manager leads once the lease has run out, and goes on with the
+    """When the leading manager is killed, the second one leads once the lease has expired, and continues the
     work."""
     with operator(local, handle.namespace, tmp_path / "first") as first:
         eventually(lambda: holder(handle), (tmp_path / "first").read_text)

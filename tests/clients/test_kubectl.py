@@ -37,7 +37,7 @@ def kubectl(command: list[str]) -> Kubectl:
 
 
 def test_run_wait_logs_delete(kubectl: Kubectl) -> None:
-    """A pod is run, waited for, described and deleted; its log has times and can begin late."""
+    """A pod is run, waited for, described and deleted. Its log has times, and can start at a later time."""
     kubectl(*RUN, "echo one; echo two")
     kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
     stamped = kubectl("logs", "p", "--timestamps").splitlines()
@@ -50,7 +50,7 @@ def test_run_wait_logs_delete(kubectl: Kubectl) -> None:
 
 
 def test_follow(kubectl: Kubectl, command: list[str], tmp_path: Path) -> None:
-    """Logs are followed as they come, to the container's end; of the pods with a label, too."""
+    """Logs are followed to the end of the container, also those of all pods with a label."""
     kubectl(*RUN, f"echo one; until [ -e {tmp_path}/go ]; do sleep 0.05; done; echo two")
     kubectl("wait", "pod/p", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
     with subprocess.Popen([*command, "logs", "-f", "p"], stdout=subprocess.PIPE, text=True) as followed:

@@ -45,7 +45,7 @@ def argo(bed: Bed, cluster: Cluster, module_namespace: str) -> Iterator[Argo]:
 
 
 def test_outputs_reach_the_next_step(argo: Argo) -> None:
-    """A step that waits for its job hands its name on; the next one reads that very job."""
+    """The name that a waiting step outputs reaches the next step, which reads the same job."""
     collect = template(
         "collect", "collect", name="{{inputs.parameters.job}}", inputs={"parameters": [{"name": "job"}]}
     )
@@ -155,7 +155,7 @@ def test_stop_cancels_and_runs_the_exit_handler(argo: Argo) -> None:
 
 
 def test_terminate_cancels(argo: Argo) -> None:
-    """`argo terminate` runs no exit handler; the agent cancels all the same, each step by its policy."""
+    """`argo terminate` runs no exit handler, but the agent cancels each step by its policy."""
     policies = {"t-delete": "delete", "t-suspend": "suspend", "t-keep": "keep"}
     steps = [submit(name, on_cancel=policy) for name, policy in policies.items()]
     argo.start("terminated", steps, [list(policies)])
@@ -205,7 +205,7 @@ def test_step_retry_makes_the_failed_job_anew(argo: Argo) -> None:
 
 
 def test_manual_retry_makes_the_failed_job_anew(argo: Argo) -> None:
-    """`argo retry`: the same node comes back with a later start."""
+    """After `argo retry`, the same node starts again at a later time, and the failed job is created again."""
     argo.start("by-hand", [submit("by-hand")])
     (first,) = argo.made("by-hand")
     argo.finish("by-hand", "Failed")
@@ -294,7 +294,7 @@ def test_controller_restarted_while_waiting(bed: Bed, argo: Argo) -> None:
 
 
 def test_bad_input_fails_the_step_at_once(argo: Argo) -> None:
-    """Wrong types, a missing job, another workflow's job: each is said, and nothing hangs."""
+    """Wrong types, a missing job, and a job of another workflow fail their steps at once with a message."""
     argo.start("owner", [submit("owned")])
     argo.made("owned")
     wrong = template("wrong", "scale", job="owned", replicas="many")

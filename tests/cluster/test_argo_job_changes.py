@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("way", WAYS)
 def test_scale(way: WaitMode, here: Argo) -> None:
-    """A ScalePlan with typed values is made and waited for; a plan that fails fails the step."""
+    """The template creates a ScalePlan with typed values and waits for it. If the plan fails, the step
+    fails."""
     job = _made(here, f"scaled-{way}")
     run = here.start(
         "elastic-scale", way, job=job.name, replicas="{worker: {replicas: 3, resource: {cpu: '2'}}}"
@@ -124,7 +125,7 @@ def test_what_a_pod_reports_is_never_expanded(way: WaitMode, here: Argo) -> None
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_plan_that_changes_nothing_is_put_to_nobody(way: WaitMode, here: Argo) -> None:
-    """The workflow ends by itself."""
+    """If the plan changes nothing, nobody is asked, and the workflow ends by itself."""
     job = _made(here, f"unplanned-{way}")
     job.say("Running", autoscaling={"stage": "job_stage_running", "notes": ["nothing to gain"]})
     run = here.start("elastic-planned-scale", way, job=job.name)

@@ -212,7 +212,7 @@ def test_broken_structure_is_refused(cluster: Cluster, module_namespace: str, ca
 
 
 def test_the_shipped_definitions_are_those_of_the_controller() -> None:
-    """The committed schemas are what the generator makes of the definitions that the bed's Argo brings."""
+    """The committed schemas are those that the generator makes of the test bed's Argo."""
     file = resources.files("edl_workflows.argo.lint") / crds.FILE
     folder = ARGO_SOURCES / "manifests" / "base" / "crds" / "full"
 

@@ -60,8 +60,7 @@ def _name_of(run: Run) -> str:
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.yaml")), ids=lambda file: file.stem)
 def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
-    """The API server takes each recorded manifest with strict validation: no unknown field, all of Argo's
-    rules hold."""
+    """The API server accepts each recorded manifest under strict validation."""
     for manifest in yaml.safe_load_all(file.read_text()):
         if (kind := KINDS.get(manifest["kind"])) is not None:  # Argo Events is not here
             name = f"{manifest['metadata']['name']}-tried"
@@ -75,8 +74,8 @@ def test_manifests_are_accepted(file: Path, here: Argo, nightly: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_train(way: WaitMode, here: Argo) -> None:
-    """The job is made once, waited for, and what it came to is the workflow's output, with the same names
-    either way."""
+    """The job is created once and waited for, and its results are the workflow's outputs, with the same names
+    for both ways to wait."""
     run = here.start("elastic-train", way, spec=SPEC)
     job = here.job(_name_of(run)).appear()
     job.say("Running", progress={"step": 3, "records": 96})
@@ -209,7 +208,7 @@ def test_two_workflows_that_name_one_job(here: Argo) -> None:
 
 
 def test_a_lost_pod_finds_its_job_again(here: Argo) -> None:
-    """The pod of a resource step is deleted while it waits: the next one waits for the same job."""
+    """If the pod of a resource step is deleted while it waits, the next one waits for the same job."""
     run = here.start("elastic-train", "resource", spec=SPEC)
     job = here.job(_name_of(run)).appear()
     uid = job.get()["metadata"]["uid"]
@@ -265,8 +264,8 @@ def _one_step(task: str, *, retries: int, **arguments: str) -> dict[str, Any]:
 def test_retrain_promotes_what_passes_the_gate(
     way: WaitMode, minimum: str, promoted: str, here: Argo, bed: Bed
 ) -> None:
-    """The training's checkpoint goes to the evaluation, the evaluation's metric to the gate and to the
-    promotion."""
+    """The evaluation gets the training's checkpoint, and the gate and the promotion get the evaluation's
+    metric."""
     run = here.start(
         "elastic-retrain",
         way,
@@ -324,8 +323,8 @@ def _locked(here: Argo, way: WaitMode, name: str, held: dict[str, Any]) -> Run:
 def test_cluster_template_by_the_command_line(
     here: Argo, bed: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`build --cluster-scope`, `submit --cluster-scope` and `watch`, as a person types them; a wrong
-    parameter is named."""
+    """A cluster template is built, submitted and watched with the command line. A wrong parameter is an error
+    that names it."""
     where = ["--kubeconfig", str(bed.kubeconfig), "--namespace", here.cluster.namespace]
     file = tmp_path / "template.yaml"
     assert (
@@ -423,8 +422,8 @@ def test_example_pipeline(
     tmp_path: Path,
     shared_folder: Path,
 ) -> None:
-    """The example pipeline trains, grows, migrates and passes its gate in real pods, as the same DAG of the
-    other engine does."""
+    """The example pipeline trains, scales, migrates and passes its gate in real pods, like Airflow's example
+    of the same name."""
     assert not ROOT.is_relative_to("/tmp"), (
         "Argo gives its steps a /tmp of their own: clone the repository elsewhere"
     )

@@ -43,8 +43,8 @@ def here(
 def test_a_wrong_manifest_starts_nothing(
     here: Place, make: Callable[[], dict[str, Any]], change: Callable[[dict[str, Any]], None], message: str
 ) -> None:
-    """The API server refuses it, or the controller fails the job with a reason that names the field; no pod
-    is made."""
+    """Either the API server rejects the manifest, or the controller fails the job with a reason that names
+    the field. No pod is created."""
     manifest = make()
     change(manifest)
     manifest["metadata"].pop("namespace", None)

@@ -33,8 +33,8 @@ def submit(here: Place, name: str, *options: str, **spec: object) -> DITraining:
 
 
 def test_an_agent_learns_while_collectors_come_and_die(here: Place) -> None:
-    """Learner, collectors and evaluator find each other by name and reach the best return; meanwhile
-    collectors are added, killed and taken away."""
+    """Learner, collectors and evaluator find each other by name and reach the best return, while collectors
+    are added, killed and removed."""
     begun = time.monotonic()
     job = submit(here, "di-cliff", *SLOW)
     job.learns_from(0, 240)

@@ -41,8 +41,8 @@ def here(
 
 
 def test_failed_saves_are_an_event_and_by_a_setting_the_end(here: Place) -> None:
-    """The job's master, with its own rights, writes an Event with the cause; after as many failures as the
-    job allows it ends with the cause as its message."""
+    """The job's master, with its own rights, writes an Event with the cause. After as many failures as the
+    job allows, the job fails with that cause."""
     pod = container(here.bed)
     agent = ["-m", "edl_workflows.cli", "agent", "run", "--", pod.python, "-c", PROGRAM]
     template = {"spec": {"containers": [pod.runs(*agent)]}}

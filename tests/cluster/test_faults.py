@@ -112,7 +112,7 @@ class TestWorkersAndControlPlane:
         assert job.pod(names.WORKER_TYPE, 1)["metadata"]["uid"] == worker["metadata"]["uid"]
 
     def test_killed_api_server_is_not_noticed(self, disturbed: Disturbed, bed: Bed) -> None:
-        """Training goes on while it is away, and the status follows when it is back."""
+        """Training continues while the API server is down, and the status is updated when it is back."""
         job = disturbed.job
         pods = {
             pod["metadata"]["uid"] for role in (names.PS_TYPE, names.WORKER_TYPE) for pod in job.pods(role)
@@ -126,7 +126,8 @@ class TestWorkersAndControlPlane:
         }
 
     def test_killed_leader_of_the_controllers_is_succeeded(self, disturbed: Disturbed) -> None:
-        """The other replica takes over: a worker that is killed then, with all that it holds, is replaced."""
+        """When the leader of the controllers is killed, the other replica takes over and replaces a worker
+        that is killed then."""
         job, controllers = disturbed.job, disturbed.here.controllers
         leader = controllers.await_leader()
         disturbed.lose()
@@ -208,7 +209,7 @@ class TestServersMasterAndMachine:
         job.until(lambda: first_step(job, 4) > saved.step, 180, "a step in a version after the drain")
 
     def test_nothing_is_lost_in_all_this(self, disturbed: Disturbed) -> None:
-        """The job that went through it succeeds, with the model and the data at one place."""
+        """The job that went through these faults succeeds, and its model and data position agree."""
         disturbed.ends_well()
 
         assert disturbed.job.get().status.master_restarts == 0

@@ -108,8 +108,8 @@ def _package_indexes() -> set[str]:
 
 
 def test_its_sbom_lists_what_is_installed(image: Image, tmp_path: Path) -> None:
-    """The list made of the image names each distribution that it is installed from, with its version, and the
-    package itself; and nothing that the image does not hold."""
+    """The SBOM of the image lists each distribution that is installed in it, with its version, and the
+    package itself, and nothing else."""
     installed_here = set[tuple[str, str]]()
     for layer in layers(image):
         metadata = [member for member in layer if _METADATA.fullmatch(member.name)]

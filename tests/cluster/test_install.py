@@ -102,7 +102,7 @@ def test_a_pipelines_job_runs_to_its_end(here: Installed, pipeline: Cluster) -> 
 
 
 def test_a_program_travels_with_its_job(here: Installed, pipeline: Cluster) -> None:
-    """A script that is in no image runs in the job's pods, and its ConfigMap goes with the job."""
+    """A script that is in no image runs in the job's pods, and its ConfigMap is deleted with the job."""
     bed = here.bed
     program = TrainingProgram.of_script("greet.py", "import sys\nprint('trained', *sys.argv[1:])\n")
     spec = restricted_pod(bed, []) | {"volumes": [{"name": "tmp", "emptyDir": {}}]}
@@ -204,7 +204,7 @@ def _edit_replicas(cluster: Cluster, name: str, role: str, replicas: int) -> Non
 
 
 def test_plans_of_people_are_tied_to_their_job_and_old_ones_go(here: Installed, pipeline: Cluster) -> None:
-    """A plan without labels becomes the job's; of plans that came to their end the newest ten stay."""
+    """A plan without labels is tied to its job. Of finished plans the newest ten stay."""
     lives = SubmittedJob.submit(pipeline, job(here.bed, "plans"))
     lives.wait_phase(JobPhase.RUNNING, seconds=PATIENCE)
 
@@ -333,8 +333,8 @@ def test_a_pipelines_account_touches_jobs_and_plans_only(here: Installed, pipeli
 
 
 def test_argos_agent_serves_with_its_own_rights(here: Installed) -> None:
-    """A workflow's plugin step is answered by the installed agent; another whose deadline passes is ended by
-    Argo, and the job that it began is deleted."""
+    """The installed agent serves a workflow's plugin step. When Argo ends another workflow at its deadline,
+    the agent deletes its job."""
     _workflow(here.cluster, "short", job(here.bed, "short", "pass"))
     _workflow(here.cluster, "late", job(here.bed, "late"), activeDeadlineSeconds=20)
 
@@ -376,8 +376,8 @@ def test_people_with_edit_and_view_have_the_rights_too(
 
 
 def test_rights_in_all_namespaces_are_accepted(bed: Bed, cluster: Cluster) -> None:
-    """The installation for all namespaces is applied for real, without pods: its controller may list jobs
-    everywhere, and may not change a Secret anywhere."""
+    """The installation for all namespaces is applied without pods. Its controller may list jobs in all
+    namespaces, and change a Secret in none."""
     own = f"test-{uuid.uuid4().hex[:6]}"
     # Other tests run controllers with other accounts, whose work its admission policies would refuse.
     options = InstallOptions("registry.example/edl:1", own, admission_policies=False)

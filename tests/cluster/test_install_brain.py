@@ -212,7 +212,7 @@ def test_its_store_is_on_the_volume(brain: Brain) -> None:
 
 
 def test_a_master_reports_and_gets_its_plans(brain: Brain, reports: SubmittedJob) -> None:
-    """Samples of the job come into the store, with a token that is for its namespace; its plan is Brain's."""
+    """With the token of its namespace, a job's samples are stored, and its plan comes from Brain."""
     uid = reports.get().metadata.uid
 
     until(lambda: len(brain.samples(uid)) > 2, "samples of the job's master", PATIENCE)
@@ -226,8 +226,7 @@ def test_a_master_reports_and_gets_its_plans(brain: Brain, reports: SubmittedJob
 
 
 def test_the_monitor_tells_of_nodes_pods_and_jobs(brain: Brain, reports: SubmittedJob) -> None:
-    """The page's numbers come from the cluster: nodes that are ready, pods that run, and the job with its
-    replicas."""
+    """The page's numbers come from the cluster: ready nodes, running pods, and the job with its replicas."""
     nodes = len(client.list_objects(brain.cluster, Scope(resources.NODES)).items)
     until(lambda: bool(_newest(brain)) and _newest(brain)["pods_running"] >= 4, "a look at the cluster")
     # The master may have told of the job before the monitor: then nothing is known of what is ready.
@@ -255,8 +254,7 @@ def _ready(brain: Brain, of: SubmittedJob) -> dict[str, int | None]:
 
 
 def test_each_sees_what_its_token_is_for(brain: Brain, reports: SubmittedJob) -> None:
-    """The page opens for anybody, and has no numbers without a token; a tenant sees the jobs of its
-    namespaces."""
+    """The page opens without a token, but has no numbers. A tenant sees the jobs of its namespaces."""
     until(lambda: bool(_row(brain, reports)), "the job is known")
     page = brain.ask("/", "")
 

@@ -158,8 +158,7 @@ def run(cluster: Cluster, stage: StageSpec[R], request: R) -> None:
 def test_a_job_of_any_kind_needs_no_more(
     here: Installed, pipeline: Cluster, make: MakeJob, role: str
 ) -> None:
-    """The same accounts do the same with jobs of each kind: run, scaled, waited for, suspended, ended and
-    deleted."""
+    """The same accounts can run, scale, wait for, suspend and delete jobs of each kind."""
     own = _dashed(make)
     wanted = make(here.bed, f"{own}-lives", FOREVER, 2)
     kind = kinds.kind_of(wanted["kind"])

@@ -33,7 +33,7 @@ def here(
     ],
 )
 def test_kill(kind: Kind, victim: Victim, moment: Moment, here: Place) -> None:
-    """The job succeeds, once, and no record is lost; a collective one has each in its model exactly once."""
+    """The job succeeds once, and no record is lost. A collective job trains each record exactly once."""
     name = f"{kind}-{victim}-{moment}"
     counting = prepare(Counting(kind, here.folder / name, container=container(here.bed)), moment)
     job = CountingJob.start(here.cluster, name, counting)

@@ -29,8 +29,8 @@ def here(
 
 
 def test_trainers_come_and_die_and_every_chunk_is_trained(here: Place) -> None:
-    """A trainer is killed, trainers come and go, the master and a pserver are killed: every chunk of every
-    pass is acknowledged once, the job succeeds, and the model is good."""
+    """A trainer is killed, trainers are added and removed, and the master and a pserver are killed. Every
+    chunk of every pass is acknowledged once, the job succeeds, and the model is good."""
     passes, begun = 16, time.monotonic()
     folder = here.folder / "tj-digits"
     folder.mkdir(mode=0o777)

@@ -165,7 +165,7 @@ def test_defaults(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_null_takes_the_default(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """Null for a field that may not be null counts as absent; a nullable field keeps it."""
+    """A field of null that may not be null gets its default. A nullable field keeps null."""
     spec = api.post(wpath, widget(replicas=None, nullable=None))["spec"]
 
     assert (spec["replicas"], spec["nullable"]) == (1, None)
@@ -221,7 +221,7 @@ def test_schema_validation(
 
 @pytest.mark.parametrize("value", [80, "http"])
 def test_int_or_string(api: Api, wpath: str, widget: MakeWidget, value: object) -> None:
-    """An int-or-string is either."""
+    """An int-or-string field accepts both types."""
     assert api.post(wpath, widget(port=value))["spec"]["port"] == value
 
 
@@ -233,7 +233,7 @@ def test_all_problems_at_once(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_rule(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A CEL rule holds on create and update; its message is the answer."""
+    """A CEL rule is checked on create and update, and the error has its message."""
     error = refusal(lambda: api.post(wpath, widget(replicas=11)))
     api.post(wpath, widget(replicas=10))
     later = refusal(lambda: api.merge(f"{wpath}/w", {"spec": {"replicas": 11}}))

@@ -32,8 +32,8 @@ def test_preconditions(api: Api, core: str, field: str) -> None:
 
 
 def test_finalizers_hold(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """An object with finalizers is marked, can still be changed, takes no new finalizers, and goes with the
-    last."""
+    """An object with finalizers is marked as deleted, can still be changed, accepts no new finalizers, and
+    disappears with its last finalizer."""
     made = api.post(wpath, widget(metadata={"finalizers": [HOLD]}))
     marked = api.delete(f"{wpath}/w")
     changed = api.merge(f"{wpath}/w", {"spec": {"replicas": 5}})
@@ -64,7 +64,8 @@ def _bound(api: Api, core: str, name: str, **spec: object) -> str:
 
 
 def test_grace_marks_a_pod(api: Api, core: str) -> None:
-    """A pod on a node is marked with its grace period and goes when it is deleted with grace 0."""
+    """A deleted pod on a node is marked with its grace period, and disappears when it is deleted with grace
+    0."""
     path = _bound(api, core, "p", terminationGracePeriodSeconds=100)
     marked = api.delete(path)
     shortened = api.delete(path, gracePeriodSeconds=7)

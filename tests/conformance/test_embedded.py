@@ -45,8 +45,8 @@ def test_killed_server_keeps_what_it_acknowledged(embedded: Start) -> None:
 
 
 def test_watch_goes_on_after_a_restart(embedded: Start) -> None:
-    """A watch resumed from a version before the restart sees what happened since, from before and after
-    it."""
+    """A watch that resumes from a version before the restart gets all later events, from before and after the
+    restart."""
     server = embedded()
     api = server.api()
     since = api.get(MAPS)["metadata"]["resourceVersion"]
@@ -125,7 +125,7 @@ def test_version_of_the_future(embedded: Start) -> None:
 
 
 def test_stop_ends_watches(embedded: Start) -> None:
-    """When the server stops, an open watch ends as a watch does, without an error."""
+    """When the server stops, an open watch ends without an error."""
     server = embedded()
     api = server.api()
     events = api.watch(MAPS, seconds=30, allowWatchBookmarks="true")

@@ -50,7 +50,8 @@ PODS_REFUSED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("row", PODS_REFUSED)
 def test_a_pod_that_reaches_out_of_its_place_is_refused(row: str, api: Api) -> None:
-    """Names become folders and files on a node: the field is named, and nothing is made."""
+    """Names become folders and files on a node. A pod with a path in a name is rejected with the field, and
+    nothing is created."""
     spec, path = PODS_REFUSED[row]
 
     answer = api.raw("POST", PODS, pod("hostile", **spec))
@@ -81,7 +82,7 @@ BODIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("row", BODIES)
 def test_a_body_that_is_no_object_is_refused(row: str, api: Api) -> None:
-    """The answer is 400, whatever is wrong in the body."""
+    """A body that is not an object gets 400, whatever is wrong with it."""
     assert api.raw("POST", MAPS, BODIES[row]).status_code == 400
 
 

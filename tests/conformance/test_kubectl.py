@@ -97,7 +97,7 @@ def test_custom_resource(kubectl: Kubectl, widgets: str, widget: MakeWidget) -> 
 
 
 def test_unknown_field(run: Run, widget: MakeWidget) -> None:
-    """Kubectl refuses a manifest with a typo, by the server's word."""
+    """Kubectl rejects a manifest with a typo, with the server's message."""
     done = run("apply", "-f", "-", manifest=widget(imgae="typo"))
 
     assert done.returncode == 1

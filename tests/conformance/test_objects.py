@@ -48,7 +48,7 @@ def test_not_found_is_a_status(api: Api, core: str) -> None:
 
 
 def test_unknown_path(api: Api) -> None:
-    """A resource that nobody serves is 404."""
+    """An unknown resource gets 404."""
     assert api.absent("/apis/nobody.example.com/v1/things")
 
 
@@ -195,7 +195,7 @@ def test_uid_precondition(api: Api, core: str) -> None:
 
 
 def test_system_metadata_is_kept(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """Clients can't change uid-bound metadata: creationTimestamp and generation stay the server's."""
+    """Clients can't change creationTimestamp and generation."""
     made = api.post(wpath, widget())
     made["metadata"] |= {"creationTimestamp": "2001-01-01T00:00:00Z", "generation": 77, "labels": {"a": "b"}}
     written = api.put(f"{wpath}/w", made)["metadata"]

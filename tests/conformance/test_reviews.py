@@ -131,7 +131,7 @@ def test_reviews_are_discovered_and_can_only_be_created(api: Api) -> None:
     ],
 )
 def test_kubectl_auth(api: Api, arguments: list[str], said: str) -> None:
-    """``kubectl auth`` answers."""
+    """``kubectl auth`` works with the server."""
     command = ["kubectl", "--kubeconfig", str(api.kubeconfig), "auth", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
 

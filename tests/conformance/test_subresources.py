@@ -261,7 +261,7 @@ def test_events_by_object(api: Api, core: str, namespace: str) -> None:
 
 
 def test_nodes(api: Api) -> None:
-    """Nodes report capacity in their status."""
+    """The status of a node has its capacity."""
     api.post("/api/v1/nodes", {"metadata": {"name": "conf-node", "labels": {"conformance": "yes"}}})
     status = {"capacity": {"cpu": "2", "memory": "1Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
     patched = api.merge("/api/v1/nodes/conf-node/status", {"status": status})

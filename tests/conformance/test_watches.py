@@ -45,7 +45,7 @@ def test_versions_grow(api: Api, core: str) -> None:
 
 
 def test_resume(api: Api, core: str) -> None:
-    """A watch that broke goes on from the last version it saw, without loss or repetition."""
+    """A watch that was interrupted continues from the last version, without losing or repeating an event."""
     path = f"{core}/secrets"
     since = _version(api, path)
     made = [api.post(path, {"metadata": {"name": name}}) for name in ("a", "b", "c")]
@@ -58,7 +58,7 @@ def test_resume(api: Api, core: str) -> None:
 
 
 def test_without_a_version(api: Api, core: str) -> None:
-    """A watch without a version begins with what there is."""
+    """A watch without a version starts with the existing objects."""
     path = f"{core}/secrets"
     api.post(path, {"metadata": {"name": "a"}})
     api.post(path, {"metadata": {"name": "b"}})
@@ -153,7 +153,7 @@ def test_ends_in_time(api: Api, core: str) -> None:
 
 
 def test_custom_resources(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """Custom resources are watched as built-in ones; a status write is a MODIFIED."""
+    """Custom resources are watched like built-in ones, and a write of the status is a MODIFIED event."""
     since = _version(api, wpath)
     api.post(wpath, widget())
     api.merge(f"{wpath}/w/status", {"status": {"phase": "Running"}})

@@ -89,7 +89,7 @@ def phase(local: LocalCluster, obj: Object) -> str:
 def test_the_command_line_refuses_a_bad_manifest(
     row: str, local: LocalCluster, untouched: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2 and one line that names the field and what would be right."""
+    """The command exits with 2, and its one line of error names the field and what would be right."""
     manifest, says = MANIFESTS[row]
     file = tmp_path / "job.yaml"
     file.write_text(text_of(manifest))
@@ -104,7 +104,7 @@ def test_the_command_line_refuses_a_bad_manifest(
 def test_the_operator_refuses_a_bad_manifest(
     row: str, local: LocalCluster, untouched: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task fails for good: no retry makes a wrong manifest right."""
+    """The task fails without a retry, which could not help against a wrong manifest."""
     manifest, says = MANIFESTS[row]
     connection(monkeypatch, kube_config_path=str(local.kubeconfig))
 
@@ -195,7 +195,8 @@ CONNECTIONS: dict[str, tuple[Callable[[Path], dict[str, Any] | None], type[EdlEr
 
 @pytest.mark.parametrize("row", CONNECTIONS)
 def test_the_operator_names_the_connection(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An absent or wrong connection, or a server that does not answer; never with a token in the message."""
+    """The error names the missing or wrong connection, or the server that does not answer, and never contains
+    a token."""
     extra, kind, says = CONNECTIONS[row]
     made = extra(tmp_path)
     if made is None:

@@ -118,7 +118,7 @@ def test_status_and_command_line_name_the_torn_file(
 def test_the_operator_names_the_torn_file(
     local: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task fails with the file and what to do."""
+    """The task fails with the damaged file and what to do."""
     file = torn_folder(tmp_path)
     connection(monkeypatch, kube_config_path=str(local.kubeconfig))
 

@@ -38,7 +38,7 @@ SHELLS = [pytest.param(call, command, id=where) for where, call, command in call
 
 
 def test_there_are_shells_to_look_at() -> None:
-    """The tables below are not empty."""
+    """The tables of shells and commands below are not empty."""
     assert len(SHELLS) >= 3
 
 

@@ -48,8 +48,8 @@ def test_killed_worker_costs_no_record(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_lost_server_and_then_one_more(tmp_path: Path) -> None:
-    """A killed parameter server: training resumes from the newest checkpoint. Then 2 → 3 servers under
-    training, at a stall of a few seconds; in the end the model is good."""
+    """After a parameter server is killed, training resumes from the newest checkpoint. Then the servers
+    change from 2 to 3 during training with a stall of a few seconds, and the final model is good."""
     with Standalone(tmp_path, "ps=2,worker=1", program(tmp_path, 50, 0.03)) as job:
         job.wait(lambda: job.checkpoint().get("step"), START_SECONDS, "a checkpoint")
         before = job.checkpoint()["step"]

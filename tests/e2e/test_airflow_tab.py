@@ -180,8 +180,8 @@ def number_of_steps(browser: Browser) -> int:
 def test_a_training_is_watched_and_its_plan_approved(
     airflow: Airflow, cluster: Cluster, browser: Browser, folder: Path
 ) -> None:
-    """The extra link leads to the tab; the step advances without a click; an approved plan becomes a
-    ScalePlan, and the second worker appears; the tab of the run shows the same job; then it ends."""
+    """The extra link leads to the tab, and the step advances without a click. An approved plan becomes a
+    ScalePlan, and the second worker appears. The tab of the run shows the same job until it ends."""
     run_id = airflow.trigger("training", {})
     task = f"/dags/training/dagRuns/{run_id}/taskInstances/train"
 
@@ -221,8 +221,8 @@ def test_a_training_is_watched_and_its_plan_approved(
 def test_a_long_life_renders_in_both_modes(
     airflow: Airflow, server: ApiServerProcess, browser: Browser
 ) -> None:
-    """A job of 10,000 steps and 200 restarts: counts, charts and tables, light, dark and narrow, without an
-    error and without scrolling sideways."""
+    """The page of a job of 10,000 steps and 200 restarts shows counts, charts and tables, light, dark and
+    narrow, without an error and without scrolling sideways."""
     where, now = server.cluster(), datetime.now(UTC)
     run_id = airflow.trigger("crowded", {})
     eventually(lambda: client.find(where, ELASTIC_JOBS, "recommender", "default"), "the job")

@@ -80,8 +80,8 @@ def test_a_job_grows_until_it_stops_gaining(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
-    """The first of two servers wants more cores than it has, and is held to its limit. It is migrated to a
-    node with more, the step goes on, and the job is faster than before."""
+    """The first of two servers needs more cores than its limit. It is migrated to a pod with more, the step
+    does not go back, and the job is faster than before."""
     training = ScaledTraining(
         _folder(tmp_path, "hot"),
         ("--wait", "0.02", "--load", "0.5"),

@@ -36,8 +36,8 @@ def each_once(epochs: int) -> "collections.Counter[tuple[int, int]]":
 
 @pytest.mark.smoke
 def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) -> None:
-    """1 → 3 → 2 workers by the scale stage, under training: each change is one plan with a measured stall,
-    each record of each epoch is trained into the model exactly once, and the job succeeds."""
+    """The scale stage changes 1 to 3 to 2 workers during training. Each change is one plan with a measured
+    stall, each record of each epoch is trained exactly once, and the job succeeds."""
     training = CollectiveTraining(RING, tmp_path, epochs=40)
     job = CollectiveJob.submit(cluster, training.manifest("rings"))
     job.wait_step(20)
@@ -57,8 +57,8 @@ def test_workers_come_and_go_under_training(cluster: Cluster, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_killed_member_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
-    """Rank 0 killed in the middle of training: the survivors go on from the newest checkpoint at once, the
-    replacement is let in at a step boundary, and no record is lost."""
+    """Rank 0 is killed during training. The survivors continue from the newest checkpoint at once, the
+    replacement joins between two steps, and no record is lost."""
     training = CollectiveTraining(RING, tmp_path, epochs=30, workers=3)
     job = CollectiveJob.submit(cluster, training.manifest("survivors"))
     job.wait_step(100)
@@ -74,8 +74,8 @@ def test_killed_member_is_replaced(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) -> None:
-    """Suspend lets all members save the step that they have made together; resume continues with the next
-    step, so that each record of each epoch is trained exactly once."""
+    """On a suspension, all members save the step that they have made together. After resuming, training
+    continues with the next step, so that each record of each epoch is trained exactly once."""
     training = CollectiveTraining(RING, tmp_path, epochs=30, workers=2)
     job = CollectiveJob.submit(cluster, training.manifest("sleepers"))
     job.wait_step(30)

@@ -34,8 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.smoke
 def test_an_agent_learns_while_collectors_come_and_die(cluster: Cluster, tmp_path: Path) -> None:
-    """Learner, collectors and evaluator reach the best return; meanwhile collectors are added, killed and
-    taken away."""
+    """Learner, collectors and evaluator reach the best return, while collectors are added, killed and
+    removed."""
     collectors_come_and_die(
         DITraining.submit_manifest(cluster, manifest("cliff", tmp_path, LOCAL, *SLOW), tmp_path)
     )

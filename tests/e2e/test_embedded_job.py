@@ -31,9 +31,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_master_killed_in_the_middle_of_a_migration(cluster: Cluster, tmp_path: Path) -> None:
-    """Scaled to more workers, then from 2 to 3 servers with the master killed meanwhile: the migration
-    finishes, the step never falls below the checkpoint's, no record is lost, and the job succeeds with a good
-    model."""
+    """A job is scaled to more workers and then from 2 to 3 servers, while its master is killed. The migration
+    finishes, the step never falls below the checkpoint's, no record is lost, and the final model is good."""
     epochs = 60
     job = EmbeddedJob.submit(cluster, manifest("survivor", tmp_path, epochs, 0.05, {"ps": 2, "worker": 1}))
     job.wait_step(30)

@@ -37,8 +37,8 @@ IN_CI = frozenset({
     "name", [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.long]) for name in ROWS]
 )
 def test_row(name: str, matrix: Matrix) -> None:
-    """A job that somebody waits for lives on and its task succeeds with it; any other is gone, at the latest
-    after the reaper."""
+    """A job that a task waits for continues, and its task succeeds with it. Any other job is gone, at the
+    latest after the reaper has run."""
     row, found = ROWS[name], matrix.found[name]
 
     assert not found.trouble

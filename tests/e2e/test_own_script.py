@@ -38,8 +38,8 @@ def runs(environment: dict[str, str]) -> bool:
 
 
 def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_path: Path) -> None:
-    """Ctrl-C cancels the job and the chief saves first; the same command continues from there and succeeds;
-    its log is on stdout. The cluster that was started for it is stopped each time."""
+    """On Ctrl-C the chief saves and the job is cancelled. The same command continues from there and succeeds,
+    with the log on stdout. Its cluster is stopped each time."""
     command = edl_run(str(SCRIPT), "--checkpoints", str(tmp_path / "checkpoints"))
     first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     guard = threading.Timer(GUARD, first.kill)
@@ -63,7 +63,7 @@ def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_p
 
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:
-    """The exit code is that of a failed job; its traceback names the script's line."""
+    """The command exits with the code of a failed job, and the traceback names the script's line."""
     script = tmp_path / "broken.py"
     script.write_text("import helper\nhelper.fail()\n")
     (tmp_path / "helper.py").write_text("def fail():\n    raise SystemExit('the data is missing')\n")
@@ -76,7 +76,7 @@ def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> Non
 
 
 def test_a_function_is_trained_from_python(environment: dict[str, str]) -> None:
-    """The program of the how-to page: each of two workers calls the function with its arguments."""
+    """In the program of the how-to page, each of two workers calls the function with its arguments."""
     program = ROOT / "tests" / "docs" / "from_python.py"
     began = time.monotonic()
     done = subprocess.run(

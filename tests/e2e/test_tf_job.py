@@ -47,8 +47,8 @@ def accuracy(folder: Path) -> float:
 
 @pytest.mark.smoke
 def test_parameter_servers_and_workers(cluster: Cluster, tmp_path: Path) -> None:
-    """1 PS and 2 workers learn the digits; a killed worker is replaced, other parameter servers go on from
-    the checkpoint, and the job succeeds with a good model."""
+    """1 PS and 2 workers train on the digits. A killed worker is replaced, training continues from the
+    checkpoint with another number of PS, and the job succeeds with a good model."""
     job = TfTraining(cluster, "digits-tf", tmp_path)
     program = ("tfjob_digits.py", "--steps", "1500", "--step-delay", "0.02", "--save-seconds", "2")
     job.submit(LOCAL, program, PS=1, Worker=2)

@@ -52,9 +52,9 @@ def undisturbed(cluster: Cluster, folder: Path) -> dict[int, float]:
 
 
 def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path) -> None:
-    """A job grows from 1 to 3 workers, one is killed and replaced, and then it has 2 and 4. Each record of each
-    epoch is trained exactly once, each loss is within 1e-5 of that of an undisturbed run, and the first
-    worker keeps its process."""
+    """A job grows from 1 to 3 workers, one is killed and replaced, and then it has 2 and 4 workers. Each
+    record of each epoch is trained exactly once, each loss is within 1e-5 of that of an undisturbed run, and
+    the first worker keeps its process."""
     expected = undisturbed(cluster, tmp_path / "undisturbed")
     training = torch_training(tmp_path / "elastic", 0.3)
     job = CollectiveJob.submit(cluster, training.manifest("elastic"))

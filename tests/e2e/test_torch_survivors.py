@@ -94,8 +94,8 @@ def test_all_members_die_after_they_have_copied_their_parts(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_members_with_data_workers_die(tmp_path: Path) -> None:
-    """Processes read records ahead when members die, in the backward pass and in the reduction: each record
-    is trained exactly once an epoch, also by the newcomers."""
+    """Data workers read records ahead when members die in the backward pass and in the reduction. Each record
+    is trained exactly once an epoch, also by new members."""
     program = command(tmp_path, EPOCHS, "--step-delay", "0.5", "--data-workers", "2")
     with CollectiveStandalone(tmp_path, WORKERS, program) as job:
         job.wait(job.trains, SECONDS, "three members train")

@@ -35,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_an_unmodified_script_survives_kills_and_is_scaled(
     name: str, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """A process of the script is killed, an agent, the job's master, a whole pod; then a worker is added.
-    Each time the script trains on in a complete group of two processes a worker, from its own checkpoint, and
-    in the end it has made all its steps."""
+    """A process of the script, an agent, the job's master and a whole pod are killed, and then a worker is
+    added. Each time the script continues in a complete group of two processes per worker from its own
+    checkpoint, and makes all its steps."""
     job = TorchrunJob.start(cluster, name, tmp_path, processes=2)
     groups = [job.group(4, 0)]
     assert [(one.rank, one.local_rank) for one in groups[0]] == [(0, 0), (1, 1), (2, 0), (3, 1)]

@@ -64,8 +64,8 @@ def test_members_that_exit_0_together_have_done_their_work(cluster: Cluster, tmp
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_members_that_exit_0_at_different_times(cluster: Cluster, tmp_path: Path, first: int) -> None:
-    """The one that ends first is not replaced, the other is left alone until it ends, and the job has
-    succeeded."""
+    """The member that ends first is not replaced, the other is left alone until it ends, and the job
+    succeeds."""
     (tmp_path / f"end-{first}").touch()
     job = submit(cluster, f"first-{first}", tmp_path)
 

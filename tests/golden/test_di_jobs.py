@@ -40,7 +40,8 @@ def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_is_told_who_it_is(name: str) -> None:
-    """The name at a pod's rank among all is its own host's, and so is the one at its index in its task."""
+    """The host name at a pod's rank in the list of all pods is its own, and so is the one at its index in the
+    list of its task."""
     job = read(name)
     maker = pods.DIPodMaker(job, SETTINGS)
     for replica in pods.list_replicas(job):

@@ -32,7 +32,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
-    """An installation changes only on purpose; the definitions have golden files of their own."""
+    """The manifests of an installation equal the recorded ones. The definitions have golden files of their
+    own."""
     objects = installation_manifests(CASES[case])
     recorded = [one for one in objects if one["kind"] != "CustomResourceDefinition"]
     path = FILES / f"{case}.yaml"

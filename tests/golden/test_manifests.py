@@ -127,9 +127,8 @@ def test_manifests_are_as_recorded(case: str, update_golden: bool) -> None:
 
 @pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
 def test_definitions_are_what_the_models_give(kind: Kind) -> None:
-    """The shipped CRDs are generated: `python -m edl_workflows.jobs.crd --write` after a change of
-    a model.
-    """
+    """The shipped CRDs are those that `python -m edl_workflows.jobs.crd --write` generates from the
+    models."""
     shipped = FILES.parents[1] / "edl_workflows" / "jobs" / "crds" / f"{kind.source.api.plural}.yaml"
 
     assert crd.render_crd(kind) == shipped.read_text(encoding="utf-8")

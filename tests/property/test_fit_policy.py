@@ -13,10 +13,8 @@ POLICY = FirstFitPolicy()
 
 @given(questions())
 def test_no_job_waits_behind_a_less_important_one(question: PolicyQuestion) -> None:
-    """A job that has nothing finds no room for its minimum, even without less important jobs.
-
-    All replicas beyond the minima of the other jobs are ignored, too.
-    """
+    """A job without replicas would find no room for its minimum even if less important jobs and all replicas
+    beyond other jobs' minima were gone."""
     answer = question.ask(POLICY)
     for key, places in answer.items():
         job = question.jobs[key]

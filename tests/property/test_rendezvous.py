@@ -78,8 +78,7 @@ def test_a_world_that_was_made_is_not_made_again(waiting: WaitingWorkers, job: R
 
 @given(situations(), parameters())
 def test_waiting_ends(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """If the verdict has a deadline, a world is formed then; otherwise only an event can change the
-    verdict."""
+    """If the verdict has a deadline, a group forms then. Otherwise only an event can change the verdict."""
     verdict = next_group(waiting, job, NOW)
     assume(verdict.members is None)
     if verdict.until is not None:
@@ -113,7 +112,7 @@ def test_survivors_go_on_at_once(waiting: WaitingWorkers, job: RendezvousLimits)
 
 @given(st.integers(0, 20), parameters())
 def test_units_never_round_below_the_minimum(count: int, job: RendezvousLimits) -> None:
-    """Enough nodes for the minimum are enough for a world, whatever the unit is."""
+    """If there are enough nodes for the minimum, a group can form, whatever the unit is."""
     size = round_to_units(count, job)
     assert (size >= job.min_nodes) == (count >= job.min_nodes)
     assert size <= count

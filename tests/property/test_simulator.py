@@ -48,8 +48,8 @@ def run(jobs: list[ClusterJob], policy: str, changes: list[CapacityChange] | Non
 @given(traces(), POLICY)
 @settings(max_examples=40, deadline=None)
 def test_work_is_conserved(jobs: list[ClusterJob], policy: str) -> None:
-    """A complete job had at least the GPU time of its trace, and the attained service equals what was
-    held."""
+    """A completed job has had at least the GPU time of its trace, and its attained service equals the GPUs
+    held over time."""
     found = run(jobs, policy)
     held: dict[str, float] = defaultdict(float)
     for one in found.holdings:

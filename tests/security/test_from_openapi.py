@@ -31,8 +31,8 @@ SECONDS = 10.0
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_no_request_is_a_server_error(name: str, namespace: None, attacked: dict[str, Server]) -> None:
-    """Right and wrong requests to the operations, in an order drawn from a fixed seed. Brain and the DI
-    server have tests of their own besides, with tokens and states."""
+    """Right and wrong requests to the operations, in an order drawn from a fixed seed, get no server error.
+    Brain and the DI server have more such tests of their own."""
     server, tally = attacked[name], Tally(name)
 
     from_openapi.attack(server, tally, SEED, most=2, seconds=SECONDS)

@@ -42,7 +42,8 @@ def test_a_broken_request_is_the_clients_mistake(row: str, attacked: dict[str, S
 
 @pytest.mark.parametrize("name", NAMES)
 def test_random_conversations_are_the_clients_mistake(name: str, attacked: dict[str, Server]) -> None:
-    """Drawn from fixed seeds; `make fuzz` draws others."""
+    """Random broken conversations, drawn from fixed seeds, are handled as client errors; `make fuzz` draws
+    others."""
     server = attacked[name]
 
     assert not wrong_of_all((server, raw_http.draw(Random(seed), server)) for seed in SEEDS)

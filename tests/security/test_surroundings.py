@@ -89,8 +89,8 @@ print(store.newest().step)
 
 
 def test_a_full_shared_memory_costs_no_checkpoint(tmp_path: Path) -> None:
-    """A copy of 4 MiB doesn't fit into a /dev/shm of 1 MiB: the process lives, warns, and saves it
-    directly."""
+    """A copy of 4 MiB does not fit into a /dev/shm of 1 MiB. The process warns, continues, and saves the
+    checkpoint directly."""
     small = 'mount -t tmpfs -o size=1m tmpfs /dev/shm || exit 77; exec "$@"'
     program = [sys.executable, "-c", _SAVES_IN_TWO_STAGES, str(tmp_path / "checkpoints")]
     saved = subprocess.run(

@@ -141,7 +141,7 @@ def test_a_job_that_was_trained_ends_at_once(tmp_path: Path) -> None:
 
 
 def test_callbacks_continue(tmp_path: Path) -> None:
-    """Early stopping counts on with what it counted before a restart."""
+    """After a restart, early stopping continues with its counters."""
     settings = {
         "eval_strategy": "steps",
         "eval_steps": 2,
@@ -197,7 +197,7 @@ def test_a_member_joins_and_another_one_dies(tmp_path: Path, monkeypatch: pytest
 
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:
-    """A member's part of a step in one batch, or accumulated from smaller ones: the same losses."""
+    """A member's part of a step gives the same losses in one batch and accumulated from smaller ones."""
     one, two = JobAlone(MOST), JobAlone(MOST)
     elastic(tmp_path / "one", one, per_device_train_batch_size=4).train()
     elastic(tmp_path / "two", two, per_device_train_batch_size=2, gradient_accumulation_steps=2).train()

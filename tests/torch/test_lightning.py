@@ -128,8 +128,8 @@ def test_the_training_is_that_of_lightning_itself(tmp_path: Path, interval: str,
 
 
 def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
-    """A process that is asked to exit in the middle of the second epoch saves, and exits with 143; the next
-    one makes the steps that are left, from the same position, and validates once an epoch."""
+    """A process that is told to exit during the second epoch saves, and exits with 143. The next one makes
+    the remaining steps from that position, and validates once an epoch."""
     whole, straight = Curve(), JobAlone(MOST)
     elastic(tmp_path / "straight", straight, [whole]).fit(Network(), loader(), loader())
     before, after = Curve(), Curve()

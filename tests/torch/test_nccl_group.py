@@ -40,7 +40,7 @@ def alone(steps: range) -> list[float]:
 
 
 def test_the_same_training() -> None:
-    """Losses are those of one member, and the members agree."""
+    """Losses equal those of one member, and the members agree."""
     expected = alone(range(STEPS))
     members = joined(3)
     broadcast(members)
@@ -89,7 +89,8 @@ def test_a_member_is_lost_and_the_others_go_on() -> None:
 
 
 def test_a_group_that_is_over_while_it_forms() -> None:
-    """The communicator under construction is aborted, and nobody waits for it."""
+    """If the group is over while it forms, the communicator under construction is aborted, and no member
+    waits for it."""
     FakeNccl.connects.clear()
     group = NcclGroup(places(1)[0], CPU)
 
@@ -134,7 +135,7 @@ def test_the_flight_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on
 
 
 def test_which_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NCCL for a model on NVIDIA's GPUs where PyTorch has it, else Gloo."""
+    """A model on NVIDIA's GPUs uses NCCL if PyTorch has it, otherwise Gloo."""
     (place,) = places(1)
     assert type(choose_group(place, CPU)) is GlooGroup
     for available in (True, False):

@@ -89,8 +89,8 @@ def test_the_number_of_members_does_not_change_the_training() -> None:
 
 
 def test_members_join_in_the_middle() -> None:
-    """1 → 3 → 2 members, each time new processes that get rank 0's state: model, moments and schedule; the
-    training is the undisturbed one."""
+    """The members change from 1 to 3 to 2, each time with new processes that get rank 0's model, moments and
+    schedule. The training equals the undisturbed one."""
     (alone,) = joined(1)
     [expected] = train([alone], range(STEPS))
     losses: list[float] = []
@@ -185,7 +185,8 @@ def difficult_network(seed: int) -> TorchModel:
 
 
 def test_all_kinds_of_parameters() -> None:
-    """Types, sparse and missing gradients, and parameters that are not trained: the members stay equal."""
+    """With tensors of several types, sparse and missing gradients, and parameters that are not trained, all
+    members have the same model."""
     members = joined(2, difficult_network)
     broadcast(members)
     results = train(members, range(4))
@@ -258,7 +259,7 @@ def test_a_state_that_arrives_damaged_is_not_loaded(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_peer_that_sends_rubbish_as_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The members say so, and keep their models."""
+    """If a peer sends an invalid state, the members report it and keep their models."""
     for rubbish in (b"\xff\x00", b"[1, 2]", b"7"):
         members = joined(2)
         before = parameters(members[1])
@@ -314,8 +315,8 @@ def test_a_killed_member_breaks_the_group(killed: int) -> None:
 
 
 def test_rank_0_that_can_not_listen() -> None:
-    """If the port of rank 0 is in use, by the process of the former version perhaps, it can't take part, and
-    the agent restarts the process."""
+    """If the port of rank 0 is in use, for example by the process of the previous version, rank 0 can't take
+    part, and its agent restarts the process."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(CannotTakePartError, match="can't listen"):
@@ -323,8 +324,8 @@ def test_rank_0_that_can_not_listen() -> None:
 
 
 def test_a_process_has_one_store_for_its_groups() -> None:
-    """A process whose port is in use by its own store, as that of its replica group, forms a group of another
-    version over it. The former one goes on."""
+    """A process whose own store uses its port, as that of its replica group does, forms the group of another
+    version over this store. The previous group is not affected."""
     (place,) = places(1)
     former, later = GlooGroup(place), GlooGroup(replace(place, version=3))
     former.form()

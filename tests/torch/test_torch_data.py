@@ -85,8 +85,8 @@ def test_each_turn_gets_its_records(size: int, batch_size: int, rank: int, turns
 
 
 def test_workers_read_ahead_through_changes() -> None:
-    """The same with worker processes, which are kept: steps that are made again, fewer members and more.
-    Together the made steps have each record of each epoch once."""
+    """With worker processes, which are kept, steps are repeated and members are added and removed. Together
+    the steps have each record of each epoch once."""
     dataset = Dataset(500, 5, num_epochs=2)
     turns = [(2, True)] * 5 + [(2, False), (1, True), (1, True), (1, False), (3, True)] + [(4, True)] * 4
     members = [Member(dataset, rank, turns) for rank in range(MOST)]

@@ -114,7 +114,8 @@ def changed(template: dict[str, Any], name: str, tensor: torch.Tensor | None) ->
     ids=["fewer columns", "more rows", "flat", "type", "without"],
 )
 def test_another_model_is_refused(tmp_path: Path, template: Any, said: str) -> None:
-    """A model whose tensors differ from the checkpoint's is not half restored without a word."""
+    """If the model's tensors differ from the checkpoint's, restoring raises an error and does not restore a
+    part."""
     with pytest.raises(CheckpointError, match=said):
         restore_state(template, save_parts(tmp_path, replicated_state(1)), "here")
 
@@ -135,6 +136,7 @@ def test_part_without_its_place_is_refused(tmp_path: Path, said: str) -> None:
 
 
 def test_four_ranks_save_and_three_and_two_restore(tmp_path: Path) -> None:
-    """FSDP2 over four ranks, and over two groups of two that hold copies: three and two ranks continue from
-    it, with parameters, buffers and Adam's averages equal to the bit; so does PyTorch's own reader."""
+    """Four ranks save with FSDP2, as one group and as two groups of two with copies. Three and two ranks
+    restore the state, with parameters, buffers and Adam's averages equal to the bit, and so does PyTorch's
+    own reader."""
     spawn(run_rank, (str(tmp_path),), nprocs=4)

@@ -55,8 +55,8 @@ def alone(steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 def test_groups_train_as_one_member_with_the_whole_model(ranks: Path) -> None:
-    """Losses and parameters are those of a training that is not sharded, and the same in all ranks. One rank
-    has no records in a step, and another group has more than the first."""
+    """Losses and parameters equal those of a training that is not sharded, and are the same in all ranks. One
+    rank has no records in a step, and one group has more than the other."""
     losses, parameters = alone(STEPS)
 
     for found, state in read(ranks, "trained"):
@@ -119,8 +119,8 @@ def start() -> Iterator[Callable[[int], subprocess.Popen[str]]]:
 
 @pytest.mark.parametrize("killed", range(SIZE))
 def test_a_group_starts_again_as_a_whole(start: Callable[[int], subprocess.Popen[str]], killed: int) -> None:
-    """A process is killed before its version begins, and started again by its agent. The other one ends, too,
-    instead of waiting for the dead one, and without blame; then they form their group."""
+    """A process is killed before its version begins, and its agent starts it again. The other process of the
+    group ends as well, without blame, instead of waiting for it. Then they form their group."""
     members = [start(rank) for rank in range(SIZE)]
     assert [joined(member) for member in members] == ["joined as 0\n", "joined as 1\n"]
     members[killed].kill()

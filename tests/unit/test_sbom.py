@@ -27,7 +27,7 @@ def test_it_lists_every_distribution_with_its_version() -> None:
 
 
 def test_the_list_is_of_an_unpacked_image(tmp_path: Path) -> None:
-    """The command reads what lies in the image's environment, and only that."""
+    """The command lists what is in the image's environment, and nothing else."""
     folder = tmp_path / "root/opt/edl/lib/python3.12/site-packages/thing-1.2.dist-info"
     folder.mkdir(parents=True)
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.2\n")

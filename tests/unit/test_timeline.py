@@ -137,7 +137,7 @@ def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) 
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    """A timeline without samples is refused with the likely reason; a notebook shows its text."""
+    """A timeline without samples is an error with the likely reason; a notebook shows it as text."""
     line = Timeline("default/j", (), ())
     assert (line._repr_png_(), repr(line)) == (None, "Timeline(job='default/j', 0 samples)")
     with pytest.raises(ValueError, match="was the job watched"):

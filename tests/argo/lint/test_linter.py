@@ -57,7 +57,8 @@ def test_what_was_not_given_is_not_judged(reference: str) -> None:
 
 
 def test_a_template_of_another_namespace_is_another() -> None:
-    """References stay within a namespace."""
+    """A reference to a template of another namespace is not resolved, since references stay within a
+    namespace."""
     assert (
         rules(calling("{name: tools, template: gone}"), LIBRARY.replace("namespace: ml", "namespace: web"))
         == []
@@ -79,7 +80,7 @@ def test_a_referenced_workflow_lends_entrypoint_and_exit_handler() -> None:
 
 
 def test_workflow_templates_may_use_parameters_of_whoever_runs_them() -> None:
-    """A library can't know them."""
+    """A WorkflowTemplate may use parameters of the workflow that runs it, which the linter can't know."""
     body = "container: {image: a, args: ['{{workflow.parameters.size}}']}"
 
     assert rules(template(body)) == ["unresolved-placeholder"]
@@ -94,7 +95,8 @@ def test_workflow_templates_may_use_parameters_of_whoever_runs_them() -> None:
 
 
 def test_templates_in_steps_are_checked_like_others() -> None:
-    """The definitions leave `inline` open; here it is a template as any other."""
+    """An ``inline`` template of a step is checked like any other template, although the definitions leave it
+    open."""
     assert rules(steps(f"name: a\ninline: {{{PRINT}}}")) == []
     assert rules(steps(f"name: a\ninline: {{{PRINT}, timeOut: 5s}}")) == ["unknown-field"]
     assert rules(steps("name: a\ninline: {timeout: 5s}")) == ["no-template-type"]
@@ -136,7 +138,8 @@ def test_other_kinds_are_left_alone(kind: str) -> None:
 
 
 def test_a_manifest_text_that_is_a_parameter_is_not_judged() -> None:
-    """A manifest that is a parameter as a whole is known only when the workflow runs."""
+    """A manifest that is a parameter as a whole is not checked, since it is known only when the workflow
+    runs."""
     body = (
         "inputs: {parameters: [{name: m, value: a}]}\nresource: {action: create, manifest: "
         "'{{inputs.parameters.m}}'}"
@@ -229,7 +232,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_manifest_makes_the_linter_fail(seed: int) -> None:
-    """Any value may be wrong anywhere: findings, never an exception."""
+    """Whatever values a manifest has anywhere, the linter reports findings and raises no exception."""
     chance = random.Random(seed)
     for case in CASES:
         parsed = list(yaml.safe_load_all(case.good))

@@ -115,7 +115,7 @@ def _escape(path: Path) -> None:
 def test_broken_checkpoint_is_skipped_with_its_reason(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], reason: str
 ) -> None:
-    """The newest complete checkpoint wins; why a newer one doesn't is said."""
+    """The newest complete checkpoint is used, and the reason why a newer one is not is reported."""
     store = CheckpointStore(tmp_path)
     good, broken = publish(store, 1), publish(store, 2)
     damage(broken)
@@ -177,7 +177,8 @@ def test_folder_that_can_not_be_listed_is_not_an_empty_one(tmp_path: Path) -> No
 
 
 def test_write_that_takes_long_is_not_abandoned(tmp_path: Path) -> None:
-    """A large file is written for hours: its own time counts, not that of its folder."""
+    """A file that is written for hours does not count as abandoned: its own time counts, not that of its
+    folder."""
     store = CheckpointStore(tmp_path)
     writing = tmp_path / ".unfinished-checkpoint-000000000009-0badcafe"
     writing.mkdir()

@@ -23,7 +23,7 @@ ENV = {
 
 
 def test_environment_is_read_whole() -> None:
-    """Every value lands in its place; the token is not shown."""
+    """Each variable is read into its field, and the token is not shown."""
     environment = NodeEnvironment.read(ENV)
     assert (str(environment.node), environment.rank, environment.job) == ("worker-3", 1, "demo")
     assert environment.master == "http://elasticjob-demo-dlrover-master.default.svc:50001"
@@ -53,14 +53,15 @@ def test_malformed_variable_is_named(name: str, value: str) -> None:
 
 
 def test_cluster_version_comes_from_the_agent() -> None:
-    """Training code that was not started by the agent hears so."""
+    """Without the agent's variable, the error says that the program was not started by the agent."""
     assert cluster_version({names.ENV_CLUSTER_VERSION: "4"}) == 4
     with pytest.raises(InvalidError, match=names.ENV_CLUSTER_VERSION):
         cluster_version({})
 
 
 def test_tf_config_of_a_worker_names_servers_and_itself() -> None:
-    """Sparse: all servers in rank order, of the workers only this one, on the port of the version."""
+    """A worker's sparse TF_CONFIG has all servers in the order of their ranks, and of the workers only
+    itself, with the ports of the version."""
     config = json.loads(tf_config(NodeEnvironment.read(ENV), cluster(2, ps=2)))
     assert config == {
         "cluster": {

@@ -83,7 +83,7 @@ def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> N
 
 
 def test_what_fits_is_saved(tmp_path: Path) -> None:
-    """The limit is what stood in the way."""
+    """Below the limit of file sizes a checkpoint is saved, so that the limit is what failed it above."""
     assert limited("small", tmp_path / "checkpoints") == "saved\n"
 
 

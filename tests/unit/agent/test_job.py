@@ -110,7 +110,8 @@ def test_a_lasting_refusal_is_asked_less_and_less(master: FakeMaster, connected:
 
 
 def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> None:
-    """A data set that makes no sense is refused before anything is sent, with the field and what is wrong."""
+    """A data set with invalid parameters is rejected before anything is sent, with the field and the
+    reason."""
     master.say(active=cluster(1))
     with pytest.raises(InvalidError, match=r"data set 'train'.*num_epochs.*valid integer"):
         connected().batches("train", size=8, shard_size=4, num_epochs="many")
@@ -182,7 +183,7 @@ def test_broken_cluster_without_a_next_version_ends(
 def test_broken_cluster_whose_next_version_is_withdrawn_ends(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan that fails takes its version back; the process must not wait for it for ever."""
+    """If a plan fails, it withdraws its version. A process that waits for this version ends."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.5)
     master.say(active=cluster(1), next=cluster(2))
     job = connected()

@@ -114,8 +114,8 @@ def test_a_data_set_s_end_does_not_insist_on_saving(
 def test_a_chief_that_came_too_late_to_train_saves_what_the_servers_hold(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """The chief before it may have been lost between the last step and the last checkpoint. Without servers
-    its model would be untrained: nothing is saved."""
+    """The previous chief may have been lost between the last step and the last checkpoint, so its replacement
+    saves what the servers hold. Without servers its model would be untrained, and nothing is saved."""
     master.say(active=cluster(1, ps=1))
     lost = connected()
     list(lost.batches("train", size=5, shard_size=5, batch_size=5))
@@ -186,7 +186,7 @@ def test_a_last_model_that_can_not_be_saved_is_the_end_s_cause(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The process ends with a code of its own, and its last words are the first cause."""
+    """The process ends with a code of its own, and the first cause is its last output."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_SECONDS", 0.0)
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1))

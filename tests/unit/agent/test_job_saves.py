@@ -52,7 +52,8 @@ def test_chief_saves_between_drain_and_switch(master: FakeMaster, connected: Con
 
 
 def test_drained_chief_settles_before_it_saves(master: FakeMaster, connected: Connect) -> None:
-    """When drain and save come together everything done is acknowledged first; a periodic save waits."""
+    """If drain and save come together, finished shards are acknowledged before the save. A periodic save
+    waits."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=1e-6)
@@ -89,7 +90,8 @@ def test_slow_saves_leave_room_for_steps(master: FakeMaster, connected: Connect)
 
 
 def test_the_master_hears_how_long_training_stopped_to_save(master: FakeMaster, connected: Connect) -> None:
-    """Whether the save succeeds or not; before the first step no training stops."""
+    """The master is told how long training stopped for a save, whether it succeeded or not. Before the first
+    step nothing is reported."""
     master.say(active=cluster(1))
     job = connected()
     outcomes = iter([None, OSError("full"), None])
@@ -129,7 +131,7 @@ def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
 
 
 def test_failed_save_is_reported_and_training_goes_on(master: FakeMaster, connected: Connect) -> None:
-    """A disk that is full fails the checkpoint with its reason, and nothing else."""
+    """A full disk fails the checkpoint with the reason, and training continues."""
     master.say(active=cluster(1), save="a")
     job = connected()
 
@@ -145,8 +147,8 @@ def test_failed_save_is_reported_and_training_goes_on(master: FakeMaster, connec
 
 
 def test_save_waits_for_an_absent_master(master: FakeMaster, connected: Connect) -> None:
-    """A requested checkpoint that can't be announced is not taken, and training is not held up; it is taken
-    later."""
+    """If the master is unavailable, a requested checkpoint is not saved, training continues, and the
+    checkpoint is saved later."""
     master.say(active=cluster(1), save="a")
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))
@@ -183,7 +185,7 @@ def test_the_last_checkpoint_is_told_before_the_end(master: FakeMaster, connecte
 
 
 def test_terminated_chief_saves_gives_back_and_leaves(master: FakeMaster, connected: Connect) -> None:
-    """SIGTERM means: at the next boundary save, give leases back, exit 143."""
+    """On SIGTERM, the chief saves at the next boundary, returns its leases and exits with 143."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))

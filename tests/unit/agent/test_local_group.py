@@ -57,7 +57,7 @@ def test_threads_are_left_alone_as_torchrun_does() -> None:
 
 
 def test_only_collective_jobs_have_ranks() -> None:
-    """A worker of another job hears which field makes its job a collective one."""
+    """On a worker of another job, the error names the field that makes the job collective."""
     with pytest.raises(InvalidError, match="distributionStrategy: AllreduceStrategy"):
         rank_environments({names.ENV_CLUSTER_VERSION: "1"}, 2)
 

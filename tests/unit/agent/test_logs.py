@@ -23,7 +23,7 @@ def test_a_record_says_whose_it_is(environment: NodeEnvironment) -> None:
 
 
 def test_an_error_keeps_its_trace(environment: NodeEnvironment) -> None:
-    """The trace stands in the same line."""
+    """An error's traceback is part of its log record."""
     try:
         int("no digit")
     except ValueError:

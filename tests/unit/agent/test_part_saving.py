@@ -133,8 +133,8 @@ def test_checkpoint_appears_when_all_parts_are_there(
 def test_checkpoint_without_a_part_fails(
     master: FakeMaster, store: CheckpointStore, nodes: list[Node]
 ) -> None:
-    """If a member is lost before its part is on storage, the master hears which part is missing, and the
-    checkpoint before stays the newest."""
+    """If a member is lost before its part is on storage, the master is told which part is missing, and the
+    previous checkpoint stays the newest."""
     for node in nodes:
         node.copy(10)
         node.persister.start()
@@ -228,8 +228,8 @@ def kill_at(patch: pytest.MonkeyPatch, change: int, work: Callable[[], object]) 
 def test_crash_at_any_instant_leaves_the_checkpoint_before(
     tmp_path: Path, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent is killed before each of its changes of the storage, in turn: the checkpoint before is whole
-    and the newest each time, and the next agent completes the new one."""
+    """An agent is killed before each of its writes to storage in turn. Each time the previous checkpoint is
+    complete and the newest, and the next agent completes the new one."""
     change = 0
     came = True
     while came:
@@ -370,8 +370,8 @@ def test_state_is_copied_while_training_goes_on(
 def test_memory_grows_with_the_state_before_it_is_copied(
     members: list[tuple[Job, SnapshotFolder]], tmp_path: Path
 ) -> None:
-    """An optimizer has its averages after the first step only: both slots get their memory then, in the
-    background, and not when training waits for a copy."""
+    """The optimizer's averages exist only after the first step. Both slots are then enlarged in the
+    background, and not while training waits for a copy."""
     job, folder = members[0]
     size = 1000
     job.save_in_two_stages(

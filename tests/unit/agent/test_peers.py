@@ -110,7 +110,7 @@ def source(tmp_path: Path, port: int) -> Iterator[SnapshotFolder]:
 
 
 def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
-    """The newest copy's header and bytes are the same on the other side, and it is asked for once."""
+    """The copy that the partner receives equals the newest one, and is requested once."""
     text = bytes(range(256)) * 40_000
     copied(source, text, step=7)
     peer = PeerAgent(HOST, TOKEN)
@@ -125,7 +125,8 @@ def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
 
 
 def test_chief_in_place_of_a_lost_one_gets_what_that_had_copied(source: SnapshotFolder) -> None:
-    """A node gives away the copy that it holds for another node, if that one is newer than its own."""
+    """A node gives the copy that it holds for another node if that one is newer than its own, so that a new
+    chief gets what the lost one had copied."""
     copied(source, b"its own, from when it was chief", step=3)
     source.of_peer.folder.mkdir()
     copied(source.of_peer, b"of the lost chief", step=9)
@@ -335,7 +336,7 @@ def test_backup_persists_what_a_lost_machine_had_copied(
 
 
 def test_wrong_token_gets_no_copy(source: SnapshotFolder) -> None:
-    """A partner of another job, or one with an old token, hears why."""
+    """A partner with the token of another job, or with an old token, gets no copy, and its error says so."""
     copied(source, b"secret")
     with pytest.raises(UnavailableError, match="answered 401"):
         PeerAgent(HOST, "another").newest("", 0)

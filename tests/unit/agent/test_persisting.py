@@ -69,7 +69,7 @@ def copy(folder: SnapshotFolder, store: CheckpointStore, step: int, **fields: An
 def test_copy_is_persisted_and_its_ticket_ends(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """The checkpoint is whole, holds the state and the data position, and the master hears where it is."""
+    """The checkpoint has the state and the data position, and the master is told where it is."""
     persister.start()
     position = {"datasets": {"train": {"epoch": 2}}}
     made = copy(folder, store, 10, position=position)
@@ -87,7 +87,7 @@ def test_copy_is_persisted_and_its_ticket_ends(
 def test_copy_for_memory_is_persisted_only_after_a_loss(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """Many copies cost the storage nothing; when the process has died the newest is persisted, once."""
+    """Copies that stay in memory cost no storage. When the process has died, the newest is persisted once."""
     persister.start()
     copy(folder, store, 10)
     eventually(lambda: master.got(CheckpointEnd, step=10))

@@ -114,7 +114,7 @@ def test_it_goes_on_with_those_who_made_as_many_steps(job: Job, master: FakeMast
 def test_the_newest_step_wins(
     job: Job, master: FakeMaster, others: tuple[int, ...], expected: Progress, loaded: list[int]
 ) -> None:
-    """Members that are behind take the state of a member that is not; the others keep theirs."""
+    """Members whose step is behind take the state of one whose step is the newest; the others keep theirs."""
     group = Group(*others)
     master.say(active=in_place(2, (0, 1, 2)))
 
@@ -123,7 +123,7 @@ def test_the_newest_step_wins(
 
 
 def test_a_group_that_breaks_while_it_forms(job: Job, master: FakeMaster) -> None:
-    """The process waits for the version after that, and goes on there."""
+    """If a group breaks while it forms, the process waits for the next version and continues there."""
     group = Group(7)
     group.failures = 1
     changed = changes(job, group)
@@ -213,8 +213,8 @@ def test_a_member_that_can_not_listen_ends_at_once(
 
 
 def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
-    """Every few seconds while no step is made, with the newest step and the seconds of waiting; a step needs
-    no other sign."""
+    """Every few seconds without a step, the master is told the newest step and how long the member has
+    waited. While steps are made, nothing else is sent."""
     group = Group(7)
     changes(job, group)
     eventually(lambda: master.got(PresenceReport, version=1, step=0, waiting=0.0))

@@ -181,7 +181,8 @@ def test_whole_checkpoint_of_another_model_is_reported_likewise(master: FakeMast
 def test_refused_report_does_not_hold_the_process(
     master: FakeMaster, job: Job, store: CheckpointStore
 ) -> None:
-    """A master that has gone on to another version does not want to know; the process ends all the same."""
+    """If the master has moved on to another version, it rejects the report, and the process ends all the
+    same."""
     master.say(active=cluster(1, restore=saved(store, 1, torn=True)))
     assert job.cluster.version == 1
     master.knows_node = False

@@ -115,7 +115,7 @@ def test_copies_are_made_more_often_than_they_are_persisted(
 def test_slow_agent_does_not_hold_periodic_copies_up(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """While the older copy is being persisted the next one is put off, without a ticket; then it is made."""
+    """While the older copy is being persisted, the next periodic copy is postponed without a ticket."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store, every_seconds=0.01))
     step_until(job, lambda: len(memory.whole()) == 2)

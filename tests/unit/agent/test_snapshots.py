@@ -116,7 +116,7 @@ def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
 
 
 def test_outcome_is_noted_in_the_header(folder: SnapshotFolder) -> None:
-    """The training process reads from it what became of its copy."""
+    """The header of a copy says what became of it, and the training process reads that."""
     copied(folder, b"x")
     with folder.reading(1):
         folder.settle(1, SnapshotStage.FAILED, "disk full")
@@ -143,7 +143,7 @@ def _halve(header: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_cut, _lie, _climb, _halve, Path.unlink])
 def test_damaged_header_is_no_copy(folder: SnapshotFolder, damage: Callable[[Path], object]) -> None:
-    """A copy counts only with a sound header, and with as many bytes as that says."""
+    """A copy counts only with an intact header and with as many bytes as the header says."""
     copied(folder, b"x")
     damage(folder.folder / "slot-0.json")
     assert folder.whole() == []
@@ -175,7 +175,7 @@ def test_node_has_one_agent(tmp_path: Path, folder: SnapshotFolder) -> None:
 
 
 def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
-    """A link, or a folder that other users may write to, is refused: they could read the model or forge the
+    """A link, or a folder that other users may write to, is rejected: they could read the model or forge a
     header."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
@@ -251,8 +251,8 @@ print(folder.whole())
 
 
 def test_outcome_that_can_not_be_noted_gives_the_copy_up(folder: SnapshotFolder) -> None:
-    """Shared memory is full to the last page: the header must not go on saying that the copy is to be
-    persisted."""
+    """If shared memory is completely full, the header can't be updated. The copy is then given up, so that
+    the header does not keep saying that it is to be persisted."""
     copied(folder, b"x")
     run = subprocess.run([sys.executable, "-c", FULL, str(folder.folder)], capture_output=True, timeout=240)
     assert run.stdout == b"[]\n", run.stderr

@@ -183,7 +183,8 @@ def test_processes_of_a_broken_world_end_at_once(master: FakeMaster, start: Star
 def test_a_worker_without_a_place_waits_and_ends_with_the_job(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A world that does not name the node starts nothing there; when the job is over, its agent ends well."""
+    """If the group does not contain the node, no process is started there. When the job is over, its agent
+    ends with success."""
     master.say(active=world(1, (1, 2)), trained=1)
     agent = start("import pathlib, sys; pathlib.Path(sys.argv[1], 'started').touch()")
     eventually(lambda: master.got(Registration))
@@ -212,7 +213,7 @@ def test_refused_report_keeps_the_exit_code(master: FakeMaster, start: Start, tm
 def test_agent_registers_again_with_a_master_that_forgot_it(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A master that does not know the node hears of it again, as the same incarnation."""
+    """An agent registers again, as the same incarnation, with a master that does not know it."""
     master.knows_node = False
     start(NOTE)
     eventually(lambda: len(master.got(Registration)) > 1)
@@ -223,7 +224,7 @@ def test_agent_registers_again_with_a_master_that_forgot_it(
 
 
 def test_missing_program_is_reported(master: FakeMaster, pod_env: dict[str, str]) -> None:
-    """A command that can't be started says why, in the report too."""
+    """A command that can't be started is reported with the reason."""
     master.say(active=cluster(1))
     run = subprocess.run(
         [*AGENT, "--", "no-such-program"],
@@ -327,7 +328,7 @@ def test_a_group_that_does_not_come_together_is_tried_again(
 
 
 def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """SIGTERM reaches the training process, which may save and leave; the agent ends with 143."""
+    """On SIGTERM, the training process gets the signal and may save. The agent ends with 143."""
     master.say(active=cluster(1))
     agent = start(SAVES_ON_SIGTERM.format(seconds=0.5) + NOTE)
     pid_of(tmp_path, 1)
@@ -342,8 +343,8 @@ def test_sigterm_gives_time_for_a_checkpoint(master: FakeMaster, start: Start, t
 def test_sigterm_gives_a_program_that_never_connected_time_to_save(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A program that forms its group by itself trains in a version that never becomes active; it has as much
-    time."""
+    """A program that forms its group by itself trains in a version that never becomes active. On SIGTERM it
+    gets the same time to save."""
     master.say(next=world(1, (0,)))
     agent = start(SAVES_ON_SIGTERM.format(seconds=3) + NOTE)
     pid_of(tmp_path, 1)
@@ -387,7 +388,7 @@ def test_released_node_ends_with_0(master: FakeMaster, start: Start, tmp_path: P
 def test_finished_job_ends_servers(
     master: FakeMaster, start: Start, tmp_path: Path, node_type: str, ends: bool
 ) -> None:
-    """When the data is consumed parameter servers and evaluators end; a worker ends by itself."""
+    """When the data is consumed, the agents end parameter servers and evaluators. A worker ends by itself."""
     master.say(active=cluster(1, ps=1))
     agent = start(NOTE, **{names.ENV_NODE_TYPE: node_type})
     pid = pid_of(tmp_path, 1)
@@ -411,7 +412,7 @@ def test_killed_agent_leaves_no_training_process(master: FakeMaster, start: Star
 
 
 def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """A master that is away ends nothing; when it is back the agent follows it again."""
+    """While the master is unavailable, no process ends. When it is back, the agent follows it again."""
     master.say(active=cluster(1))
     agent = start(NOTE)
     pid = pid_of(tmp_path, 1)

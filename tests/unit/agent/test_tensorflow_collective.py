@@ -82,7 +82,8 @@ def tensors(member: Any) -> dict[str, Any]:
 
 
 def test_rehearsal_leaves_no_trace(join: Any) -> None:
-    """The step that is made ahead is undone: weights are as built, and the optimizer has seen nothing."""
+    """The step that is made for a warm-up is undone: weights have their initial values, and the optimizer has
+    no state."""
     found = tensors(join())
     assert found["weight"].tolist() == [[1.0], [2.0], [3.0]]
     assert all(
@@ -115,7 +116,8 @@ def test_wishes_come_back(join: Any) -> None:
 
 
 def test_any_type_is_broadcast(join: Any, adapter: Any) -> None:
-    """Variables of types that a group can't sum keep their values; so do numbers beyond single precision."""
+    """Variables of types that a group can't sum keep their values when they are broadcast, and so do numbers
+    beyond single precision."""
     tf = adapter.tf
     more = {
         "seed": tf.Variable([2**32 - 1], dtype=tf.uint32),

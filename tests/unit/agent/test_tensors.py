@@ -117,7 +117,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("row", HOSTILE)
 def test_hostile_block_is_refused(row: str) -> None:
-    """A header that lies about its tensors is an error of the checkpoint, whatever the lie."""
+    """A header that describes its tensors wrongly is a CheckpointError, whatever is wrong."""
     with pytest.raises(CheckpointError, match="here"):
         read_state(memoryview(HOSTILE[row]), "here")
 

@@ -130,7 +130,7 @@ def test_lookups_find_the_same_rows_however_many_servers_there_are(
 
 
 def test_parts_are_spread_over_all_servers(adapter: Any, store: CheckpointStore) -> None:
-    """A large table is worth further servers: each gets some of its parts. A small variable stays whole."""
+    """The parts of a large table are spread over all servers. A small variable is not partitioned."""
 
     def build(adapter: Any, servers: int) -> Any:
         adapter.tf1.get_variable("small", (100, 4))
@@ -178,8 +178,8 @@ def test_former_two_stage_checkpoint_is_refused_until_its_cut_is_said(
 
 @pytest.mark.parametrize("servers", [1, 3])
 def test_table_a_server_is_refused(adapter: Any, store: CheckpointStore, servers: int) -> None:
-    """A program that makes one variable for each server has another model with another number of them. It is
-    not restored, neither with more nor with fewer, and the variable is named."""
+    """A program that creates one variable for each server has another model with another number of servers.
+    Its checkpoint is not restored with more or fewer servers, and the error names the variable."""
     with Servers(adapter, store, 2, table_a_server) as former:
         ref = former.save()
     with (

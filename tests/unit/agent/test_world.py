@@ -190,8 +190,8 @@ def test_loss_curve_is_that_of_one_worker(size: int, members: Members, tmp_path:
 
 
 def test_loss_curve_across_changes(master: FakeMaster, members: Members, tmp_path: Path) -> None:
-    """1 → 3 → 2 members by drain, switch checkpoint and successors: the loss of each step is that of the run
-    with one, and each record of an epoch is trained exactly once."""
+    """Members change from 1 to 3 to 2 by drain, switch checkpoint and successors. Each step has the loss of a
+    run with one member, and each record of an epoch is trained exactly once."""
     expected = losses(members.train(world(1, (0,))))
     members.store = CheckpointStore(tmp_path / "other")
     worlds = [world(2, (0,)), world(3, (0, 1, 2)), world(4, (1, 2))]
@@ -257,8 +257,8 @@ def test_members_stop_after_the_same_step(master: FakeMaster, members: Members) 
 
 
 def test_switch_is_not_saved_before_the_last_step(master: FakeMaster, members: Members) -> None:
-    """The master may ask a lone member for the switch checkpoint together with the drain. If both come in the
-    middle of a step, which then is not the last, what is saved is the step after it."""
+    """The master may ask a single member for the switch checkpoint together with the drain. If both come
+    during a step, the member saves after its last step, not before."""
     cluster = world(1, (0,))
     master.say(active=cluster)
     members.allowed = 5
@@ -302,8 +302,8 @@ def test_drain_for_another_version_needs_a_step_first(master: FakeMaster, member
 
 @pytest.mark.parametrize("leaving", [0, 2], ids=["chief", "another"])
 def test_member_that_is_told_to_end_loses_no_step(leaving: int, master: FakeMaster, members: Members) -> None:
-    """SIGTERM to one member: the chief saves the step that all have made; then that member ends with 143, and
-    the others, whose group has no use without it, wait for the next version."""
+    """On SIGTERM to one member, the chief saves the step that all have made. Then that member ends with 143,
+    and the others wait for the next version."""
     cluster = world(1, (0, 1, 2))
     master.say(active=cluster)
     members.allowed = 5
@@ -355,7 +355,8 @@ def test_lost_member_breaks_the_group(
 def test_group_that_does_not_form_is_tried_again(
     master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
 ) -> None:
-    """A successor whose group breaks while it prepares ends at once: its agent starts it again."""
+    """If the group of a successor breaks while it forms, the process ends at once, and its agent starts it
+    again."""
 
     class Alone(SoftmaxRegression):
         def join(self, place: Place) -> None:
@@ -427,7 +428,7 @@ def test_the_last_step_is_reported_if_the_members_change_then(
 
 
 def test_each_turn_is_one_step(members: Members) -> None:
-    """A loop that forgets to make the step hears so, instead of going round for ever."""
+    """A loop that does not make the step gets an error instead of running for ever."""
     members.master.say(active=world(1, (0,)))
     members._step = lambda *_: None  # type: ignore[method-assign]
     (member,) = members.start(world(1, (0,)))
@@ -435,7 +436,7 @@ def test_each_turn_is_one_step(members: Members) -> None:
 
 
 def test_evaluator_is_no_member(master: FakeMaster, environment: NodeEnvironment, tmp_path: Path) -> None:
-    """A node that the version does not name hears so at once."""
+    """A node that the version does not name gets an error at once."""
     master.say(active=world(1, (1, 2)))
     job = Job(environment, 1, MasterClient(master.url, TOKEN))
     saving = Saving(CheckpointStore(tmp_path))

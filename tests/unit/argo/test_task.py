@@ -11,7 +11,7 @@ from edl_workflows.stages.scale import SCALE
 
 
 def test_texts_are_read_as_what_the_request_wants() -> None:
-    """Argo hands every value on as text: numbers, maps and lists are read, empty texts are as if not
+    """Argo passes every value as text. Numbers, maps and lists are parsed, and empty texts count as not
     given."""
     body = {
         "stage": "scale",
@@ -27,7 +27,7 @@ def test_texts_are_read_as_what_the_request_wants() -> None:
 
 
 def test_a_manifest_may_be_a_text_or_a_map() -> None:
-    """A job's manifest with placeholders is a text until Argo has filled it in; numbers stay numbers."""
+    """A manifest with placeholders is text until Argo has filled it in. Numbers stay numbers."""
     text = "{apiVersion: v1, kind: ElasticJob, spec: {replicas: 3}}"
     as_map = {"apiVersion": "v1", "kind": "ElasticJob", "spec": {"replicas": 3}}
     _, one = PluginTask.parse({"stage": "submit", "request": {"manifest": text}}).stage_and_request()

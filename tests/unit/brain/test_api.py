@@ -199,7 +199,7 @@ BAD_QUESTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("more", BAD_QUESTIONS.values(), ids=BAD_QUESTIONS)
 def test_a_wrong_question_is_refused(shared: Api, more: dict[str, Any]) -> None:
-    """Like an invalid report."""
+    """A malformed request for a plan is rejected like a malformed report."""
     assert shared.post("optimize", QUESTION | more).status_code == 422
 
 

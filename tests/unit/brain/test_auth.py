@@ -31,7 +31,7 @@ def test_a_made_token_lets_in(tmp_path: Path) -> None:
 
 
 def test_a_tenant_writes_to_its_namespaces() -> None:
-    """An operator writes to all."""
+    """A tenant may write to its own namespaces, and an operator to all."""
     Tenant("team-a", frozenset({"a"})).check("a")
     Tenant("ops").check("a")
     with pytest.raises(ForbiddenError, match="namespace b"):

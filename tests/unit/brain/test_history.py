@@ -58,7 +58,7 @@ def test_a_job_that_stays_as_it_is_keeps_what_it_has() -> None:
 
 
 def test_a_job_can_t_take_by_what_it_says() -> None:
-    """Lower bounds above what a job has do not displace other jobs."""
+    """Lower bounds above the nodes that a job has do not take nodes from other jobs."""
     greedy = {"ps": role(), "worker": role(2, bounds={"count": {"low": 50, "high": 60}})}
     found = worker_shares([stored("a", {}, roles=greedy), stored("b", {})], cluster(48.0))
     assert found[JobKey("team", "b")] >= 4

@@ -158,7 +158,7 @@ def test_a_jobs_life(cluster: Cluster, start: Start) -> None:
 
 
 def test_what_a_jobs_pods_hold(cluster: Cluster, start: Start) -> None:
-    """A job's row follows its pods; samples of the cluster count them."""
+    """A job's row has the requests of its pods, and samples of the cluster include them."""
     store = Memory()
     client.create(cluster, elastic_job())
     start(store)

@@ -94,7 +94,7 @@ def test_a_sample_counts_what_holds_room() -> None:
 
 
 def test_no_node_is_a_sample_too() -> None:
-    """An empty cluster has no resources."""
+    """An empty cluster gives a sample without resources."""
     assert ClusterObservation(time=1.0) == observations.sample_cluster([], [], {}, 1.0)
 
 
@@ -119,14 +119,15 @@ def test_a_jobs_pods_are_added_up() -> None:
 
 
 def test_metrics_are_added_up() -> None:
-    """The total usage of the nodes."""
+    """The metrics of all nodes are summed up."""
     found = [{"usage": {"cpu": "250m", "memory": "1Gi"}}, {"usage": {"cpu": "1"}}, {}]
 
     assert observations.total_usage(found) == {"cpu": 1.25, "memory": GIB}
 
 
 def test_a_job_is_told_with_its_plan() -> None:
-    """Phase, replicas, progress and the plan of its optimizer; times in Unix seconds."""
+    """A job's row has its phase, replicas, progress and the plan of its optimizer, with times in Unix
+    seconds."""
     seen = observations.observe_job(
         ELASTIC_JOB,
         elastic_job(

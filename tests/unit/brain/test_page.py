@@ -84,7 +84,7 @@ def plan(name: str, **more: Any) -> PlanObservation:
 
 
 def test_the_cluster_now_and_over_time(browser: Browser, full: str) -> None:
-    """Current figures, and curves with units; a resource and a period can be selected."""
+    """The page has current figures and curves with units. A resource and a period can be selected."""
     browser.open(full)
 
     assert browser.texts("#figures dt") == [
@@ -137,7 +137,7 @@ def test_jobs_are_listed_by_pages(browser: Browser, full: str) -> None:
 
 
 def test_a_row_says_what_a_job_does_and_why(browser: Browser, serve: Serve) -> None:
-    """Phase, replicas, speed, step and the reason; unknown values are shown as a dash."""
+    """A row shows phase, replicas, speed, step and the reason; unknown values are a dash."""
     fails = {"phase": "Failed", "reason": "WorkerFailed", "message": "worker-1 ended with exit code 1"}
     grows = {"speed": 12.34, "step": 45_678, "reasons": {"worker": "more workers pay"}}
 

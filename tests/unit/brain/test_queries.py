@@ -70,7 +70,7 @@ def test_goodput(store: BrainStore) -> None:
 
 
 def test_lists_are_paged_and_searched(store: BrainStore) -> None:
-    """The newest first; a pattern's characters are only characters."""
+    """Lists are paged with the newest first. Wildcard characters in a search match only themselves."""
     for number in range(7):
         store.record(JobReport(facts(f"uid-{number}", name=f"job-{number}")), NOW + number)
     first = queries.query_jobs(store, ALL, RowRange(3, 0), NOW)

@@ -223,8 +223,8 @@ def test_former_jobs(store: BrainStore) -> None:
 
 
 def test_running_jobs(store: BrainStore) -> None:
-    """Jobs that the monitor sees, that reported recently and have not ended; not jobs that are only known
-    from reports."""
+    """Running jobs are those that the monitor sees and that have reported recently and not ended, but not
+    jobs known only from reports."""
     seen = [
         JobObservation(uid, "ElasticJob", "team", uid, "Running") for uid in ("running", "silent", "over")
     ]

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_good_files_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The last line says that nothing is wrong."""
+    """For valid files the command exits with 0, and its last line says that nothing is wrong."""
     assert main(["argo", "lint", str(folder / "good.yaml")]) == 0
     assert capsys.readouterr().out == "nothing wrong in 1 file\n"
 
@@ -54,7 +54,7 @@ def test_a_folder_is_read_with_all_below(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_warnings_exit_0_unless_strict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pipelines can be stricter with --strict."""
+    """Warnings exit with 0, or with --strict with an error."""
     file = str(folder / "warned.yaml")
 
     assert main(["argo", "lint", file]) == 0

@@ -140,7 +140,7 @@ def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> 
 
 
 def test_a_job_that_runs_tells_for_how_long() -> None:
-    """The time since its start."""
+    """The description of a running job has the time since its start."""
     manifest = elastic_job("mnist") | {"status": {"phase": "Running", "startTime": BEGAN}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 

@@ -32,7 +32,8 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def test_an_own_trace(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each policy; no job is faster than in the trace."""
+    """A simulation of the user's own trace has a row for each policy, and no job is faster than in the
+    trace."""
     assert (
         run(["simulate", "--workload", str(jobs), "--nodes", "2", "--policy", "tiresias", "--policy", "fit"])
         == 0
@@ -44,7 +45,7 @@ def test_an_own_trace(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_trace_in_json(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Metrics of each run, and summaries."""
+    """The JSON has the metrics of each run, and summaries."""
     found = answer(capsys, "--workload", jobs, "--nodes", 2, "--policy", "tiresias", "--status", "Pass")
     [one], [summary] = found["runs"], found["summaries"]
 

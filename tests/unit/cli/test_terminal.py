@@ -97,7 +97,7 @@ def raw_controls(text: str, kept: str = "\n") -> set[str]:
 def test_a_hostile_status_is_shown_harmlessly(
     edl: Edl, job: str, command: list[str], form: OutputFormat
 ) -> None:
-    """Control characters are visible to people; JSON and YAML have escapes of their own."""
+    """Control characters are escaped in the text output. JSON and YAML have escapes of their own."""
     assert job == "mnist"
     code, out, err = edl(*command, "-o", form)
 

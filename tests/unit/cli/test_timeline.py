@@ -105,7 +105,8 @@ def test_text_has_the_metrics(
 def test_a_list_of_jobs_has_their_newest_metrics(
     cluster: Cluster, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If any reports some; two of each job, so that a line stays a line."""
+    """The list has a column for metrics if any job reports some, with two of each job, so that a row stays a
+    line."""
     assert run(["get", *options]) == 0
     assert "METRICS" not in capsys.readouterr().out
     progress = {"step": 60, "metrics": {"acc": 0.5, "auc": 0.6, "loss": 2, "z": 1}}

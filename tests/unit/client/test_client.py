@@ -74,7 +74,7 @@ def test_the_end_of_the_block_cancels(cluster: Cluster, stand_in: StandIn) -> No
 
 
 def test_a_wait_that_takes_too_long(cluster: Cluster, stand_in: StandIn) -> None:
-    """The job continues."""
+    """If the wait times out, the job continues."""
     training = train(fit, {"rate": 1}, on=cluster, image="train:1")
     with pytest.raises(StageTimeoutError):
         training.wait(0.5)

@@ -61,7 +61,8 @@ def test_a_training_is_described_by_what_people_ask() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """A job that was just created has a name and a phase; data without an end has no bar."""
+    """A job that was just created is shown with its name and phase. Without a known end of the data there is
+    no bar."""
     new = JobView("ElasticJob", "mnist", "default", "uid-1", 1, 0, JobPhase.PENDING)
 
     assert list(describe(new)) == ["job", "phase"]

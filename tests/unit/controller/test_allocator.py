@@ -104,7 +104,8 @@ def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: Runn
 def test_an_end_and_a_suspension_make_room(
     cluster: Cluster, farm: Farm, controller: RunningController
 ) -> None:
-    """A waiting job gets the room of one that has ended, or is suspended; a resumed one waits for room."""
+    """A waiting job gets the nodes of one that has ended or is suspended. A resumed one waits for free
+    nodes."""
     one = farm.add("a", 1)
     create(cluster, farm.task(), name="first", preemptible=True)
     becomes(cluster, [one], "first")
@@ -231,9 +232,8 @@ def test_a_policy_that_fails_or_lies_changes_nothing(
 def test_a_killed_controller_is_succeeded_by_the_next(
     server: ApiServerProcess, cluster: Cluster, farm: Farm, options: RunOptions, point: str
 ) -> None:
-    """SIGKILL between decision and write, or right after it: the next one comes to the same allocation, and
-    stays with it.
-    """
+    """The controller is killed between the decision and its write, or right after it. The next one makes the
+    same allocation."""
     one, two = farm.add("a", 2), farm.add("b", 2)
     create(cluster, farm.task(3), preemptible=True)
     command = [sys.executable, "-m", "tests.unit.controller.killed_allocator", point]

@@ -150,7 +150,8 @@ def test_jobs_share_what_there_is(
 def test_who_asks_for_a_number_gets_it(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A scale stage's number stays, whatever room there is, until a stage switches autoscaling on again."""
+    """The number of a scale stage stays, however much room there is, until a stage switches autoscaling on
+    again."""
     farm.add("a", 6)
     start(options)
     training_job(cluster, farm, "ctr", 1, 6)

@@ -34,7 +34,7 @@ def test_a_more_urgent_call_shortens_it() -> None:
 
 
 def test_what_can_not_wait_ends_it() -> None:
-    """A write that may not be delayed includes the delayed one, so that the next delay begins anew."""
+    """A write that may not be delayed includes the delayed one, so that the next delay starts again."""
     clock = Clock()
     holds = DelayedWrites(clock)
     holds.left("a", 30.0)

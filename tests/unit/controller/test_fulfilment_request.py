@@ -62,9 +62,8 @@ def trainer(index: int, where: str = "", phase: str = "Running") -> dict[str, An
 
 
 def test_who_is_where_and_what_is_used() -> None:
-    """A candidate's pods are its places, in the order of their indices; others' are use of their nodes, or
-    wait.
-    """
+    """A candidate's pods give its places, in the order of their indices. Pods of others count as used or
+    waiting."""
     server = pod(
         "ctr-pserver-0", "2", "a", **{training_pods.JOB_LABEL: "ctr", training_pods.ROLE_LABEL: "pserver"}
     )

@@ -52,7 +52,7 @@ def test_idle() -> None:
 
 
 def test_delay() -> None:
-    """A delayed key comes when its time has come; of two times the earlier counts."""
+    """A delayed key is handed out when its time has come. Of two delays for a key the earlier one counts."""
     clock = Clock()
     queue: WorkQueue[str] = WorkQueue(clock)
     queue.add_after("a", 10)

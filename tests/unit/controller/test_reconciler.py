@@ -205,7 +205,7 @@ def test_deletes_this_very_object(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_time_to_live_that_was_just_removed(loop: Loop, cluster: Cluster) -> None:
-    """A decision from an older state of the job does not delete it: the user wants it to stay."""
+    """If the user removes the time to live, a decision from an older state of the job does not delete it."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         if job.spec.ttl_seconds_after_finished is not None:

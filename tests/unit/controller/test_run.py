@@ -193,9 +193,8 @@ def test_a_malformed_job_fails_once(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
-    """An API server that dies amid work and comes back finds the controller going on, and nothing
-    made twice.
-    """
+    """The API server dies while the controller works. When it is back, the controller continues, and nothing
+    is created twice."""
     server = ApiServerProcess(tmp_path)
     server.start()
     running: RunningController | None = None

@@ -258,7 +258,7 @@ def test_required_node_affinity(terms: list[dict[str, Any]], excluded: set[str])
 
 
 def test_preferred_node_affinity_excludes_nothing() -> None:
-    """A preference excludes no node."""
+    """A preferred node affinity excludes no node."""
     wish = {
         "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": says("x", "Exists")}]
     }
@@ -311,7 +311,8 @@ def reporting(created: str, annotations: dict[str, str] | None, speed: int) -> d
 
 
 def test_what_the_jobs_of_a_scenario_reported() -> None:
-    """The newest first; of jobs that have reported nothing, or are of no scenario, nothing."""
+    """The reports of a scenario's jobs are given with the newest first. Jobs without a report or a scenario
+    give none."""
     nightly = {names.SCENARIO_ANNOTATION: "nightly"}
     found = group_by_scenario(
         [

@@ -83,7 +83,7 @@ class TestSmall:
 
     @pytest.mark.parametrize("chunked", [False, True])
     def test_a_large_body_is_refused(self, api: Api, chunked: bool) -> None:
-        """413, told by its length or found out while it comes."""
+        """A large body gets 413, either by its Content-Length or while it is read."""
         body = b"x" * 101
         content: Any = iter([body[:50], body[50:]]) if chunked else body
         url = f"{api.url}/v2alpha1/{api.path('profilings')}"
@@ -153,7 +153,7 @@ def test_the_openapi_document_is_open(api: Api) -> None:
 
 
 def test_buckets() -> None:
-    """A burst, then the rate; a key that is forgotten begins with a full bucket."""
+    """A bucket allows a burst and then the rate. A key that was dropped starts with a full bucket."""
     now = [0.0]
     buckets = TokenBuckets(RateLimit(per_second=2.0, burst=3.0), lambda: now[0], memory=2)
     assert [buckets.take("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]

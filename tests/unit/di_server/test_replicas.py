@@ -59,7 +59,7 @@ def test_a_job_finds_its_replicas(api: Api, cluster: Cluster, controller: Runnin
 
 
 def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningController) -> None:
-    """A call with a time-out is answered when the last address is there; the paths without /job/ are the
+    """A call with a time-out is answered when the last address is known. The paths without /job/ behave the
     same."""
     create(cluster, task("none", 2, name="w"))
     eventually(lambda: len(pods(cluster)) == 2)
@@ -79,8 +79,8 @@ def test_discovery_waits(api: Api, cluster: Cluster, controller: RunningControll
 def test_who_asks_at_once_shares_one_look(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand replicas that look for each other must not cost a thousand times a thousand: where they are
-    is worked out once for each change."""
+    """If a thousand replicas ask for addresses at once, these are computed once for each change, and not once
+    for each caller."""
     create(cluster)
     api.seen()
     looks: list[Any] = []
@@ -103,7 +103,7 @@ def test_who_asks_at_once_shares_one_look(
 
 
 def test_discovery_gives_up(api: Api, cluster: Cluster, controller: RunningController) -> None:
-    """A time-out that passes is 408, and says how many have no address."""
+    """When the time-out of a call passes, it gets 408 with the number of missing addresses."""
     create(cluster)
     eventually(lambda: len(pods(cluster)) == 3)
     assert "3 of 3 replicas" in refusal(api.ask("GET", api.path(), params={"timeout": 0.2}), 408)

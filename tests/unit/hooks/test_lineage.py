@@ -24,7 +24,7 @@ NAMES = {
 
 @pytest.mark.parametrize("uri", NAMES)
 def test_data_sets_have_the_names_of_the_convention(uri: str) -> None:
-    """Namespace and name, without secrets."""
+    """A data set has a namespace and a name by OpenLineage's convention, without secrets."""
     found = lineage._read([uri])
 
     assert [(one.namespace, one.name) for one in found] == [NAMES[uri]]
@@ -32,7 +32,7 @@ def test_data_sets_have_the_names_of_the_convention(uri: str) -> None:
 
 @pytest.mark.parametrize("uri", ["", "http://[broken"])
 def test_what_is_no_uri_is_no_data_set(uri: str) -> None:
-    """A training program may report anything."""
+    """A value that is not a URI, which a program may report, gives no data set."""
     assert not lineage._read([uri])
     assert not lineage._written(OutputCheckpoint(uri=uri, step=1))
 
@@ -50,12 +50,12 @@ def test_what_is_no_uri_is_no_data_set(uri: str) -> None:
     ids=["several", "too many", "none", "null", "no map", "empty"],
 )
 def test_the_annotation_names_the_data(manifest: dict[str, Any], data: tuple[str, ...]) -> None:
-    """Spaces and commas separate them; there is a limit."""
+    """The annotation lists data sets, separated by spaces or commas, up to a limit."""
     assert lineage.declared_data(manifest) == data
 
 
 def test_without_the_provider_nothing_is_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's OpenLineage provider is optional."""
+    """Without Airflow's OpenLineage provider, which is optional, nothing is emitted."""
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.api.core", None)
     event = lineage.JobEvent("START", "ElasticJob", "uid", "airflow/dag/run/task/-1")
 

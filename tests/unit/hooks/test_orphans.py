@@ -143,7 +143,7 @@ def test_a_mark_names_its_task_instance(
 
 @given(mark=st.text(alphabet="ab/-1@", max_size=12))
 def test_what_is_no_mark_names_nobody(mark: str) -> None:
-    """A mark that can be read is the one that its task instance would write."""
+    """A mark names a task instance only if it equals the one that the instance would write."""
     owner = TaskOwner.parse(mark)
 
     assert owner is None or TaskOwner.parse(str(owner)) == owner

@@ -62,7 +62,7 @@ def test_a_job_of_any_kind_can_be_suspended_without_the_right_to_change_it() -> 
 
 
 def test_they_can_be_left_out() -> None:
-    """Kubernetes 1.29 does not have them."""
+    """The policies can be left out, since Kubernetes 1.29 does not have them."""
     options = InstallOptions(IMAGE, admission_policies=False)
     assert not of_kind(options, "ValidatingAdmissionPolicy")
     assert not of_kind(options, "ValidatingAdmissionPolicyBinding")

@@ -54,7 +54,7 @@ def test_each_source_is_watched_once() -> None:
 
 
 def test_unknown_kind_is_told() -> None:
-    """A misspelt kind is answered with those that there are."""
+    """A misspelt kind is an error that lists the known kinds."""
     with pytest.raises(InvalidError, match=r"'MPIJob' is no kind .* ElasticJob, ScalePlan"):
         kinds.kind_of("MPIJob")
 
@@ -104,7 +104,7 @@ def test_names_of_nodes_are_read_back(name: str, found: tuple[str, int] | None) 
     ],
 )  # fmt: skip
 def test_disruptions_are_told_from_failures(status: dict[str, Any], expected: bool) -> None:
-    """A pod has failed by its own fault only if its container ended with an exit code of its own."""
+    """A pod failed by its own fault only if its container ended with an exit code of its own."""
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}, "status": status}
 
     assert was_disrupted(pod) is expected

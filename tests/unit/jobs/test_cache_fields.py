@@ -54,7 +54,7 @@ def test_the_rest_goes() -> None:
 
 
 def test_a_secret_is_not_kept() -> None:
-    """A controller that must know that a Secret is there does not hold what is in it."""
+    """The cache keeps that a Secret exists, but not its content."""
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",

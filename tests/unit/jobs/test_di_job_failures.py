@@ -47,9 +47,8 @@ def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int]
 
 
 def test_a_deleted_pod_comes_back() -> None:
-    """A deletion is a reschedule, counted while the pod is still ending; the name is used again only when it
-    is free.
-    """
+    """A deleted pod is a reschedule, which is counted while the pod is still ending. Its name is used again
+    only when it is free."""
     job = Job()
     job.run()
     before = job.uid("learner-0")
@@ -113,7 +112,7 @@ def test_back_off_limit(limit: int | None, failures: int, phase: str) -> None:
 
 
 def test_the_default_is_three_restarts() -> None:
-    """A manifest that doesn't say has upstream's limit."""
+    """Without backoffLimit, the limit is upstream's default of three restarts."""
     job = Job()
     for _ in range(4):
         job.run()
@@ -125,9 +124,8 @@ def test_the_default_is_three_restarts() -> None:
 
 
 def test_failures_at_once_are_one_restart() -> None:
-    """A learner that falls takes its collectors along: one restart for all that fail before every replica has
-    a pod again.
-    """
+    """If a learner fails and its collectors with it, all failures before every replica has a pod again count
+    as one restart."""
     job = Job(backoffLimit=1)
     job.run()
     job.world.set_pod(f"{NAME}-learner-0", "Failed", 1)

@@ -297,7 +297,8 @@ def test_a_list_too_long_for_a_program_is_left_out() -> None:
 
 
 def test_volumes_ports_restart_policy_and_priority() -> None:
-    """The job's volumes are every pod's; the port is declared; the controller restarts, not the node."""
+    """Every pod has the job's volumes and declares the port. The controller restarts replicas, not the
+    kubelet."""
     manifest = make(volumes=[{"name": "cache", "emptyDir": {}}], priority="high")
     spec = manifest["spec"]["tasks"][0]["template"]["spec"]
     spec |= {"restartPolicy": "Always", "volumes": [{"name": "own", "emptyDir": {}}]}

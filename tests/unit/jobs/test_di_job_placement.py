@@ -19,7 +19,7 @@ def test_without_an_allocation_a_preemptible_job_waits() -> None:
 
 
 def test_a_templates_own_affinity_holds_beside_the_allocation() -> None:
-    """A pod goes where one of the terms holds, so each of them asks for the node, too."""
+    """Terms of a pod's affinity are alternatives, so each of them also requires the allocated node."""
     ssd = {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}
     fast = {"matchExpressions": [{"key": "fast", "operator": "Exists"}]}
     required = "requiredDuringSchedulingIgnoredDuringExecution"

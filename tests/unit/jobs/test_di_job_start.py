@@ -58,9 +58,8 @@ PHASES: list[Any] = [
 
 @pytest.mark.parametrize(("pods", "phase"), PHASES)
 def test_phases_of_a_job_that_goes_well(pods: dict[str, str], phase: str) -> None:
-    """Starting until all run, Running until all have succeeded; the phase's condition is the only one that is
-    True.
-    """
+    """The job is Starting until all pods run, and Running until all have succeeded. Only the condition of the
+    phase is True."""
     job = Job()
     job.set(**pods)
     assert job.phase == phase
@@ -78,7 +77,7 @@ def test_lost_readiness_does_not_leave_running() -> None:
 
 
 def test_a_sidecar_counts_for_nothing() -> None:
-    """Ready replicas are pods, not containers."""
+    """Ready replicas count pods, so a sidecar does not change them."""
     one = task("learner")
     one["template"]["spec"]["containers"].insert(0, {"name": "sidecar", "image": "logs:1"})
     job = Job(one)
@@ -259,7 +258,7 @@ def test_events_tell_the_way() -> None:
 
 
 def test_counters_by_task_and_phase() -> None:
-    """`taskStatus` as upstream's users read it, replicaStatuses as all kinds have it."""
+    """The status has `taskStatus` as upstream's users read it, and `replicaStatuses` like all kinds."""
     job = Job()
     job.set(learner_0="Running", collector_0="Succeeded")
     assert job.status["taskStatus"] == {

@@ -151,9 +151,8 @@ def test_master_is_not_made_without_what_it_needs(world: JobsNamespace, job: Mak
 
 
 def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: JobsNamespace, job: Make) -> None:
-    """A pod that its node refuses for good is no disruption: it uses the budget, and the job's message has
-    the node's words.
-    """
+    """A pod that its node rejects for good is not a disruption: it uses a restart, and the job's message has
+    the node's reason."""
     world.add(job())
     world.settle()
     said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"

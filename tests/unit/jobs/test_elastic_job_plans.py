@@ -19,7 +19,7 @@ def test_edit_of_replicas_becomes_a_plan(running: JobsNamespace) -> None:
 
 
 def test_edit_whose_plan_is_refused_is_not_lost(running: JobsNamespace) -> None:
-    """A quota on plans delays an edit; it does not swallow it."""
+    """If a quota rejects the plan of an edit, the edit is delayed, but not lost."""
     running.refuse["digits-spec-2"] = Refusal("ScalePlan", "digits-spec-2", False, "exceeded quota")
     running.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}})
     actions = running.decide("ElasticJob", "digits")
@@ -60,9 +60,8 @@ def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: JobsNamespace
 
 
 def test_manual_plan_in_progress_is_scaling(running: JobsNamespace, plan: Make) -> None:
-    """While the master carries a plan out the job is Scaling and still Running; then the plan's counts are
-    desired.
-    """
+    """While the master carries out a plan, the job is Scaling and still Running. Afterwards the plan's counts
+    are the desired ones."""
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
     running.settle()
     assert status(running)["phase"] == "Running"

@@ -73,7 +73,8 @@ def test_final_phase_is_final(running: JobsNamespace) -> None:
 
 
 def test_suspend_stops_workers_before_the_others(running: JobsNamespace, plan: Make) -> None:
-    """Workers end first, then parameter servers and master; Suspended is said when all are gone."""
+    """On a suspension workers end first, then parameter servers and the master. The phase is Suspended when
+    all are gone."""
     create_nodes(running, plan, "ps-0", "worker-0")
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
     running.settle()
@@ -118,7 +119,8 @@ def test_job_born_suspended_has_no_pods(world: JobsNamespace, job: Make) -> None
 
 
 def test_foreign_object_is_a_conflict_until_it_is_gone(world: JobsNamespace, job: Make) -> None:
-    """An object of somebody else in the way is named, left alone, and waited for."""
+    """An object of somebody else with a name that the job needs is named in the status and left alone; the
+    job waits for its removal."""
     foreign = {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -159,7 +161,7 @@ def test_objects_of_an_earlier_job_are_waited_for(running: JobsNamespace, job: M
 
 
 def test_pending_tells_why(world: JobsNamespace, job: Make) -> None:
-    """An unschedulable master's reason stands in the job's message."""
+    """The reason of an unschedulable master is in the job's message."""
     world.add(job())
     world.settle()
     why = {
@@ -197,7 +199,7 @@ def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> No
 
 
 def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
-    """Progress and checkpoint belong to the master: no patch of ours touches them."""
+    """The controller's patches never change progress and checkpoint, which belong to the master."""
     progress = {"step": 7, "records": 70, "unknownYet": 1}
     running.edit("ElasticJob", "digits", {"status": {"progress": progress}})
     running.set_pod(MASTER, "Failed", 2)

@@ -89,7 +89,7 @@ def test_true_is_not_enough() -> None:
 
 
 def test_what_holds_stands_in_the_status() -> None:
-    """Plans don't edit the spec, whose numbers are those of the beginning."""
+    """Plans do not edit the spec, which keeps the initial numbers; the status has the current ones."""
     grown = job(status={"replicaStatuses": {"worker": {"desired": 4}, "dlrover-master": {"desired": 1}}})
 
     assert scaling.count_wanted_nodes(grown) == {"ps": 1, "worker": 4}
@@ -108,7 +108,8 @@ def test_plans_are_numbered_by_those_that_are_there() -> None:
 
 
 def test_a_plan_is_the_jobs_and_goes_with_it() -> None:
-    """Labels by which the master finds it, and the job as owner that does not block."""
+    """A plan has the labels by which the master finds it, and the job as an owner that does not block
+    deletion."""
     wanted = {"replicaResourceSpecs": {"worker": {"replicas": 3}}, "reason": "there is room"}
 
     plan = ScalePlan.parse(manual_plan.manual_plan(job(), "ctr-autoscale-1", wanted))

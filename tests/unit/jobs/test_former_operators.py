@@ -149,9 +149,7 @@ def test_what_the_former_operator_counted_and_timed_stays() -> None:
 
 
 def test_the_time_to_live_goes_on() -> None:
-    """A TFJob whose time to live is over since it was finished is deleted, as the former operator
-    would have.
-    """
+    """A TFJob whose time to live had started under the former operator is deleted when it is over."""
     manifest = make_tf_job(policies={"ttlSecondsAfterFinished": 60})
     world, _ = taken_over(manifest, of_tf_operator(SUCCEEDED))
 
@@ -175,9 +173,8 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
-    """Pods of training-operator know another cluster: they are replaced, servers last, and the job is no new
-    one.
-    """
+    """Pods of training-operator, which have another cluster, are replaced, servers last. The job does not
+    count as new."""
     world = JobsNamespace()
     running = of_tf_operator(replicaStatuses={"Worker": {"active": 1}}, completionTime=None)
     running["conditions"][1]["status"] = "True"

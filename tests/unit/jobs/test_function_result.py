@@ -52,7 +52,7 @@ def nested(depth: int) -> list[Any]:
     ids=["map", "tuple", "not-finite", "number-key", "tensors", "hostile-text", "deep", "zero"],
 )
 def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
-    """Numbers of frameworks too; texts are harmless to templates and terminals."""
+    """Numbers of frameworks are accepted as JSON numbers. Texts are harmless to templates and terminals."""
     assert read_result(render_result(value)) == result
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> 
     ids=["empty", "open", "deep-and-open", "too-deep", "number", "large"],
 )
 def test_the_master_takes_results_only(text: str) -> None:
-    """A pod that sends something else is refused."""
+    """The master rejects a value from a pod that is not a valid result."""
     with pytest.raises(ValueError, match="result"):
         ResultReport(node=NodeRef(type="worker", id=0), result=text)
 

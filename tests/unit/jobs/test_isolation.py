@@ -93,7 +93,7 @@ def test_no_pod_is_made_before_its_policy(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_policy_that_is_lost_is_made_anew(kind: str) -> None:
-    """Level-triggered, as all children are."""
+    """A lost policy is created again, like all objects of a job."""
     world = guarded_world()
     world.add(make_example(kind))
     world.settle()
@@ -160,7 +160,7 @@ def on_nodes_network(value: Any) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_an_installation_may_go_without(kind: str) -> None:
-    """Off by `--no-network-policies`: no policy is made, and none is watched."""
+    """With `--no-network-policies`, no policy is created and none is watched."""
     world = JobsNamespace()
     world.add(make_example(kind))
     world.settle()

@@ -31,9 +31,8 @@ def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
 
 
 def test_pods_of_another_kind_with_the_same_job_name_are_not_taken() -> None:
-    """training-operator labels the pods of all its kinds with the job's name; the operator's name tells them
-    apart.
-    """
+    """training-operator labels the pods of all its kinds with the job's name, so pods are told apart by the
+    operator's name."""
     labels = {
         "training.kubeflow.org/job-name": "mnist",
         "training.kubeflow.org/operator-name": "pytorchjob-controller",

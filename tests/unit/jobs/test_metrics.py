@@ -114,7 +114,8 @@ def test_steps_that_go_back_count_again() -> None:
 
 
 def test_the_loss_of_steps_is_a_metric() -> None:
-    """Beside as many others as a program may report; a metric of that name takes precedence."""
+    """The loss is a metric beside as many others as a program may report. A metric named loss takes
+    precedence."""
     statistics = Statistics()
     statistics.take_step(report(1, {f"m{index:02}": 1.0 for index in range(MAX_METRICS)}))
     statistics.take_step(report(2, {}).model_copy(update={"loss": 0.5}))

@@ -98,7 +98,8 @@ def test_what_is_no_function_with_json_arguments_is_refused(
 
 
 def test_a_function_may_use_what_it_makes_and_annotate_with_what_it_does_not() -> None:
-    """Imports, local and global variables, classes, itself and built-ins; annotations are not evaluated."""
+    """A function may use imports, local and global variables that it defines, classes, itself and built-ins.
+    Its annotations are not evaluated."""
     source = """
 def train(x: np.ndarray = 1) -> Anything:
     import math, numpy as np
@@ -157,8 +158,8 @@ def test_too_many_files_are_refused() -> None:
     )
 )
 def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
-    """Equal programs have equal digests, in any order of their files; the text that travels is the program
-    again."""
+    """Equal programs have equal digests, in whatever order their files are. The program can be read back from
+    its text."""
     main = min(files)
     one = TrainingProgram(main=main, files=files)
     other = TrainingProgram(main=main, files=dict(reversed(files.items())))

@@ -58,7 +58,7 @@ def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) 
 
 
 def test_an_elastic_job_has_workers() -> None:
-    """The policy is about workers: a job of a master only has none."""
+    """An elasticPolicy is about workers, so a job with a master only can't have it."""
     with pytest.raises(ManifestError, match="elasticPolicy: it is about workers"):
         PyTorchJob.parse(make_pytorch_job(Master=1, elastic={"minReplicas": 1}))
 

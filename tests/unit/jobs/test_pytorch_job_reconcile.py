@@ -107,7 +107,7 @@ def test_a_master_and_workers_are_told_of_each_other() -> None:
 
 
 def test_an_elastic_job_is_told_where_to_meet() -> None:
-    """Every field of elasticPolicy becomes torchrun's variable for it; the endpoint is worker 0's."""
+    """Each field of elasticPolicy becomes torchrun's variable, and the rendezvous endpoint is worker 0."""
     policy = {
         "minReplicas": 1,
         "maxReplicas": 3,
@@ -249,7 +249,8 @@ def test_scaling_stays_within_the_policys_bounds() -> None:
 
 
 def test_what_an_autoscaler_may_change() -> None:
-    """The workers of an elastic job within its bounds, until one has succeeded; nothing of other jobs."""
+    """An autoscaler may change the workers of an elastic job within its bounds, until one has succeeded, and
+    nothing of other jobs."""
     manifest = make_pytorch_job(Worker=2, elastic={"minReplicas": 1, "maxReplicas": 4})
     found = elastic_role(PyTorchJob.parse(manifest))
     assert found is not None

@@ -53,7 +53,7 @@ def test_a_size_with_any_resource_reaches_the_pod(running: JobsNamespace, plan: 
 
 
 def test_auto_plan_removes_pods(running: JobsNamespace, plan: Make) -> None:
-    """The pods in removePods are deleted; one that is gone already is no failure."""
+    """The pods in removePods are deleted. One that does not exist is no failure."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0"), meta("worker-1")]))
     running.settle()
     running.add(plan("p-2", auto=True, removePods=[meta("worker-1"), meta("worker-7")]))

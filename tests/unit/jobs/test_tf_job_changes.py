@@ -26,7 +26,8 @@ def test_the_deadline_holds_while_pods_do_not_go(edit: dict[str, Any]) -> None:
 
 
 def test_suspend_and_resume() -> None:
-    """Suspended: no pods, servers last; resumed: the same replicas, with a start of their own."""
+    """A suspended job has no pods; its servers end last. A resumed job has the same replicas and a new start
+    time."""
     job = Job(PS=1, Worker=1)
     job.set(ps_0="Running", worker_0="Running")
     started = job.status["startTime"]
@@ -84,7 +85,8 @@ def test_who_crashes_over_a_peer_that_was_told_to_end_costs_nothing(
 
 
 def test_pods_keep_their_cluster_where_users_depend_on_it() -> None:
-    """Compat static-cluster: a change of replicas adds and removes pods, and restarts none."""
+    """With the compatibility option static-cluster, a change of replicas adds and removes pods, and restarts
+    none."""
     job = Job(compat="static-cluster", PS=1, Worker=2)
     before = job.pod("worker-0")["metadata"]["uid"]
     job.edit(tfReplicaSpecs={"PS": {"replicas": 2}, "Worker": {"replicas": 1}})

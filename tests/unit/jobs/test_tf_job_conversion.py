@@ -35,9 +35,8 @@ def job(**spec: Any) -> TFJob:
 
 
 def test_to_v1_and_back() -> None:
-    """Flat policies go into runPolicy, types get v1's names, and the way back loses nothing; status stays
-    behind.
-    """
+    """Flat policies become runPolicy, and types get the names of v1. Converting back loses nothing but the
+    status."""
     found = conversion.to_v1(job())
     assert found.notes == ()
     assert found.manifest["apiVersion"] == "kubeflow.org/v1"
@@ -85,7 +84,8 @@ def test_to_an_elastic_job() -> None:
 
 
 def test_a_chief_becomes_one_more_worker() -> None:
-    """A collective ElasticJob has no chief; TFJobs for MultiWorkerMirroredStrategy often have one."""
+    """Since a collective ElasticJob has no chief, the chief of a TFJob for MultiWorkerMirroredStrategy
+    becomes a worker."""
     manifest = yaml.safe_load(V1ALPHA2)
     template = {
         "spec": {"containers": [{"name": "tensorflow", "image": "i", "command": ["python", "train.py"]}]}

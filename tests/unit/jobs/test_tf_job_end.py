@@ -110,7 +110,7 @@ def test_the_message_names_who_failed_and_how() -> None:
 
 
 def test_the_message_names_why_a_replica_could_not_run() -> None:
-    """A pod that its node refused says why where users look first."""
+    """If a node rejects a pod, the job's message gives its reason."""
     job = Job(Worker=1)
     said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
     refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
@@ -120,7 +120,8 @@ def test_the_message_names_why_a_replica_could_not_run() -> None:
 
 
 def test_deadline() -> None:
-    """ActiveDeadlineSeconds counts from the start; the controller wakes up for it."""
+    """The activeDeadlineSeconds count from the job's start, and the controller requeues the job for that
+    moment."""
     job = Job(policies={"activeDeadlineSeconds": 60}, Worker=1)
     job.set(worker_0="Running")
     assert job.world.decide("TFJob", NAME).requeue_after == 60

@@ -19,8 +19,8 @@ def test_a_gang_is_made_once_before_its_pods() -> None:
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_gang_follows_its_job(dynamic: bool) -> None:
-    """A job that is scaled, either way and with pods that stay or go, has a gang of its new size: Volcano
-    would wait for ever for the pods of a larger one. What Volcano itself has put there stays."""
+    """After scaling, the PodGroup has the new size, whether pods stay or are replaced: Volcano would wait for
+    ever for the pods of a larger one. Fields that Volcano has set stay."""
     job = Job({"enableDynamicWorker": dynamic}, policies={"schedulingPolicy": {}}, PS=1, Worker=8)
     job.world.edit("PodGroup", NAME, {"spec": {"queue": "default", "minTaskMember": {"a": 1}}})
     for replicas in (4, 6):
@@ -59,7 +59,8 @@ def test_a_gang_that_is_refused_is_tried_again() -> None:
 
 
 def test_a_gang_of_somebody_else_is_left_alone() -> None:
-    """A PodGroup that is not the job's: NameConflict, also when the job is edited."""
+    """If the PodGroup belongs to someone else, the job's reason is NameConflict, also after an edit of the
+    job."""
     world = JobsNamespace()
     metadata = {"name": NAME, "labels": {"training.kubeflow.org/job-name": NAME}}
     foreign = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": metadata}

@@ -124,7 +124,8 @@ def test_which_types_go_together(extra: dict[str, int], message: str) -> None:
 
 
 def test_both_spellings_of_the_policies_mean_the_same() -> None:
-    """v1alpha2 has them flat, v1 in runPolicy; in both places at once is an error."""
+    """v1alpha2 has the policies beside the replicas, and v1 in runPolicy. Having them in both places is an
+    error."""
     flat, nested = make(), make()
     flat["apiVersion"] = "kubeflow.org/v1alpha2"
     flat["spec"] |= {"cleanPodPolicy": "All", "backoffLimit": 3}
@@ -149,9 +150,8 @@ def test_spellings_of_types_and_defaults() -> None:
 
 
 def test_addresses_in_a_cluster_with_a_domain_of_its_own() -> None:
-    """The domain ends every address in TF_CONFIG; an installation that changes it restarts no job
-    for that.
-    """
+    """Each address in TF_CONFIG ends with the installation's cluster domain. Changing the domain restarts no
+    running job."""
     job = TFJob.parse(make())
     plain = json.loads(
         config_of(pods.make_pod(TENSORFLOW, job, TFReplicaType.WORKER, 0, InstallationSettings()))

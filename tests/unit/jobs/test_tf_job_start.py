@@ -7,7 +7,8 @@ from tests.unit.jobs.tf_jobs import NAME, Job, make_tf_job
 
 
 def test_a_pod_and_a_service_a_replica() -> None:
-    """Stable names from 0, one headless service each, everything owned; the job is Created."""
+    """Each replica has a pod and a headless service with a stable name from 0, owned by the job, which is
+    Created."""
     job = Job(PS=2, Worker=2)
     assert job.pods == job.services == ["ps-0", "ps-1", "worker-0", "worker-1"]
     assert job.world.objects["Service", "mnist-ps-0"]["spec"]["clusterIP"] == "None"
@@ -19,7 +20,8 @@ def test_a_pod_and_a_service_a_replica() -> None:
 
 
 def test_each_replica_is_told_of_the_cluster() -> None:
-    """TF_CONFIG: addresses by type, the replica's own task; the evaluator is no part of the cluster."""
+    """TF_CONFIG has addresses by type and the replica's own task. The evaluator is not part of the
+    cluster."""
     job = Job(Chief=1, PS=1, Worker=1, Evaluator=1)
     cluster = {kind: [f"mnist-{kind}-0.default.svc:2222"] for kind in ("chief", "ps", "worker")}
     task = {"type": "evaluator", "index": 0}

@@ -79,7 +79,8 @@ def test_the_other_spelling_of_a_tf_job() -> None:
 
 
 def test_a_tf_job_of_another_controller_stays() -> None:
-    """MultiKueue mirrors the end that a job has in another cluster; the object here is Kueue's to delete."""
+    """MultiKueue copies the result of a job in another cluster. The local object is left for Kueue to
+    delete."""
     manifest = make_example("TFJob")
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60, "managedBy": "kueue.x-k8s.io/multikueue"}
     world = JobsNamespace()
@@ -93,7 +94,7 @@ def test_a_tf_job_of_another_controller_stays() -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_longest_time_is_that_of_a_kubernetes_job(kind: str) -> None:
-    """32 bits: the API server refuses a longer one."""
+    """The longest time to live is that of a Kubernetes Job, 32 bits; the API server rejects a longer one."""
     model = next(one.model for one in KINDS if one.name == kind)
     manifest = make_example(kind)
     manifest["spec"]["ttlSecondsAfterFinished"] = 2**31 - 1

@@ -37,7 +37,7 @@ def test_the_pods_of_a_job_belong_to_its_trace() -> None:
     ["", "00-abc-def-01", f"00-{32 * '0'}-00f067aa0ba902b7-01", f"{TRACEPARENT}\n", "$(EDL_JOB_TOKEN)"],
 )
 def test_what_is_no_trace_is_left_out(text: str) -> None:
-    """An annotation may hold anything."""
+    """An annotation that is not a valid trace context is ignored."""
     assert checked_traceparent(text) == trace_id_of(text) == ""
     assert variables(text) == []
 

@@ -34,8 +34,8 @@ def job(**spec: Any) -> TrainingJob:
 
 
 def test_to_an_elastic_job() -> None:
-    """Counts, image, volumes, placement and the user's environment stay; the program runs under the agent;
-    upstream's variables and ports are gone."""
+    """Counts, image, volumes, placement and the user's environment stay, and the program runs under the
+    agent. Upstream's variables and ports are removed."""
     found = conversion.to_elastic_job(job())
     elastic = ElasticJob.parse(found.manifest)
     assert elastic.metadata.labels == {"a": "b"}

@@ -44,9 +44,8 @@ ENDS: list[Any] = [
 
 @pytest.mark.parametrize(("ft", "phases", "end"), ENDS)
 def test_how_a_job_ends(ft: bool, phases: dict[str, Any], end: str) -> None:
-    """Fault-tolerant: when one has succeeded and none is active. Otherwise: when all have; or the first
-    failure.
-    """
+    """A fault-tolerant job succeeds when one trainer has succeeded and none is active. Any other job ends
+    when all have succeeded, or with the first failure."""
     job = Job(ft=ft, master=False, pservers=0, trainers=(2, 2))
     if ft:
         job.set(master_0="Running")
@@ -135,7 +134,8 @@ def test_clean_up(autoclean: bool, end: Any, left: list[str]) -> None:
 
 @pytest.mark.parametrize("end", ["Succeeded", ("Failed", 1)])
 def test_the_end_is_told_before_anything_goes(end: Any) -> None:
-    """A controller that dies in between leaves a job that has ended, and not one that runs again."""
+    """The final phase is written before pods are deleted, so that a controller that dies in between does not
+    start the job again."""
     job = Job.running(ft=False, trainers=(1, 1), autoclean=True)
     job.report(trainer_0=end)
     actions = job.world.decide("TrainingJob", NAME)
@@ -150,7 +150,7 @@ def test_the_end_is_told_before_anything_goes(end: Any) -> None:
 
 @pytest.mark.parametrize("code", [1, 137, 139, None])
 def test_a_failed_trainer_is_replaced(code: int | None) -> None:
-    """A fault-tolerant job replaces it under the same name, whatever its exit code, and continues."""
+    """In a fault-tolerant job, a failed trainer is replaced under the same name, whatever its exit code."""
     job = Job.running()
     before = job.uid("trainer-1")
     job.set(trainer_1=("Failed", code))
@@ -285,9 +285,8 @@ def test_the_message_names_why_a_node_ended_a_pod(ft: bool, percent: int) -> Non
 
 
 def test_what_ends_beside_a_program_that_is_done_changes_nothing() -> None:
-    """A container beside it that fails makes the pod Failed, without a reason: the program has
-    done its part.
-    """
+    """If a container beside the program fails after the program has succeeded, the pod is Failed without a
+    reason, but the program counts as done."""
     job = Job.running(ft=False, master=False, pservers=0, trainers=(1, 1))
     job.set(trainer_0=("Failed", 0))
     assert job.phase == "succeeded"
@@ -307,7 +306,7 @@ def test_servers_have_a_budget_of_their_own() -> None:
 
 
 def test_a_lost_pserver_is_ready_before_further_trainers_begin() -> None:
-    """The order holds for replacements, too."""
+    """A lost pserver must be ready again before further trainers start."""
     job = Job.running()
     del job.world.objects["Pod", f"{NAME}-pserver-0"]
     del job.world.objects["Pod", f"{NAME}-trainer-0"]

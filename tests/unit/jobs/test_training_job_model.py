@@ -270,7 +270,8 @@ def test_passes_at_both_levels(spec: dict[str, Any]) -> None:
 
 
 def test_bounds_may_be_edited_past_the_number_of_trainers() -> None:
-    """The number follows the bounds; but a number outside of them is refused, by `kubectl scale` too."""
+    """The number of trainers follows an edit of the bounds. A number outside of them is rejected, also from
+    `kubectl scale`."""
     old = make()
     old["spec"]["trainer"]["parallelism"] = 5
     old["status"] = {"phase": "running"}
@@ -291,7 +292,8 @@ def test_phases_are_final_for_the_server() -> None:
 
 
 def test_scaling_by_role() -> None:
-    """Trainers by parallelism within their bounds, pservers by their number; a size is that of new pods."""
+    """Trainers are scaled by parallelism within their bounds, and pservers by their number. A size applies to
+    new pods."""
     job = TrainingJob.parse(make())
     found = scale(job, {"trainer": RoleChange(4), "pserver": RoleChange(3, {"cpu": "2"})})
     assert found.spec == {
@@ -344,7 +346,7 @@ def test_phases_in_the_words_of_all_kinds(phase: str | None, seen: JobPhase) -> 
 
 
 def test_what_an_autoscaler_may_change() -> None:
-    """The trainers, until one has succeeded: the job is ending then."""
+    """An autoscaler may change the trainers until one has succeeded, since the job is ending then."""
     job = TrainingJob.parse(make())
     over = {"replicaStatuses": {"trainer": {"state": "running", "completed": [0]}}}
     found, none = elastic_role(job), elastic_role(TrainingJob.parse(make() | {"status": over}))

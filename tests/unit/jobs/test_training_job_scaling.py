@@ -15,8 +15,8 @@ from tests.unit.jobs.training_jobs import NAME, Job, make_training_job
 
 
 def test_trainers_come_and_go() -> None:
-    """Growing adds the next indices, shrinking removes the highest; each is recorded until the pods have
-    caught up, and none counts as a failure."""
+    """Growing adds the next indices and shrinking removes the highest. Each change is recorded until the pods
+    match it, and none counts as a failure."""
     job = Job.running()
     kept = [job.uid("trainer-0"), job.uid("trainer-1")]
     job.scale(4)
@@ -84,7 +84,7 @@ def test_a_change_of_mind_is_recorded() -> None:
 
 
 def test_records_are_bounded() -> None:
-    """The newest ten stay."""
+    """Of the records of scalings, the newest ten stay."""
     job = Job.running()
     for _ in range(8):
         job.scale(3)
@@ -277,7 +277,7 @@ def test_what_is_said_of_a_job() -> None:
 
 
 def test_counters_alone_may_wait_for_more_of_them() -> None:
-    """Pods that start together cost one write of the status, later ones another; an end waits for nothing."""
+    """Changes of counters may be delayed to be written together. The end of the job is written at once."""
     job = Job(trainers=(4, 4))
     job.set(master_0="Running")
     job.report(pserver_0="Running")

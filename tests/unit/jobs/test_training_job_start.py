@@ -10,9 +10,8 @@ from tests.unit.jobs.training_jobs import NAME, Job
 
 
 def test_roles_are_started_in_order() -> None:
-    """The master, when it is ready the pservers, when these are the trainers; creating until a
-    trainer runs.
-    """
+    """The master starts first, then the pservers when it is ready, and then the trainers. The phase is
+    creating until a trainer runs."""
     job = Job()
     assert (job.phase, job.pods) == ("creating", ["master-0"])
     assert job.status["message"].startswith("master: 0 of 1 ready")
@@ -40,9 +39,8 @@ ROLES: list[Any] = [
 
 @pytest.mark.parametrize(("spec", "servers"), ROLES)
 def test_which_roles_there_are(spec: dict[str, Any], servers: list[str]) -> None:
-    """The master is made when it is configured, or for a fault-tolerant job; pservers when they are
-    configured.
-    """
+    """There is a master if it is configured or the job is fault-tolerant, and there are pservers if they are
+    configured."""
     job = Job.running(**{"pservers": 1, "trainers": (2, 2), **spec})
     assert job.pods == [*servers, "trainer-0", "trainer-1"]
 
@@ -124,7 +122,7 @@ def test_a_role_that_is_never_ready_fails_the_job(
 
 
 def test_no_limit() -> None:
-    """ReadyTimeoutSeconds 0 waits for ever, as upstream."""
+    """With readyTimeoutSeconds 0, the job waits for ever, as upstream."""
     job = Job(readyTimeoutSeconds=0)
     assert job.world.decide("TrainingJob", NAME).requeue_after is None
     job.world.tick(10**6)
@@ -159,7 +157,7 @@ def test_a_pserver_that_does_not_go_has_the_same_time() -> None:
 
 
 def test_a_pserver_of_an_earlier_cluster_that_does_not_go_has_the_same_time() -> None:
-    """The controller looks again when the time is over, also if nothing else happens."""
+    """The controller requeues the job for the moment when the time of the blocked pserver is over."""
     job = Job.running(readyTimeoutSeconds=60)
     job.edit(pserver={"min-instance": 3})
     job.settle()

@@ -40,9 +40,8 @@ def test_pods_of_an_elastic_job_are_dlrovers_unless_they_say_otherwise() -> None
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_template_can_t_join_another_job(kind: str) -> None:
-    """Labels by which jobs of any kind know their pods are not taken from a template: their Services would
-    send to its pods.
-    """
+    """A template's labels by which jobs know their pods are not used: otherwise the Services of another job
+    could send to this pod."""
     job_labels = {row.labels[0] for row in KINDS}
     stolen = dict.fromkeys(job_labels, "victim") | {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     world = JobsNamespace()

@@ -127,7 +127,7 @@ def test_upstream_plan_is_taken() -> None:
 
 
 def test_manifest_survives_a_round_trip() -> None:
-    """Parsing what was written gives the same value."""
+    """A manifest that was written and parsed again gives the same value."""
     job = ElasticJob.parse(yaml.safe_load(UPSTREAM_PS_JOB))
 
     assert ElasticJob.parse(job.to_dict()) == job

@@ -54,7 +54,7 @@ def test_late_deletion_spares_the_successor() -> None:
 
 
 def test_list_older_than_our_write() -> None:
-    """A list that was taken before our own create does not drop what we created."""
+    """A list that is older than our own create does not remove the created object."""
     cache = ObjectCache()
     cache.put(obj(12))
 
@@ -85,7 +85,7 @@ def test_index_follows_the_object() -> None:
 
 
 def test_managed_fields_are_dropped() -> None:
-    """Half of what a real API server sends of an object is not kept."""
+    """Managed fields, which are half of an object from a real API server, are not cached."""
     cache = ObjectCache()
     given_object = obj(1)
     given_object["metadata"]["managedFields"] = [{"manager": "kubectl"}]
@@ -224,8 +224,8 @@ def test_who_leaves_a_selector_may_come_back() -> None:
 
 
 def test_who_was_missing_in_a_list_may_come_back() -> None:
-    """An object that a list lacks is gone up to the version of the list: only a newer version of the object
-    is taken."""
+    """An object that a list lacks counts as deleted up to the version of the list; only a newer version of it
+    is accepted."""
     cache = ObjectCache()
     cache.put(obj(1))
     cache.replace([], "7")

@@ -34,7 +34,7 @@ def test_create_get_patch_delete(cluster: Cluster) -> None:
 
 
 def test_delete_of_nothing_is_success(cluster: Cluster) -> None:
-    """Deleting twice is deleting once."""
+    """Deleting an object that does not exist succeeds."""
     assert client.delete(cluster, CONFIG_MAPS, "never") is None
 
 
@@ -69,7 +69,7 @@ def test_delete_spares_a_successor(cluster: Cluster) -> None:
 
 
 def test_delete_returns_what_is_held(cluster: Cluster) -> None:
-    """An object that a finalizer holds is handed back as it now stands."""
+    """If a finalizer holds a deleted object, the call returns it."""
     manifest = config_map("a")
     manifest["metadata"]["finalizers"] = ["test.example/hold"]
     client.create(cluster, manifest)
@@ -82,7 +82,7 @@ def test_delete_returns_what_is_held(cluster: Cluster) -> None:
 
 
 def test_create_twice(cluster: Cluster) -> None:
-    """A second create of a name is told apart from every other conflict."""
+    """Creating an existing name raises an error that differs from all other conflicts."""
     client.create(cluster, config_map("a"))
 
     with pytest.raises(AlreadyExistsError, match='"a" already exists'):
@@ -110,7 +110,7 @@ def _pod(cluster: Cluster) -> str:
 
 
 def test_patch_status(cluster: Cluster) -> None:
-    """A status is merged into what is there."""
+    """A patch of the status is merged into the existing status."""
     name = _pod(cluster)
     client.patch_status(cluster, PODS, name, {"phase": "Running"})
     pod = client.patch_status(cluster, PODS, name, {"message": "hello"})
@@ -152,6 +152,6 @@ def test_missing_object(cluster: Cluster) -> None:
 
 
 def test_unknown_kind() -> None:
-    """A manifest of a kind that nobody here knows is refused before any request."""
+    """A manifest of an unknown kind is rejected before any request."""
     with pytest.raises(InvalidError, match="'Banana'"):
         of_manifest({"apiVersion": "v1", "kind": "Banana"})

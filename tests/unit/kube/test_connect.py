@@ -119,7 +119,7 @@ def test_importing_the_layer_is_cheap() -> None:
 
 
 def test_untrusted_certificate(server: ApiServerProcess, tmp_path: Path) -> None:
-    """A server whose certificate is not trusted is told as that."""
+    """An untrusted certificate of the server is reported as such."""
     settings = yaml.safe_load(server.kubeconfig.read_text())
     settings["clusters"][0]["cluster"].pop("certificate-authority-data")
     file = tmp_path / "config"

@@ -29,8 +29,8 @@ def test_event_of_an_object(cluster: Cluster) -> None:
 
 
 def test_repetition_counts_up(cluster: Cluster) -> None:
-    """The same thing a hundred times in a second is one write; later it counts up instead of adding an
-    Event."""
+    """If the same Event occurs a hundred times in a second, it is written once. Later its count is increased
+    instead of adding an Event."""
     requests: list[RequestRecord] = []
     subject = client.create(cluster, config_map("a"))
     recorder = Recorder(cluster.observed_by(requests.append), "tester")
@@ -54,7 +54,7 @@ def test_counts_on_after_a_restart(cluster: Cluster) -> None:
 
 
 def test_expired_event_is_made_anew(cluster: Cluster) -> None:
-    """An Event that the server has dropped in between is written again."""
+    """An Event that the server has dropped in between is created again."""
     subject = client.create(cluster, config_map("a"))
     recorder = Recorder(cluster, "tester")
     recorder.record(subject, NOTE, NOW)

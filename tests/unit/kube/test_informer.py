@@ -154,7 +154,7 @@ def test_missing_kind_is_reported(cluster: Cluster) -> None:
 
 
 def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None:
-    """If a listener raises, the informer lists again and goes on calling it."""
+    """If a listener raises, the informer lists again and continues to call it."""
     calls = 0
 
     def listener(change: ObjectChange) -> None:
@@ -177,7 +177,8 @@ def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None
     [b"<html>", b"{}", b'{"type": "NEWS", "object": {"metadata": {"resourceVersion": "1"}}}', b"[1]"],
 )
 def test_garbage_is_an_error(scripted: ScriptedApi, line: bytes) -> None:
-    """A line that is no watch event is an UnavailableError that shows it; the informer watches again."""
+    """A line that is not a watch event raises an UnavailableError with the line, and the informer watches
+    again."""
     scripted.answers = [Answer(body=line + b"\n")]
 
     with pytest.raises(UnavailableError, match="no event"):

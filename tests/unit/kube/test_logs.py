@@ -28,7 +28,7 @@ def measure(work: Callable[[], T]) -> tuple[T, int]:
 
 
 def test_read(scripted: ScriptedApi) -> None:
-    """A log is text, of the lines that were asked for; bytes that are no UTF-8 do not break it."""
+    """The log has the requested lines as text, even if bytes are not valid UTF-8."""
     scripted.answers = [Answer(body=b"one\ntwo \xff\n")]
 
     text = logs.read(scripted.cluster(), "p", options=LogOptions("main", tail_lines=2, previous=True))
@@ -69,7 +69,7 @@ def test_a_line_without_an_end_takes_bounded_memory(scripted: ScriptedApi) -> No
 
 
 def test_the_end_of_a_log_with_long_lines_takes_bounded_memory(scripted: ScriptedApi) -> None:
-    """The newest bytes stay, whatever a pod prints."""
+    """However much a pod prints, the newest bytes of its log are kept in bounded memory."""
     scripted.answers = [Answer(body=b"x" * (32 * MIB) + b"\xe2\x82\xac end\n")]
 
     text, memory = measure(lambda: logs.read_end(scripted.cluster(), "p", "ns", LogOptions("main"), 100))

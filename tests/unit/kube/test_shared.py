@@ -27,7 +27,7 @@ async def _next(states: AsyncStates) -> str | None:
 
 
 def test_state_at_once_then_changes(cluster: Cluster) -> None:
-    """A waiter gets the object as it is, then each change, then None when it is gone."""
+    """A waiter gets the object as it is, then each change, and None when it is deleted."""
     watches = SharedWatches()
     client.create(cluster, config_map("a", x="1"))
 
@@ -152,7 +152,8 @@ def test_failed_connect_reaches_the_waiters(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_survives_a_restart_of_the_server(tmp_path: Path) -> None:
-    """Waiters go on waiting while the server is away, can tell why, and see what changed meanwhile."""
+    """While the server is down, waiters continue to wait and can tell why; afterwards they get what has
+    changed."""
     server = ApiServerProcess(tmp_path)
     server.start()
     watches = SharedWatches()

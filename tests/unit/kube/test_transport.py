@@ -55,7 +55,7 @@ def test_repeated(scripted: ScriptedApi, call: Call, trouble: Answer, requests: 
     "trouble", [pytest.param(Answer(500), id="500"), pytest.param(Answer(cut=True), id="broken connection")]
 )
 def test_create_is_not_repeated(scripted: ScriptedApi, trouble: Answer) -> None:
-    """A create that may have been carried out is reported, not repeated: its name may have been generated."""
+    """A create that may have been carried out is not repeated, since its name may have been generated."""
     scripted.answers = [trouble, Answer(body=OBJECT)]
 
     with pytest.raises(UnavailableError):
@@ -85,7 +85,7 @@ def test_gives_up(scripted: ScriptedApi) -> None:
 
 
 def test_no_json(scripted: ScriptedApi) -> None:
-    """A proxy's page in place of an answer is an error that says so."""
+    """A response that is not JSON, such as a proxy's page, is an error that says so."""
     scripted.answers = [Answer(body=b"<html>login</html>")]
 
     with pytest.raises(UnavailableError, match="proxy"):

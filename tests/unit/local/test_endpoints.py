@@ -63,7 +63,7 @@ def shown(found: list[Object]) -> list[tuple[list[str], list[str], int]]:
     ],
 )
 def test_subsets(made: Service, pods: list[Pod], expected: list[object]) -> None:
-    """The pods behind a service are told apart by readiness and ports."""
+    """The addresses of a service are grouped into subsets by readiness and ports."""
     assert shown(endpoint_subsets(made, pods)) == expected
 
 

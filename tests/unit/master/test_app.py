@@ -140,7 +140,8 @@ def test_a_long_poll_ends_with_the_unchanged_directive() -> None:
 
 
 def test_a_checkpoint_is_begun_completed_and_repeated() -> None:
-    """A ticket completes once; the same end again is the same answer; an unknown ticket is not found."""
+    """A ticket completes once. Completing it again gives the same answer, and an unknown ticket is not
+    found."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -175,9 +176,7 @@ def test_a_job_succeeds_when_data_and_workers_end() -> None:
 
 
 def test_a_worker_waits_when_its_parameter_server_was_lost() -> None:
-    """A worker's failure is judged after a moment: the news of its lost server may come later than its
-    own.
-    """
+    """A worker's failure is judged after a delay, since the report of its lost server may arrive later."""
 
     async def test(it: Served) -> None:
         server = {"type": "ps", "id": 0}

@@ -111,9 +111,8 @@ def test_a_hostile_message_is_refused_and_leaves_the_state_as_it_was(path: str, 
 
 
 def test_a_data_set_that_does_not_fit_into_the_state_is_refused() -> None:
-    """The state of a job has its bounds in a cluster; a data set beyond them must not take the master
-    along.
-    """
+    """A data set that does not fit into the stored state of a job is rejected, so that it can't break the
+    master."""
 
     async def test(it: Served) -> None:
         await it.train()

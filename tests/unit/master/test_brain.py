@@ -151,7 +151,7 @@ def test_many_samples_are_sent_in_parts(api: Api) -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", OTHER])
 def test_a_wrong_token(api: Api, token: str) -> None:
-    """Is said, and what it was is not."""
+    """A wrong token raises an error that says so without containing the token."""
     brain = client(api.url, token)
     for call in (lambda: brain.report(JOB, ()), lambda: brain.optimize(QUESTION, JOB)):
         with pytest.raises(ForbiddenError) as caught:
@@ -254,7 +254,7 @@ def test_a_redirect_is_no_answer() -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", "https://127.0.0.1:1"])
 def test_a_brain_that_is_away(url: str) -> None:
-    """Is said at once."""
+    """An unavailable Brain raises an error at once."""
     with pytest.raises(UnavailableError, match="does not answer"):
         client(url).optimize(QUESTION, JOB)
 

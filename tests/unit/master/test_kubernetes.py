@@ -107,7 +107,7 @@ def test_a_second_master_fences_the_first(cluster: Cluster, job: ElasticJob) -> 
 
 
 def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
-    """A new job has none; the newest document wins."""
+    """A new job has no document. Afterwards the newest document is loaded."""
     store = FileStore(tmp_path / "state.json")
     assert store.load() is None
     store.save(b"one")
@@ -117,9 +117,8 @@ def test_the_file_store_replaces_the_whole(tmp_path: Path) -> None:
 
 
 def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:
-    """The auto ScalePlan has a name that a repetition finds again, and says which pods to make and to
-    remove.
-    """
+    """The auto ScalePlan has a name that a repetition finds again, and lists the pods to create and to
+    remove."""
     outside = KubernetesBackend(cluster, job)
     for _ in range(2):
         outside.ask_for_pods(PLAN, NODES)
@@ -137,7 +136,7 @@ def test_pods_are_asked_for_once(cluster: Cluster, job: ElasticJob) -> None:
 
 
 def test_a_foreign_plan_of_the_name_is_not_taken_for_ours(cluster: Cluster, job: ElasticJob) -> None:
-    """Somebody else's object under the plan's name is an error, not a success."""
+    """An object of somebody else with the plan's name is an error, not a success."""
     name = PLAN.name(job.metadata.name)
     foreign = {
         "apiVersion": names.API_VERSION,
@@ -162,7 +161,8 @@ def test_the_gpus_that_a_template_selects_are_known(job: ElasticJob, said: str, 
 
 
 def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: ElasticJob) -> None:
-    """The job's progress and a plan's steps arrive; a plan that was replaced is not written."""
+    """The job's progress and a plan's steps are written to their statuses. The status of a plan that was
+    replaced is not written."""
     outside = KubernetesBackend(cluster, job)
     state = JobState(settings_of(job, "default", Timeouts()))
     outside.report_job(views.job_status(state, time.time()))

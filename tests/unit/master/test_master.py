@@ -81,7 +81,7 @@ def test_a_master_that_ends_lets_its_write_end_before_the_last_one() -> None:
 
 
 def test_a_master_that_ends_does_not_wait_for_an_absent_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the API server goes first, the master ends by itself, not by SIGKILL."""
+    """If the API server stops first, the master ends by itself, without SIGKILL."""
     monkeypatch.setattr(module, "LAST_WRITE", 0.2)
 
     async def main() -> None:
@@ -133,9 +133,8 @@ def test_a_clock_that_jumps_is_no_silence_of_the_nodes(gap: float) -> None:
 
 @pytest.mark.parametrize("gap", [3600.0, -3600.0])
 def test_who_is_heard_of_first_after_a_jump_is_excused_once(gap: float) -> None:
-    """The first heartbeat by the new clock comes before the master has looked at it: that node has no more
-    time than the others, and no less.
-    """
+    """After a jump of the clock, the first heartbeat may come before the master has noticed the jump. That
+    node has as much time as the others."""
     now = 10_000.0
     master = Master(JobState(SETTINGS), SlowStore(0.0), clock=lambda: now)
     master.changed()
@@ -162,7 +161,8 @@ def test_who_is_heard_of_first_after_a_jump_is_excused_once(gap: float) -> None:
 
 
 def test_a_master_whose_clock_is_behind_its_predecessors_goes_on() -> None:
-    """Fail-over to a machine whose clock is an hour behind: newcomers wait no hour longer for their world."""
+    """After a fail-over to a machine whose clock is an hour behind, new members do not wait an hour longer
+    for their group."""
     settings = JobSettings(
         "job",
         "default",

@@ -114,9 +114,7 @@ def _eventually(condition: Callable[[], object], what: str = "") -> None:
 
 
 def test_a_plan_is_made_once(world: World) -> None:
-    """A repetition finds it: one manual ScalePlan of the job, with the reason, as a person would have made
-    it.
-    """
+    """The master creates one manual ScalePlan with the reason. A repetition finds it."""
     for _ in range(2):
         world.outside.make_plan(NAME, SPEC)
     made = ScalePlan.parse(world.find(NAME))
@@ -228,9 +226,8 @@ class FakeNodes(threading.Thread):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_master_killed_around_its_plan_makes_it_once(when: str, tmp_path: Path) -> None:
-    """SIGKILL after the decision is stored, before or after its ScalePlan is made: the next master finishes
-    it, and the workers come once.
-    """
+    """The master is killed with SIGKILL after the decision is stored, before or after its ScalePlan is
+    created. The next master finishes it, and the workers are added once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -83,7 +83,7 @@ def test_a_plan_is_taken_once(tmp_path: Path) -> None:
 
 
 def test_what_the_server_sets_is_not_the_client_s(tmp_path: Path) -> None:
-    """A plan is not deleted, owned or numbered by the words of who posts it."""
+    """A client can't set the deletion, owner or number of a plan that it posts."""
     times = {
         "deletionTimestamp": "2020-01-01T00:00:00Z",
         "generation": 7,

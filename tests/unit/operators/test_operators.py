@@ -217,7 +217,7 @@ def test_a_template_that_yields_nothing_leaves_the_default(text: str) -> None:
 
 @pytest.mark.parametrize("given", ["{0: {'cpu': 2}", "0", "[1, 2]", "[" * 5000])
 def test_a_migration_that_is_no_map(given: str) -> None:
-    """The error names the argument."""
+    """The error for a migration that is not a map names the argument."""
     with DAG("parse", schedule=None):
         operator = scale_plan.MigrateParameterServersOperator(task_id="task", job="j", migrate=given)
 
@@ -255,7 +255,8 @@ def test_a_manifest_may_be_the_text_of_a_map_with_none() -> None:
     ],
 )
 def test_a_text_is_bounded_in_each_of_its_forms(text: str, says: str) -> None:
-    """JSON and Python as YAML is: an API server takes no such values either."""
+    """JSON and Python text is limited like YAML, since an API server would not accept larger values
+    either."""
     with pytest.raises(exceptions.InvalidError, match=says):
         read_manifest(text)
 
@@ -267,7 +268,7 @@ def test_a_text_may_be_as_deep_as_any_manifest() -> None:
 
 @pytest.mark.parametrize("given", ["", "3", "worker"])
 def test_a_plan_that_is_no_map(given: str) -> None:
-    """The error names the argument."""
+    """The error for a plan that is not a map names the argument."""
     with DAG("parse", schedule=None):
         operator = scale_plan.ApplyPlanOperator(task_id="task", job="j", plan=given)
 
@@ -293,8 +294,8 @@ def test_a_plan_that_is_no_map(given: str) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_errors_are_of_both_trees(error: exceptions.EdlError, retried: bool) -> None:
-    """Airflow knows whether to retry, and a retry policy can name our class; a trigger's event carries
-    both."""
+    """Each error is of our class, so that a retry policy can name it, and of Airflow's class, so that Airflow
+    knows whether to retry. A trigger's event has both."""
     with pytest.raises(AirflowException) as raised, raised_for_airflow():
         raise error
     told: Exception = to_airflow(branch_name(error), str(error))

@@ -79,7 +79,7 @@ def test_a_broken_map_is_named(embedded: Path, text: bytes | None, says: str) ->
 
 @pytest.mark.usefixtures("embedded")
 def test_a_broken_port_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable and its value."""
+    """The error for an invalid port names the variable and its value."""
     monkeypatch.setenv(f"{addresses.PORT_VARIABLE_PREFIX}2222", "many")
     with pytest.raises(InvalidError, match="EDL_PORT_2222=many: not a port"):
         addresses.listen(2222)

@@ -76,7 +76,7 @@ def test_a_folder_or_a_uri_is_taken(uri: str, message: str) -> None:
 
 @pytest.mark.parametrize("row", [row for row in HOSTILE if row not in ("an option", "a last line feed")])
 def test_a_store_whose_checkpoints_would_be_refused_is_not_opened(row: str) -> None:
-    """A program is told when it starts, not after the first hours of training."""
+    """A store with an invalid URI is rejected when the program starts, not after hours of training."""
     with pytest.raises(InvalidError, match="the job's master would refuse them: letters, digits"):
         open_store(HOSTILE[row])
 

@@ -78,14 +78,15 @@ def test_hot_servers_get_cores_for_32_workers() -> None:
 
 
 def test_no_hot_server_gets_more_than_there_is() -> None:
-    """The ratio is the one at which the hottest gets 32 cores."""
+    """All servers get the ratio at which the hottest one gets 32 cores."""
     hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeSize(22, 8 * GIB), worker_size=SMALL))
     sizes = plan("hot_ps_resource", hot).node_resources
     assert sizes == {node(PS): NodeSize(32)}
 
 
 def test_full_memory_grows_by_8_gib() -> None:
-    """Above 90 % in the three newest samples; together with cores where both are short."""
+    """If memory use is above 90 % in the three newest samples, servers get 8 GiB more, together with cores if
+    they need both."""
     full = Training(model=15 * GIB).measured(job(2, 2))
     assert plan("hot_ps_resource", full).node_resources == {
         node(PS, i): NodeSize(memory=16 * GIB) for i in range(2)
@@ -97,7 +98,8 @@ def test_full_memory_grows_by_8_gib() -> None:
 
 
 def test_memory_at_most_doubles_in_one_step() -> None:
-    """Large servers get 8 GiB more; a server or an OOM-killed worker of 512 MiB gets 1 GiB."""
+    """Large servers get 8 GiB more in one step. A server, or a worker killed for its memory, of 512 MiB gets
+    1 GiB."""
     small = NodeSize(8, 512)
     full = Training(model=480).measured(job(1, 2, ps_size=small))
     assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
@@ -149,7 +151,7 @@ def test_former_jobs_tell_what_servers_need() -> None:
 
 
 def test_major_cluster_leaves_outliers_out() -> None:
-    """More than half of the values, those closest around the median."""
+    """The major cluster is more than half of the values, those closest to the median."""
     assert major_cluster([1, 10, 11, 12, 100]) == [10, 11, 12]
     assert major_cluster([5]) == [5]
     assert major_cluster([7, 1]) == [1, 7]
@@ -280,7 +282,7 @@ def test_two_jobs_share_a_full_cluster() -> None:
 
 @pytest.mark.parametrize("capacity", [math.nan, -1.0, 0.0, math.inf])
 def test_no_share_of_an_impossible_cluster(capacity: float) -> None:
-    """A reason instead."""
+    """An impossible cluster gives a reason instead of shares."""
     claim = WorkerClaim("job", SMALL)
     found = plan("fair_share", job(), claims=(claim,), capacity={"cpu": capacity})
     assert found.empty

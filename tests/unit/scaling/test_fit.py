@@ -35,7 +35,7 @@ def test_a_new_job_takes_what_there_is() -> None:
 
 
 def test_a_new_job_waits_for_its_minimum() -> None:
-    """Less than the minimum is nothing."""
+    """A job gets nothing if less than its minimum is free."""
     assert POLICY.allocate(job("a", 4, 9), nodes(n1=3)) == []
 
 
@@ -74,7 +74,7 @@ def test_a_minimum_is_safe_from_equals() -> None:
 
 
 def test_high_priority_takes_a_minimum() -> None:
-    """A job of a higher priority gets what a normal one held, if there is no other room."""
+    """A job of high priority takes its minimum from one of normal priority if there is no other room."""
     held = {"a": ["n1", "n1"]}
     found = optimized(job("a", 2, 2, age=9), job("b", 1, 1, priority=1), on=nodes(n1=2), held=held)
     assert found == {"a": [], "b": ["n1"]}
@@ -96,7 +96,7 @@ def test_replicas_leave_a_node_that_is_gone() -> None:
 
 
 def test_a_lower_maximum_lets_the_last_go() -> None:
-    """The highest ranks go first."""
+    """If the maximum decreases, the replicas with the highest ranks are removed."""
     assert optimized(job("a", 1, 2), on=nodes(n1=1, n2=4), held={"a": ["n2", "n1", "n2"]}) == {
         "a": ["n2", "n1"]
     }

@@ -34,7 +34,7 @@ def after(planned: FulfilmentPlan, *keys: str) -> list[int | None]:
     ("low", "high", "elastic"), [(2, 6, True), (0, 1, True), (2, 2, False), (0, 0, False)]
 )
 def test_elastic(low: int, high: int, elastic: bool) -> None:
-    """A job is elastic if its minimum is below its maximum (the design document says the opposite)."""
+    """A job is elastic if its minimum is below its maximum. The design document says the opposite."""
     assert job(low, high).elastic is elastic
 
 
@@ -51,7 +51,7 @@ def test_elastic(low: int, high: int, elastic: bool) -> None:
     ],
 )
 def test_fulfilment(low: int, high: int, instances: int, score: float) -> None:
-    """The score of the design document; a job that isn't elastic has all that it can have."""
+    """The fulfilment is the design document's score. A job that is not elastic has a fulfilment of 1."""
     assert job(low, high).fulfilment(instances) == score
 
 
@@ -128,7 +128,8 @@ def test_growing_and_shrinking_share_one_limit(resource: str) -> None:
 
 
 def test_a_node_is_filled_once() -> None:
-    """An instance takes of its node: the third one finds no room, though the cluster has room in sum."""
+    """An instance takes resources of its node. The third instance does not fit on any node, although the sum
+    of free resources would be enough."""
     planned = plan_fulfilment({"a": job(1, 9, told=1, cpu=3.0)}, nodes(n1=5, n2=5), ALL)
 
     assert after(planned, "a") == [2]
@@ -269,7 +270,7 @@ def test_a_node_takes_so_many_pods() -> None:
     ],
 )
 def test_nonsense_is_left_as_it_is(given: FulfilmentJob, load: dict[str, float], reason: str) -> None:
-    """Numbers that can't be meant change nothing, and the plan says which."""
+    """Invalid numbers lead to no change, and the plan names them."""
     planned = plan_fulfilment({"bad": given, "good": job(1, 3, memory=GI)}, nodes(n1=4), load)
 
     assert planned.held_back == {"bad": f"left as it is: {reason}"}

@@ -53,7 +53,8 @@ def largest_error(found: PerfParams, true: PerfParams, placements: list[tuple[in
 
 
 def test_a_step_by_hand() -> None:
-    """2 replicas with 10 samples each on 2 nodes: 0.1 + 0.01 · 10 s for the pass, 0.3 s for the exchange."""
+    """With 2 replicas of 10 samples each on 2 nodes, a pass takes 0.1 + 0.01 · 10 s, and the exchange 0.3
+    s."""
     perf = PerfParams(0.1, 0.01, 0.3, 0.05, 0.2, 0.05, 1.0)
     assert float(step_seconds(perf, 2, 2, 10)) == pytest.approx(0.5)
     assert float(step_seconds(perf, 1, 4, 10)) == pytest.approx(0.2 + 0.2 + 2 * 0.05)
@@ -143,7 +144,7 @@ def test_a_fixed_batch_is_divided() -> None:
 
 
 def test_an_impossible_placement_is_refused() -> None:
-    """More nodes than replicas."""
+    """A placement with more nodes than replicas is rejected."""
     with pytest.raises(InvalidError, match="at least as many replicas as nodes"):
         MODEL.best(3, 2)
 
@@ -153,7 +154,7 @@ def test_an_impossible_placement_is_refused() -> None:
     [("alpha_c", nan), ("beta_n", -1.0), ("alpha_r", inf), ("gamma", 0.5), ("gamma", 11.0)],
 )
 def test_absurd_parameters_are_refused(name: str, value: float) -> None:
-    """The error names the parameter."""
+    """The error for an absurd parameter names it."""
     with pytest.raises(InvalidError, match=name):
         replace(PERF, **{name: value})
 
@@ -242,14 +243,16 @@ def test_between_nodes_is_assumed_slower_than_within() -> None:
 
 
 def test_one_batch_size_is_half_constant() -> None:
-    """A single measurement: half of the pass is constant, and the pass is as measured."""
+    """With a single measurement, half of the pass is assumed to be constant, and the predicted pass equals
+    the measured one."""
     found = fit_step_times([StepMeasurement(1, 1, 100, 0.4)])
     assert found.alpha_c == pytest.approx(0.2)
     assert float(grad_seconds(found, 100)) == pytest.approx(0.4, rel=0.01)
 
 
 def test_a_table_is_relative_to_one_replica() -> None:
-    """1 for one replica, 0 for none and where no batch is allowed; on several nodes never faster."""
+    """The speed-up is 1 for one replica, and 0 for none and where no batch is allowed. On several nodes it is
+    never higher than on one."""
     table = SpeedupTable.of(MODEL, 24)
     assert table.local[:2] == (0.0, 1.0)
     assert (table.local[21], table.spread[21]) == (0.0, 0.0)
@@ -296,7 +299,8 @@ def test_parameters_are_a_tuple_of_their_formula() -> None:
 def test_one_number_of_replicas_says_nothing_of_more(
     placements: list[tuple[int, int]], place: tuple[int, int], more: tuple[int, int]
 ) -> None:
-    """Noise is not mistaken for growth: more replicas are expected to take as long, so the job tries them."""
+    """Measurements with one number of replicas can't tell growth from noise. More replicas are assumed to
+    take as long, so that the job tries them."""
     found = fit_step_times(measured(PERF, placements, noise=0.02))
     assert float(step_seconds(found, *more, 128)) == pytest.approx(
         float(step_seconds(found, *place, 128)), rel=1e-6

@@ -11,7 +11,7 @@ from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
 
 
 def test_names_are_unique() -> None:
-    """A name means one policy."""
+    """Each name is that of one policy."""
     assert len({entry.name for entry in POLICIES}) == len(POLICIES)
 
 
@@ -39,7 +39,7 @@ def test_a_live_policy_answers_both_questions(entry: PolicyEntry) -> None:
     ],
 )
 def test_a_policy_that_no_controller_can_use_is_refused(name: str, message: str) -> None:
-    """The error names those that it can use."""
+    """The error for a policy that only the simulator has names those that the controller can use."""
     with pytest.raises(InvalidError, match=message):
         policy_of(name)
 

@@ -81,7 +81,7 @@ def test_priority_comes_before_age() -> None:
 
 
 def test_weight_moves_replicas() -> None:
-    """A job that counts more has more of what both want."""
+    """A job with a higher weight gets more replicas if both jobs want them."""
     answer = counts(optimize_allocations([job("a"), replace(job("b"), weight=9.0)], nodes(4, 4), {}))
     assert answer["b"] > answer["a"] > 0
 
@@ -167,7 +167,8 @@ def left(key: str, hours: float, *, age: float = 3600) -> PolluxJob:
     ],
 )
 def test_the_shortest_first(jobs: list[PolluxJob], expected: dict[str, int]) -> None:
-    """The work left decides, not the gain; every job has a replica, and the answer is a fixed point."""
+    """The job with the least remaining work is first, whatever it gains. Every job has a replica, and the
+    allocation does not change when it is repeated."""
     answer = optimize_allocations(jobs, nodes(4, 4), {}, SHORTEST_FIRST)
     assert counts(answer) == expected
     assert optimize_allocations(jobs, nodes(4, 4), answer, SHORTEST_FIRST) == answer
@@ -254,20 +255,21 @@ def test_a_table_of_nothing_still_starts() -> None:
 
 @pytest.mark.parametrize("change", [{"weight": 0.0}, {"weight": nan}, {"restarts": -1}])
 def test_absurd_weights_are_refused(change: dict[str, Any]) -> None:
-    """The error names the job."""
+    """The error for an absurd weight names the job."""
     with pytest.raises(InvalidError, match=r"^a: "):
         replace(job("a"), **change)
 
 
 @pytest.mark.parametrize("change", [{"fairness": 2.0}, {"fairness": nan}, {"restart_seconds": -1.0}])
 def test_absurd_options_are_refused(change: dict[str, Any]) -> None:
-    """The error names the option."""
+    """The error for an absurd option names it."""
     with pytest.raises(InvalidError, match=next(iter(change))):
         PolluxOptions(**change)
 
 
 def test_worth_by_hand() -> None:
-    """The paper's mean: minus the sum of 1 / speed-up by the fair share, here 2 replicas each of 4."""
+    """The worth is the paper's mean: minus the sum of 1 / speed-up by the fair share, which is 2 replicas
+    each of 4."""
     allocations = {"a": ["n0"], "b": ["n0", "n0", "n0"]}
     expected = -1 / (1 / 2 + 1e-3) - 1 / (3 / 2 + 1e-3)
     assert allocation_worth([job("a"), job("b")], nodes(4), {}, allocations) == pytest.approx(expected)

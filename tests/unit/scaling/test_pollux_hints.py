@@ -61,7 +61,8 @@ def after(own: SchedulingHints, *former: dict[str, Any], most: int = 99) -> Sche
 
 
 def test_step_times_come_from_who_was_measured_with_more() -> None:
-    """The gradients, which depend on how far the training is, and what is left stay the job's own."""
+    """Step times come from the job that was measured with more replicas. The gradients, which depend on the
+    progress of training, and the remaining work stay the job's own."""
     own = read_hints(HINTS | {"gradParams": {"norm": 1.0, "var": 2.0}, "remainingSamples": 9})
     former = read_hints(FORMER).model
     assert own.model is not None
@@ -125,7 +126,7 @@ def test_what_is_left_in_seconds() -> None:
 
 @pytest.mark.parametrize("said", [nan, inf, "9", True, [1], 10**400])
 def test_a_rest_that_is_no_number_is_not_said(said: Any) -> None:
-    """The rest of the report counts."""
+    """If the remaining work is not a number, it is ignored, and the rest of the report counts."""
     assert read_hints(HINTS | {"remainingSamples": said}) == read_hints(HINTS)
 
 

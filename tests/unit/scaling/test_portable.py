@@ -59,7 +59,7 @@ def test_sums_go_from_the_first_to_the_last() -> None:
 
 
 def test_systems_of_equations_are_solved() -> None:
-    """Several at once, as NumPy does."""
+    """Several systems of equations are solved at once, as NumPy does."""
     random = np.random.default_rng(1)
     slopes = random.random((3, 9, 7))
     matrices = slopes.transpose(0, 2, 1) @ slopes + 0.01 * np.eye(7)
@@ -83,5 +83,5 @@ def test_a_pivot_that_rounding_has_lost_is_the_least() -> None:
     ],
 )
 def test_bits(found: float, bits: str) -> None:
-    """The same on every machine."""
+    """Results are the same to the bit on every machine."""
     assert float(found).hex() == bits

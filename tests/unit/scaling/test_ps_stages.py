@@ -95,13 +95,14 @@ def test_a_new_job_fits_its_limits(cpu: float) -> None:
 
 
 def test_many_nodes_of_a_new_job_share_its_limits() -> None:
-    """Twenty workers without a size get what the parameter server leaves, in equal parts."""
+    """Twenty workers without a size get equal parts of what the parameter server leaves."""
     many = new_job(ResourceLimits(100, 102_400), worker=OptimizerRole(20))
     assert create_plan(many).node_group_resources[WORKER].node_resource == NodeSize(4.2, 4710)
 
 
 def test_workers_grow_to_what_parameter_servers_serve() -> None:
-    """A server at 1/8 of its cores with one worker serves seven at 90 %; their size follows from use."""
+    """If one worker uses 1/8 of a server's cores, the server can serve seven at 90 %. The size of workers
+    follows from their use."""
     plan = worker_plan(TRAINING.measured(job()))
     assert plan.node_group_resources == {WORKER: NodeGroupResource(7, NodeSize(4, 6144))}
     assert "12% of its cores with 1 workers, 90% is aimed at" in plan.reasons[WORKER]
@@ -267,7 +268,7 @@ def test_defaults_do_not_shrink_what_the_user_made() -> None:
 
 
 def test_small_differences_are_left() -> None:
-    """Less than a tenth is not worth a change; a tenth is."""
+    """A change of less than a tenth is not made; one of a tenth is."""
     size = NodeSize(10, 10 * GIB)
     here = job(1, 4, worker_size=size)
     assert bound_plan(here, group_plan(WORKER, "", 4, NodeSize(10.9, 9.1 * GIB))).empty

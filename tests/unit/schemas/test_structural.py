@@ -50,7 +50,8 @@ def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
 
 
 def test_defaults_go_deep() -> None:
-    """Defaults are filled in below defaults, in lists and in maps; they are not shared."""
+    """Defaults are filled in within other defaults, in lists and in maps, and are not shared between
+    values."""
     value: dict[str, Any] = {"list": [{}], "map": {"a": {}}}
     structural.set_defaults(value, SCHEMA)
 

@@ -19,7 +19,7 @@ def digits(max_local_bsz: int = 20) -> Application:
 
 
 def test_epochs_end_where_the_first_training_ends_them() -> None:
-    """The measured progress of an epoch differs a little between trainings; the smallest counts."""
+    """The measured progress of an epoch differs between trainings, and the smallest counts."""
     assert [digits().progress_after(epochs) for epochs in range(3)] == [0, 100, 199]
 
 
@@ -53,7 +53,7 @@ def test_a_gradient_that_vanished_gains_nothing() -> None:
     ],
 )
 def test_split(batch_size: int, replicas: int, expected: BatchSplit) -> None:
-    """Equal mini-batches that fit a GPU."""
+    """The batch is split into equal mini-batches that fit a GPU."""
     assert digits().split(batch_size, replicas) == expected
 
 

@@ -36,7 +36,7 @@ def test_another_node_changes_nothing_for_the_others() -> None:
 
 
 def test_a_service_is_spread() -> None:
-    """Evenly, and not beyond the capacity."""
+    """A service takes GPUs evenly from the nodes, within their capacity."""
     assert service_changes("web", NODES, [(0, 3), (60, 99)]) == [
         CapacityChange(0, "a", "web", 2),
         CapacityChange(0, "b", "web", 1),

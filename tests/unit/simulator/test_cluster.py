@@ -119,7 +119,7 @@ def test_a_service_takes_its_share() -> None:
 
 
 def test_what_two_take_adds_up() -> None:
-    """A failure that ends gives back only what it took itself."""
+    """A failure and a service may take GPUs of the same node. The end of one gives back only what it took."""
     changes = [
         CapacityChange(0, N0, "web", 1),
         CapacityChange(0, N0, FAILURE, 2),
@@ -180,6 +180,6 @@ def test_bad_workloads(jobs: list[WorkloadJob], message: str) -> None:
     ],
 )
 def test_bad_settings(change: dict[str, object]) -> None:
-    """Invalid numbers are rejected."""
+    """Settings with invalid numbers are rejected."""
     with pytest.raises(InvalidError):
         replace(TWO, **change)  # type: ignore[arg-type]

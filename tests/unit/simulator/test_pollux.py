@@ -36,7 +36,7 @@ def test_what_was_measured_changes_the_batch() -> None:
 
 
 def test_the_gradient_is_followed() -> None:
-    """A job whose gradient changes gets another model; one that sees the same gradient keeps it."""
+    """If a job's gradient changes, its model changes; with an equal gradient it keeps its model."""
     agent = AdaptiveBatch(DIGITS, FitCache())
     agent.observe(seen())
     before = agent.model

@@ -119,7 +119,7 @@ def test_all_applications(tmp_path: Path) -> None:
 
 
 def test_an_exchange_can_not_be_longer_than_its_step(tmp_path: Path) -> None:
-    """Contradictory measurements are rejected."""
+    """A measured exchange that is longer than its step is rejected."""
     folder = traces(tmp_path / "digits")
     (folder / "placements.csv").write_text(PLACEMENTS + "2,10,1.0,2.0\n")
     with pytest.raises(InvalidError, match=r"placements\.csv:5: sync_time: .*longer than the step"):
@@ -127,7 +127,7 @@ def test_an_exchange_can_not_be_longer_than_its_step(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_traces(tmp_path: Path) -> None:
-    """The error says which files are expected."""
+    """The error for a folder without traces says which files are expected."""
     with pytest.raises(NotFoundError, match=r"no validation-\*\.csv"):
         read_application(tmp_path)
 
@@ -201,7 +201,7 @@ def test_cluster_jobs(tmp_path: Path) -> None:
 
 
 def test_other_names_of_columns(tmp_path: Path) -> None:
-    """The artifact's trace has no names; times in seconds and a byte order mark are accepted."""
+    """The artifact's trace has columns without names. Times in seconds and a byte order mark are accepted."""
     path = written(tmp_path, "\ufefftimestamp,gpus,duration\n100,2,5\n130.5,1,6\n")
     assert read_cluster_jobs(path) == [ClusterJob("job-2", 0.0, 2, 5.0), ClusterJob("job-3", 30.5, 1, 6.0)]
 
@@ -267,6 +267,6 @@ def test_services(tmp_path: Path) -> None:
 
 
 def test_a_service_takes_whole_gpus(tmp_path: Path) -> None:
-    """Half a GPU is rejected."""
+    """A service with half a GPU is rejected."""
     with pytest.raises(InvalidError, match=r"philly\.csv:2: gpus: '0\.5' is not a whole number"):
         read_services(written(tmp_path, "time,gpus\n0,0.5\n"))

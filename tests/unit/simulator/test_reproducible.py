@@ -40,7 +40,7 @@ def here() -> dict[str, str]:
 
 
 def test_every_policy_is_recorded() -> None:
-    """A new policy needs a digest."""
+    """Each policy has a recorded digest."""
     assert {entry.name for entry in POLICIES} <= set(RECORDED)
 
 

@@ -38,13 +38,14 @@ def test_tiresias_gives_all_or_nothing() -> None:
 
 
 def test_tiresias_leaves_jobs_where_they_are() -> None:
-    """New jobs get the emptiest nodes."""
+    """With Tiresias, running jobs keep their nodes, and new jobs get the emptiest ones."""
     found = shares(TiresiasScheduler(), active("a", 2, held=("n0", "n0")), active("b", 5))
     assert found == {"a": ["n0", "n0"], "b": ["n1"] * 4 + ["n0"]}
 
 
 def test_tiresias_prefers_jobs_that_had_little() -> None:
-    """A job with 16 GPU hours goes to the second queue, and is preempted if there is no room."""
+    """With Tiresias, a job with 16 GPU hours moves to the second queue, and is preempted if there is no
+    room."""
     old = active("a", 8, held=("n0",) * 4 + ("n1",) * 4, service=QUEUE_THRESHOLD)
     assert shares(TiresiasScheduler(), old, active("b", 1)) == {"b": ["n0"]}
 
@@ -61,7 +62,7 @@ def test_tiresias_second_queue_is_in_order() -> None:
 
 
 def test_optimus_shares_by_gain() -> None:
-    """The remaining GPU goes to the job with more work left."""
+    """With Optimus, the remaining GPU goes to the job with more work left."""
     long = replace(active("b"), application=application("long", epochs=20))
     found = OptimusScheduler().schedule([active("a"), long], {"n0": 3})
     assert found == {"a": ["n0"], "b": ["n0", "n0"]}

@@ -64,7 +64,7 @@ def test_every_policy_completes_all_jobs(policy: str) -> None:
 
 
 def test_an_unknown_policy() -> None:
-    """The error names the policies."""
+    """The error for an unknown policy names the policies."""
     with pytest.raises(InvalidError, match="no policy 'lifo'; use one of fit, pollux"):
         replace(STUDY, policy="lifo").run(FitCache())
 
@@ -95,7 +95,8 @@ def test_what_is_no_result(value: object) -> None:
 
 
 def test_summaries() -> None:
-    """Mean and spread of each group and policy; the published mean only if all of its workloads were run."""
+    """The summary has mean and spread of each group and policy. The published mean is given only if all of
+    its workloads were run."""
     runs = [result("w1", 90.0), result("w2", 110.0), result("w1", 50.0, "fit")]
     published = {("load 1", "pollux"): (2, 125.0), ("load 1", "fit"): (2, 125.0)}
 

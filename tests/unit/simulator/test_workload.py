@@ -51,7 +51,7 @@ def test_jobs_that_are_alike_train_the_same() -> None:
 
 @pytest.mark.parametrize(("gpus", "duration", "submitted"), [(0, 1.0, 0.0), (1, 0.0, 0.0), (1, 1.0, -1.0)])
 def test_impossible_trace_jobs_are_refused(gpus: int, duration: float, submitted: float) -> None:
-    """Invalid numbers are rejected."""
+    """A trace with invalid numbers is rejected."""
     with pytest.raises(InvalidError, match="job a:"):
         ClusterJob("a", submitted, gpus, duration)
 

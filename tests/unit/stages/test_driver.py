@@ -76,8 +76,8 @@ def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster,
 
 
 def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: StandIn) -> None:
-    """A job that no controller has looked at when the time is over: the error names the controller, not the
-    phase, whichever of the two deadlines has passed."""
+    """If no controller has seen the job when one of the two deadlines passes, the error says so instead of
+    giving the phase."""
     stand_in.idle = True
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     source, now = ClusterSource.of(cluster), time.time()

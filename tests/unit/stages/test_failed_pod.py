@@ -58,7 +58,8 @@ def _wait(cluster: Cluster, handle: Handle, way: str) -> str:
 
 @pytest.mark.parametrize("way", ["now", "blocking", "in the loop"])
 def test_the_error_has_the_lines_of_the_status(cluster: Cluster, way: str) -> None:
-    """First the cause in the controller's words, then the output; no pod is read."""
+    """The error has the controller's reason first and then the output from the status, without reading a
+    pod."""
     handle = _failed_elastic_job(cluster, "loading\nValueError: no data\n")
 
     assert _wait(cluster, handle, way).splitlines() == [
@@ -70,7 +71,7 @@ def test_the_error_has_the_lines_of_the_status(cluster: Cluster, way: str) -> No
 
 
 def test_long_output_is_wrapped_and_bounded(cluster: Cluster) -> None:
-    """The newest lines stay."""
+    """Long output is wrapped, and its newest lines are kept."""
     handle = _failed_elastic_job(cluster, "x\n" * 2000 + "y" * 500)
 
     lines = _wait(cluster, handle, "now").splitlines()[2:]
@@ -112,7 +113,8 @@ def _terminated(at: str, code: int = 1) -> dict[str, Any]:
 def test_of_several_pods_the_first_that_failed_is_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others failed because of it. A container that was started again is read as it was before."""
+    """Of several failed pods, the one that failed first is read, since the others failed because of it. For a
+    restarted container, the output before the restart is read."""
     handle = _failed_tf_job(
         cluster,
         later={"state": _terminated("09")},
@@ -136,7 +138,7 @@ def test_of_several_pods_the_first_that_failed_is_read(
 def test_without_the_right_to_read_logs_the_error_says_so(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job's failure stays the error."""
+    """If the account may not read logs, the error says so and is still that of the job's failure."""
     handle = _failed_tf_job(cluster, first={"state": _terminated("05")})
 
     def read(*_arguments: Any) -> str:
@@ -151,14 +153,15 @@ def test_without_the_right_to_read_logs_the_error_says_so(
 
 
 def test_no_pod_failed(cluster: Cluster) -> None:
-    """A job can fail without a pod: an invalid spec, a time limit."""
+    """A job may fail without a failed pod, for example by an invalid spec or a time limit."""
     handle = _failed_tf_job(cluster)
 
     assert _wait(cluster, handle, "now").endswith("failed: PodFailed: a worker failed")
 
 
 def test_a_retry_tells_the_lines_before_it_deletes_the_job(cluster: Cluster) -> None:
-    """The attempt before it may have died without a word."""
+    """Before a retry deletes the failed job, it writes the job's last lines, since the attempt before may
+    have died without doing so."""
     _failed_elastic_job(cluster, "ValueError: no data\n")
     told: list[str] = []
 

@@ -163,7 +163,7 @@ def test_a_job_that_succeeds_early_is_what_the_caller_says(name: str) -> None:
 
 
 def test_a_job_that_fails_is_an_error_whatever_the_caller_says() -> None:
-    """The choice is about success only: a failed job never passes for a finished one."""
+    """The caller's choice is about jobs that succeed early only. A failed job is always an error."""
     for name in ("failed before the step", "change of a job that has failed", "plan of a job that failed"):
         goal, seen, _ = _ROWS[name]
         for choice in IfFinished:
@@ -200,7 +200,7 @@ def test_outputs_of_a_wait_have_the_newest_metrics(metrics: dict[str, float]) ->
 
 
 def test_a_handle_survives_the_way_through_json() -> None:
-    """Engines store handles as JSON."""
+    """A handle can be stored as JSON and read again."""
     handle = _handle(_job_goal("Running", step=3))
 
     assert Handle.model_validate(handle.model_dump(mode="json")) == handle

@@ -21,7 +21,8 @@ def test_names_are_dns_labels_within_the_limit(owner: str, hint: str, limit: int
 
 
 def test_a_name_is_the_same_for_all_attempts_and_for_no_other_task() -> None:
-    """The owner alone decides: run ids without a logical date are as good as any."""
+    """The name depends on the owner only, so it is the same for all attempts and differs between tasks,
+    whatever the run id is."""
     run = "asset_triggered__2026-11-20T10:56:55.506077+00:00-lrvWwbkA"
     first, retry = StageIdentity(f"airflow/d/{run}/t/-1"), StageIdentity(f"airflow/d/{run}/t/-1", attempt="2")
     mapped = StageIdentity(f"airflow/d/{run}/t/0")

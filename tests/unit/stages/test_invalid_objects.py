@@ -162,7 +162,7 @@ def test_a_stage_s_own_job_that_became_invalid_is_cancelled(cluster: Cluster) ->
 
 
 def test_waiting_for_an_invalid_job_goes_on_until_it_has_ended(cluster: Cluster) -> None:
-    """A job that trains may be made invalid by an edit; it still comes to its end."""
+    """A running job may become invalid by an edit. The wait continues to its end."""
     made = client.create(cluster, tf_job(workers=1, gang=2))
     client.patch_status(cluster, TF_JOBS, "mnist", {"phase": "Running", "observedGeneration": 1})
 

@@ -189,7 +189,7 @@ def test_changes(row: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_no_change_has_no_line(row: str) -> None:
-    """The same state twice is one line: a master that writes its status again adds none."""
+    """A state that does not change is written once, even if the master writes its status again."""
     _before, now, _lines = ROWS[row]
 
     assert describe_changes(now, now) == []

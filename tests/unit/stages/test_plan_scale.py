@@ -56,7 +56,8 @@ def annotation(cluster: Cluster) -> str | None:
 
 
 def test_a_plan_is_told_and_nothing_is_changed(cluster: Cluster, stand_in: StandIn) -> None:
-    """Whether the job may be autoscaled or not: counts, sizes, migrations, and why."""
+    """The stage returns the plan with counts, sizes, migrations and reasons, whether or not the job may be
+    autoscaled."""
     job(cluster)
     planned(cluster, PLANNED)
 
@@ -164,8 +165,8 @@ def test_an_empty_plan_is_applied_at_once(cluster: Cluster, stand_in: StandIn) -
 def test_who_asks_for_a_number_gets_it(
     cluster: Cluster, stage: str, request_: dict[str, Any], given: str
 ) -> None:
-    """Autoscaling is switched off, and stays off until somebody switches it on; repeating the stage does not
-    switch it off again."""
+    """A stage that sets a number switches autoscaling off. It stays off until somebody switches it on;
+    repeating the stage does not switch it off again."""
     job(cluster, given)
 
     begin(cluster, stage, job="mnist", **request_)
@@ -196,7 +197,8 @@ def test_a_plan_that_is_refused_leaves_autoscaling_as_it_is(
 def test_a_stage_that_dies_after_its_plan_is_made_is_gone_on_with(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
-    """The next attempt finds the plan and switches autoscaling off; a third finds nothing left to do."""
+    """If a stage dies after it has created its plan, the next attempt finds the plan and switches autoscaling
+    off. A third one has nothing left to do."""
     job(cluster, "true")
     patch, calls = client.patch, [0]
 

@@ -39,7 +39,8 @@ def replicas(cluster: Cluster) -> dict[str, int]:
 
 
 def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list in the spec is patched whole: an edit that rests on an old one is made again."""
+    """A list in the spec can only be replaced as a whole. If somebody else has changed it in the meantime,
+    the edit is made again on the new list."""
     client.create(cluster, make())
     Meanwhile(monkeypatch, times=2)
     handle = SCALE.begin(cluster, THREE, ME)

@@ -27,7 +27,7 @@ from tests.unit.stages.stage_runs import ME, RETRY, begin, run
     ids="+".join,
 )
 def test_wait_for_a_job_that_comes_later(cluster: Cluster, stand_in: StandIn, wanted: dict[str, Any]) -> None:
-    """A phase, a step or a condition of a job that somebody else makes."""
+    """The wait may start before the job exists, and ends with its phase, step or condition."""
     handle = begin(cluster, "wait", name="mnist", **wanted)
     assert isinstance(driver.check_now(cluster, handle), InProgress)
     client.create(cluster, elastic_job("mnist"))
@@ -106,7 +106,7 @@ def test_checkpoint_says_where_it_is(cluster: Cluster, stand_in: StandIn) -> Non
 
 
 def test_migration_names_the_pods_that_hold_the_ranks(cluster: Cluster, stand_in: StandIn) -> None:
-    """Users speak of ranks; plans of pods."""
+    """The request names ranks, and the plan names the pods that hold these ranks."""
     client.create(cluster, elastic_job("mnist"))
     create_ps_pod(cluster, "mnist", node_id=7, rank=0)
 

@@ -77,6 +77,6 @@ def test_what_a_later_attempt_does_with_a_finished_job(
 
 
 def test_a_failed_job_fails_the_stage(cluster: Cluster, stand_in: StandIn) -> None:
-    """The error has the controller's reason."""
+    """The error of a failed job has the controller's reason."""
     with pytest.raises(JobFailedError, match="TestSaysSo"):
         run(cluster, "submit", manifest=elastic_job("mnist", ends="Failed"))

@@ -94,7 +94,7 @@ def test_a_position_is_asked_for_in_whole_seconds() -> None:
 
 
 def test_a_long_line_is_cut() -> None:
-    """A log is not for data."""
+    """A very long line is cut, since a log is not for data."""
     assert len(read_line(f"2026-01-01T00:00:01Z {'x' * 10**6}", LogPosition()).text) == MAX_LINE + 1
 
 

@@ -97,7 +97,7 @@ def test_a_finished_job_has_no_time_left() -> None:
 def test_when_a_proposal_can_be_decided(
     status: dict[str, Any], annotations: dict[str, str], plans: list[str], state: str | None
 ) -> None:
-    """A proposal is open only if it changes something, and nobody carries out it or another plan."""
+    """A proposal is open only if it changes something, and if no plan is being carried out."""
     made = [crowded_plans("mnist", NOW)[0] | {"status": {"phase": phase}} for phase in plans]
 
     found = describe({"phase": "Running", **status}, made, annotations).proposal

@@ -16,7 +16,8 @@ print(*sorted(set(sys.modules) - before - {"edl_workflows"}))
 
 
 def test_loading_the_plugin_imports_next_to_nothing() -> None:
-    """DAG processors and workers load it too: the endpoints are imported at the first request."""
+    """DAG processors and workers load the plugin, too, so it imports the endpoints only at the first
+    request."""
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240)
 
     assert run.returncode == 0, run.stderr

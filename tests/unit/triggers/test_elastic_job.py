@@ -80,8 +80,8 @@ async def fire(made: ElasticJobTrigger) -> StageEvent:
 def test_stored_arguments_are_a_fixed_point_without_secrets(
     server: ApiServerProcess, cluster: Cluster
 ) -> None:
-    """Airflow keeps them in the clear: a connection's id and an object's name, and nothing of the
-    manifest."""
+    """Airflow stores the trigger's arguments as plain text: they have the connection's id and the object's
+    name, and nothing of the manifest. Serialized twice, they are equal."""
     made = trigger(server, begun(cluster))
 
     assert stored(made).serialize() == made.serialize()

@@ -82,8 +82,7 @@ def test_a_step_that_does_not_wait_is_answered_when_it_has_begun(
 
 
 def test_stages_follow_one_another(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The stages of a pipeline over one job: each is a step with texts for its numbers, as Argo hands them
-    on."""
+    """The stages of a pipeline over one job are steps, with numbers as texts, as Argo passes them."""
     argo.start("w")
     steps = {
         "n1": body("submit", manifest=elastic_job(), wait=False),
@@ -278,8 +277,8 @@ def test_a_manual_retry_uses_the_same_node_and_is_a_new_attempt(
 
 
 def test_a_task_that_comes_back_is_answered_again(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The controller died after it took the answer and before it wrote the workflow: the same result, no
-    second job."""
+    """The controller died after it took the result and before it wrote the workflow. The task comes back and
+    gets the same result, without a second job."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(ends="Succeeded"))
     with running(cluster):
@@ -308,7 +307,8 @@ def test_an_answer_half_taken_is_given_again_after_a_while(
 def test_what_vanished_while_no_agent_ran_is_cancelled_at_its_start(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """The marks on the objects tell: vanished steps' jobs go; kept, foreign and living ones stay."""
+    """When the agent starts, it deletes the jobs of steps that vanished in the meantime. Jobs with the policy
+    ``keep``, jobs of others, and those of live steps stay."""
     kept = body("submit", manifest=elastic_job("kept"), on_cancel="keep")
     argo.start("w")
     argo.start("deleted")
@@ -397,7 +397,8 @@ def test_only_the_asked_for_workflows_are_served(cluster: Cluster, argo: Argo, s
 
 
 def test_an_agent_of_all_namespaces(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Task sets and jobs are watched in all namespaces at once; a step's job is in its workflow's."""
+    """An agent for all namespaces watches task sets and jobs in all of them. The job of a step is in the
+    namespace of its workflow."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
     with running(cluster.in_namespace("default"), ArgoAgentOptions()) as agent:
@@ -433,8 +434,8 @@ def test_a_job_whose_step_vanishes_before_the_next_agent_has_taken_it_up(
 def test_waiting_steps_cost_no_request(
     cluster: Cluster, argo: Argo, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any number of waiting steps stands on two watches, that of the task sets and that of the jobs. Only
-    messages about longer waits cost more."""
+    """Any number of waiting steps needs two watches, one for task sets and one for jobs. Only messages about
+    longer waits cost more."""
     monkeypatch.setattr(progress, "STEP_SECONDS", 3600.0)
     stand_in.stop()
     workflows = [f"w-{index}" for index in range(25)]

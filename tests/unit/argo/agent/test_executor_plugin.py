@@ -75,7 +75,8 @@ def test_a_taken_port_is_said(http: httpx.Client) -> None:
 
 
 def test_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """A ConfigMap with what Argo demands of a sidecar, and an account by the name that Argo looks for."""
+    """The plugin is a ConfigMap with what Argo requires of a sidecar, and an account with the name that Argo
+    looks for."""
     assert main(["argo", "executor-plugin", "--image", "edl:1", "-n", "ns"]) == 0
     found = {one["kind"]: one for one in yaml.safe_load_all(capsys.readouterr().out)}
     assert list(found.values()) == list(plugin_manifests(PluginOptions("edl:1", "ns")))
@@ -130,7 +131,7 @@ def test_a_body_that_is_too_large_is_refused_unread(http: httpx.Client) -> None:
 
 
 def test_a_server_without_its_token_says_so() -> None:
-    """While Argo's agent has not written the token nobody is let in, and the answer is no 500."""
+    """Until Argo's agent has written the token, no request is accepted, and the answer is not a 500."""
 
     def missing() -> str:
         raise UnavailableError("no token yet")

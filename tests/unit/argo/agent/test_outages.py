@@ -14,7 +14,7 @@ from tests.unit.controller.support import crds
 
 
 def test_an_api_server_that_restarts_fails_no_step(tmp_path: Path) -> None:
-    """Killed while one step waits; after its return that step and a new one are served."""
+    """The API server is killed while a step waits. When it is back, this step and a new one are served."""
     with api_server(tmp_path) as server:
         cluster = server.cluster()
         for crd in (*crds(), *ARGO_CRDS):

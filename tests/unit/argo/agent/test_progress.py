@@ -25,7 +25,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fast")
 def test_a_step_that_waits_says_what_its_job_does(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """A message at each change: phase, nodes and step. It is removed when the workflow has it, so that Argo
+    """The message changes with phase, nodes and step. It is removed once the workflow has it, so that Argo
     does not write the workflow again and again, and the result comes after it."""
     argo.start("w")
     with running(cluster):
@@ -61,7 +61,7 @@ def test_a_step_whose_job_is_queued_says_so(cluster: Cluster, argo: Argo, stand_
 def test_a_message_of_an_agent_that_died_is_no_answer(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """The next agent serves the step."""
+    """A message that a dead agent left does not count as a result, and the next agent serves the step."""
     uid = argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Succeeded")))
     key = TaskKey(WorkflowKey(cluster.namespace, "w", uid), "n1")

@@ -75,7 +75,8 @@ def test_nodes_may_be_compressed() -> None:
     ],
 )
 def test_where_nodes_cannot_be_read_the_node_id_names_the_step(status: dict[str, Any]) -> None:
-    """The workflow's own start tells attempts apart; and it must be newer than the task set with the task."""
+    """Attempts are told apart by the start of the workflow, which must be newer than the task set with the
+    task."""
     started = {"startedAt": "2026-01-03T00:00:00Z"}
     step = step_of(workflow(**status, **started), TASK)
     assert step is not None
@@ -102,7 +103,8 @@ def test_deadline(spec: dict[str, Any], status: dict[str, Any], deadline: float 
 
 
 def test_what_is_to_blame_is_told_apart() -> None:
-    """Failed is the step's, Error the infrastructure's or ours: Argo's retry policies look at that."""
+    """Failed means a failure of the step, and Error one of the infrastructure or of ours. Argo's retry
+    policies depend on that."""
     assert result_of_error(JobFailedError("j")).phase == "Failed"
     assert result_of_error(ForbiddenError("f")).phase == "Error"
     assert result_of_error(KeyError("k")).to_node() == {

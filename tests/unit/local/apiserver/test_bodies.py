@@ -65,7 +65,7 @@ def test_protobuf_zero_values() -> None:
 
 
 def test_protobuf_times_and_quantities() -> None:
-    """A Lease keeps microseconds and a zero count; a request is a quantity."""
+    """A Lease keeps microseconds and a count of zero, and a resource request is read as a quantity."""
     spec = _field(1, b"me") + _field(4, _number(1, 100) + bytes([2 << 3, 0x88, 0x27])) + _number(5, 0)
     lease = protobuf.decode(_body("Lease", _field(2, spec)))
     requests = _field(2, _field(1, b"cpu") + _field(2, _field(1, b"100m")))

@@ -57,8 +57,8 @@ def status(port: int, folder: Path) -> int:
 
 
 def test_idle_connections_keep_nobody_out(server: int, tmp_path: Path) -> None:
-    """More silent connections than the server has descriptors: it answers others, and logs a few lines about
-    it."""
+    """With more silent connections than the server has descriptors, other clients are served, and a few lines
+    are logged."""
     with contextlib.ExitStack() as clients:
         for _ in range(DESCRIPTORS + 45):
             with contextlib.suppress(ConnectionError):

@@ -136,7 +136,7 @@ def test_a_services_target_port_is_a_port_or_a_name(target: Any, server: ApiServ
 
 
 def test_what_is_stored_already_may_get_a_status(server: ApiServer) -> None:
-    """Checks of later versions don't keep an old pod from being told that it failed, and it can be
+    """Stricter checks of later versions do not keep an old pod from getting a failed status or from being
     deleted."""
     made = server.client.create("pods", with_volume(emptyDir={"sizeLimit": "1Gi"}))
     made["spec"]["volumes"][0]["emptyDir"]["sizeLimit"] = "1GB"

@@ -87,7 +87,7 @@ def test_message_expression_and_field_path() -> None:
 
 
 def test_rule_that_fails_to_evaluate() -> None:
-    """A rule that can't be evaluated refuses the value and says why."""
+    """A rule that can't be evaluated rejects the value with the reason."""
     [message] = _broken(_ruled("self.absent > 1"), {"n": 1}).values()
 
     assert "could not be evaluated" in message
@@ -103,7 +103,7 @@ def test_rule_over_an_integer_beyond_64_bits(number: int) -> None:
 
 
 def test_rule_that_does_not_compile() -> None:
-    """A rule that does not parse is told by its path in the schema."""
+    """A rule that does not parse is reported with its path in the schema."""
     _, [cause] = rules.compile_rules(_ruled("self.("), "spec")
 
     assert cause.field == "spec.x-kubernetes-validations[0].rule"

@@ -55,7 +55,7 @@ def test_client_selects(server: ApiServer) -> None:
 
 
 def test_client_conflict(server: ApiServer) -> None:
-    """An update of what was read before the last change is a Conflict."""
+    """An update based on an older version than the current one is a Conflict."""
     stale = server.client.create("configmaps", {"metadata": {"name": "c", "namespace": "default"}})
     server.client.patch("configmaps", "c", {"data": {"n": "1"}}, "default")
     with pytest.raises(ApiError) as refused:
@@ -85,7 +85,7 @@ def test_collector_finishes_a_tree(server: ApiServer) -> None:
 
 
 def test_events_end(server: ApiServer) -> None:
-    """An event goes an hour after it was last seen, however old it is."""
+    """An Event is removed an hour after it was last seen, however old it is."""
     now = datetime(2030, 1, 1, 12, tzinfo=UTC)
     for name, seen in (("old", "2030-01-01T10:59:00Z"), ("repeated", "2030-01-01T11:30:00Z")):
         involved = {"kind": "Pod", "namespace": "default", "name": "p"}
@@ -136,7 +136,8 @@ def test_logs_come_from_the_provider(server: ApiServer) -> None:
 
 
 def test_refused_log(server: ApiServer) -> None:
-    """A provider's refusal is the answer's status; without a provider it is 503."""
+    """If the provider of logs rejects a request, the response has its status. Without a provider it is
+    503."""
 
     async def refuse(request: LogRequest) -> AsyncIterator[bytes]:
         if request.container == "a":

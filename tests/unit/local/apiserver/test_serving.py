@@ -20,8 +20,7 @@ def test_prepared_twice(tmp_path: Path) -> None:
 
 
 def test_interrupted_renewal(tmp_path: Path) -> None:
-    """If the server's certificate, which is written last, is missing, all three files are made anew and
-    belong together."""
+    """If the server's certificate, which is written last, is missing, all three files are created again."""
     files = serving.ensure_certificates(tmp_path)
     authority = files.authority.read_bytes()
     files.certificate.unlink()

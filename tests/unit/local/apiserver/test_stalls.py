@@ -135,7 +135,7 @@ def test_a_large_definition(client: Client, longest: list[float]) -> None:
 
 
 def test_a_rule_in_a_rule(client: Client, longest: list[float]) -> None:
-    """A rule that compares each entry of a list with each other is run within its budget, then refused with a
+    """A rule that compares each entry of a list with each other stops at its budget and is rejected with a
     message that says so."""
     rule = "self.l.all(x, self.l.exists(y, y == x + 1) || true)"
     spec = list_of({"type": "integer"}) | {"x-kubernetes-validations": [{"rule": rule}]}

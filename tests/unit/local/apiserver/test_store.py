@@ -72,7 +72,7 @@ def test_failed_commit_leaves_memory_alone(store: ObjectStore) -> None:
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
-    """A reopened store answers watches, old lists and versions as before."""
+    """A reopened store answers watches, lists of old versions and versions like before."""
     first = ObjectStore(tmp_path / "s.db", history=100)
     start = first.revision
     first.create(A, _thing(n=1))
@@ -113,7 +113,7 @@ def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
 
 
 def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
-    """A watcher that does not read does not make the store grow; it is Expired."""
+    """A watcher that does not read gets Expired, and the store does not grow."""
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing())
     for index in range(20):
@@ -211,7 +211,7 @@ def test_object_is_too_large(store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 
 
 def test_closed_watch_is_forgotten(store: ObjectStore) -> None:
-    """A closed watch costs nothing."""
+    """A closed watch is removed from the store."""
     with store.watch("things", since=store.revision):
         pass
 

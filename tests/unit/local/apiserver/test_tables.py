@@ -21,7 +21,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_ages(seconds: int, shown: str) -> None:
-    """Ages are as kubectl prints them."""
+    """Ages are printed as kubectl prints them."""
     assert tables.human_duration(timedelta(seconds=seconds)) == shown
 
 

@@ -74,7 +74,8 @@ def test_an_address_may_be_mentioned_before_its_service(pods: Pods) -> None:
 
 
 def test_an_address_learned_at_run_time_resolves(pods: Pods) -> None:
-    """`resolve` follows the map: a Service that is made after the start is found, and a pod's IP is, too."""
+    """`resolve` follows the map of services: a Service that is created later is found, and so is a pod's
+    IP."""
     ip = ready_server(pods, "ps-1", 2222, ps="1")["status"]["podIP"]
     program = (
         "import sys, time, urllib.request; from edl_workflows.protocol.addresses import resolve\n"
@@ -172,8 +173,8 @@ else:
 
 
 def test_host_and_port_in_two_variables_lead_to_the_pod(pods: Pods) -> None:
-    """MASTER_ADDR and MASTER_PORT as on any cluster: the Service's name for the others, the same or localhost
-    for rank 0."""
+    """MASTER_ADDR and MASTER_PORT lead to rank 0 as on any cluster: by the Service's name for the others, and
+    by the same name or localhost for rank 0 itself."""
     for job, own in (("by-name", "by-name-0"), ("by-localhost", "localhost")):
         service(pods, f"{job}-0", [{"port": 29500}], job=job)
         for rank, host in enumerate((own, f"{job}-0")):

@@ -98,7 +98,8 @@ def test_a_named_target_port_and_an_undeclared_one() -> None:
 
 
 def test_a_second_service_is_forwarded() -> None:
-    """A Service whose reserved port nobody listens on is led to the pod's real one."""
+    """If nothing listens on the reserved port of a Service, its connections are forwarded to the pod's real
+    port."""
     ports = PortAssignments({}, allocator())
     early = ports.mention("u", "default", "late", 80, world())
     pod, service = make_pod("web", 8080, app="web"), make_service("late", 80, 8080, app="web")
@@ -181,7 +182,7 @@ def test_services_without_pods_hold_no_ports() -> None:
 
 
 def test_idle_services_give_their_ports_back() -> None:
-    """A Service keeps its port after its pod, for the pod's successor; of many such Services the newest keep
+    """A Service keeps its port for the pod's successor. Of many Services without a pod, the newest keep
     theirs."""
     ports, services = (
         PortAssignments({}, allocator()),

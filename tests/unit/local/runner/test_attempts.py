@@ -32,7 +32,7 @@ async def kill(attempt: Attempt) -> None:
 
 
 def test_an_end_is_recorded(tmp_path: Path) -> None:
-    """Exit code, reason and times are there, also for whoever comes later."""
+    """The exit code, reason and times of a container are recorded for later readers."""
     ended = run(tmp_path, "exit 4")
 
     assert (ended.code, ended.reason) == (4, "Error")

@@ -112,7 +112,7 @@ def test_a_container_inherits_nothing_secret(pods: Pods) -> None:
 
 
 def test_working_directory(pods: Pods, tmp_path: Path) -> None:
-    """A container starts in its workingDir; one that is not there is an error that names it."""
+    """A container starts in its workingDir. A missing one is an error that names it."""
     pods.create("there", container("pwd", workingDir=str(tmp_path)))
     pods.create("nowhere", container("pwd", workingDir="/no/such/folder"))
     pods.end("there")

@@ -113,8 +113,8 @@ def run(folder: Path, script: str, *, loopback_only: bool) -> None:
 
 @pytest.mark.parametrize(("loopback_only", "interface"), [(True, "lo"), (False, "")])
 def test_servers_of_a_container_stay_on_loopback(tmp_path: Path, loopback_only: bool, interface: str) -> None:
-    """Any address, no address, IPv6, another thread, another process: all on `lo` and reachable there, unless
-    allowed."""
+    """Whatever address a server binds (any, none or IPv6), in whatever thread or process, it listens on `lo`
+    only, unless the option allows more."""
     run(tmp_path, SERVERS, loopback_only=loopback_only)
 
     assert json.loads((tmp_path / "answer").read_text()) == [interface] * 6
@@ -126,8 +126,8 @@ def test_an_address_of_another_interface_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
-    """A command that is run in a container later may listen on loopback only, too; its exit code is passed
-    on."""
+    """A command that runs in a container later, such as a probe, may listen on loopback only, too. Its exit
+    code is returned."""
     run(tmp_path, "", loopback_only=True)
 
     command = Attempt(tmp_path, 0, "uid/main").command(
@@ -147,8 +147,8 @@ def test_a_server_may_listen_again() -> None:
 
 
 def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
-    """Linux before 6.11 says that no process is left under a filter only when the last one has been waited
-    for."""
+    """Before Linux 6.11, the end of the last process under a filter is known only once it has been waited
+    for. The check of the machine works without that."""
     assert subprocess.run([sys.executable, "-c", UNTOLD], check=False, timeout=240).returncode == 0
 
 

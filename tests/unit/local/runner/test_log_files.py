@@ -146,8 +146,8 @@ def test_a_reader_follows_into_the_next_file(output: Output) -> None:
 
 
 def test_a_line_without_end_is_bounded_too(output: Output) -> None:
-    """A log file rotates at the end of a line, or within a line that is very long; readers get that line
-    whole, with one time."""
+    """A log file rotates at the end of a line, or within a very long line, which readers get complete and
+    with one time."""
     output.write(b"x" * 820)
     output.write(b"y" * 50)
     output.write(b"z\n")
@@ -158,7 +158,8 @@ def test_a_line_without_end_is_bounded_too(output: Output) -> None:
 
 
 def test_many_small_pieces_are_bounded_too(output: Output) -> None:
-    """The times of a file count: a program that writes byte by byte does not fill the disk with them."""
+    """The recorded times count towards the size of a file, so that a program that writes byte by byte does
+    not fill the disk with them."""
     for number in range(120):
         output.write(b"\n" if number % 2 else b"x")
 
@@ -166,7 +167,7 @@ def test_many_small_pieces_are_bounded_too(output: Output) -> None:
 
 
 def test_the_end_of_the_output_is_read_over_files(output: Output) -> None:
-    """A termination message that falls back to the log has as much of it as there is."""
+    """A termination message that falls back to the log has as much of its end as is left."""
     output.lines(0, 210)
 
     assert output.attempt.output.tail(800) == b"".join(LINE % number for number in range(110, 210))

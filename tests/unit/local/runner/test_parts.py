@@ -39,14 +39,14 @@ def verdicts(probe: Probe, passing: bool, results: str) -> str:
     ],
 )
 def test_probe_thresholds(passing: bool, results: str, expected: str) -> None:
-    """A verdict turns only after as many equal results in a row as the threshold says."""
+    """A probe's verdict changes only after as many equal results in a row as the threshold says."""
     probe = Probe(failure_threshold=3, success_threshold=2)
 
     assert verdicts(probe, passing, results) == expected
 
 
 def test_memory_of_a_tree() -> None:
-    """A process tree's memory includes grandchildren; a process that is gone has none."""
+    """The memory of a process tree includes grandchildren. A process that has ended has none."""
     grow = "x = bytearray(50 * 2**20); x[::4096] = b'1' * len(x[::4096]); print(flush=True); input()"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {grow!r}])"
     with subprocess.Popen(
@@ -122,7 +122,8 @@ def test_without_mount_namespaces_only_volumes_in_place_work() -> None:
 
 
 def test_published_files_change_all_at_once(tmp_path: Path) -> None:
-    """A volume of a ConfigMap shows exactly its files; a change replaces all of them by one rename."""
+    """A volume of a ConfigMap has exactly the files of the ConfigMap. A change replaces all of them by one
+    rename."""
     volumes._publish(tmp_path, {"a": b"1", "deep/b": b"2"})
     first = (tmp_path / "..data").readlink()
     volumes._publish(tmp_path, {"a": b"1", "deep/b": b"2"})
@@ -148,7 +149,7 @@ def test_published_files_change_all_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_lines_of_a_log(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
-    """The tail of a log begins at a line, whatever its size and end."""
+    """The tail of a log starts at the beginning of a line, whatever its size and end."""
     log = tmp_path / "log"
     log.write_bytes(content)
 
@@ -171,8 +172,8 @@ def record_output(folder: Path, *pieces: bytes) -> tuple[Attempt, list[datetime]
 
 
 def test_a_line_has_the_time_of_its_first_byte(tmp_path: Path) -> None:
-    """A line that comes in pieces has the time of the first; a time between pieces begins at the next whole
-    line."""
+    """A line that is written in pieces has the time of the first. A time between the pieces selects from the
+    next whole line."""
     attempt, after = record_output(tmp_path, b"a\nbegun", b" ended\r\n", b"z")
     times = logs.LineTimes(attempt)
     content = attempt.log.read_bytes()

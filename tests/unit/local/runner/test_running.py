@@ -103,7 +103,7 @@ def test_on_failure_restarts_until_success(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_always_restarts_after_success(pods: Pods) -> None:
-    """Always starts a container again even if it succeeded; the pod stays Running."""
+    """With Always, a container starts again even after success, and the pod stays Running."""
     pods.create("loop", container("true"), restartPolicy="Always")
     pod = pods.until(
         "loop", lambda pod: pod["status"].get("containerStatuses", [{}])[0].get("restartCount", 0) >= 2
@@ -177,7 +177,8 @@ def test_nothing_outlives_the_main_process(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_a_killed_shim_leaks_nothing(pods: Pods, tmp_path: Path) -> None:
-    """Somebody kills the process above a container: the container and its children go, and the pod fails."""
+    """If the process above a container is killed, the container and its children are killed, and the pod
+    fails."""
     pods.create(
         "headless", container(f"setsid sh -c 'echo $$$$ $PPID > {tmp_path}/pid; sleep 300' & sleep 300")
     )
@@ -341,7 +342,7 @@ def test_a_recreated_pod_starts_after_its_namesake(pods: Pods) -> None:
 
 
 def test_waiting_configuration_starts_when_it_appears(pods: Pods) -> None:
-    """A missing ConfigMap holds the container back with its name; once made, the container runs."""
+    """A container that needs a missing ConfigMap waits and names it. It runs once the ConfigMap exists."""
     env = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "late", "key": "a"}}}]
     pods.create("waits", container("echo got $A", env=env))
     pod = pods.until(

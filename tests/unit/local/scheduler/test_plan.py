@@ -61,7 +61,8 @@ def of_job(pod: Pod, job: str, *, master: bool = False) -> Pod:
 
 
 def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
-    """A worker that was made later than the master of another job goes before it."""
+    """A worker that was created later than the master of another job is still scheduled before that
+    master."""
     pods = [
         of_job(make_pod("a-master", age=9, nodeName="edl-local"), "a", master=True),
         of_job(make_pod("b-master", age=8), "b", master=True),
@@ -104,8 +105,8 @@ def test_the_reason_of_a_master_does_not_depend_on_workers(workers: int) -> None
 
 @pytest.mark.parametrize("places", range(1, 7))
 def test_jobs_submitted_together_all_end(places: int) -> None:
-    """A job's worker is made when its master runs, and both end when the worker has run: no number of jobs
-    stops that."""
+    """A worker of a job is created when its master runs, and both end after that. However many jobs are
+    submitted, all of them end."""
     running: dict[str, list[Pod]] = {}
     waiting = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcdefgh"]
     for _ in range(40):
@@ -170,7 +171,7 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
     ],
 )
 def test_why_a_pod_waits(pod: Pod, node: SchedulerNode, reason: str) -> None:
-    """The message is kube-scheduler's."""
+    """The message of a waiting pod is kube-scheduler's."""
     decision = plan_scheduling(node, [pod])
 
     assert decision.refused[0][1] == f"0/1 nodes are available: {reason}."
@@ -191,7 +192,8 @@ def test_an_unknown_resource_is_insufficient() -> None:
 
 
 def test_who_does_not_count_and_who_does_not_wait() -> None:
-    """Finished pods free their share; bound, ending, foreign and gated pods are left alone."""
+    """Finished pods free their share. Pods that are bound, ending, gated or for another scheduler are left
+    alone."""
     pods = [
         make_pod("done", "2", nodeName="edl-local", status={"phase": "Succeeded"}),
         make_pod("runs", "1", nodeName="edl-local", status={"phase": "Running"}),

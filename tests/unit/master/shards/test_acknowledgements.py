@@ -37,7 +37,7 @@ class TestAnswers:
         assert manager.finished
 
     def test_no_data_set_is_not_finished(self) -> None:
-        """A job that has registered no data yet is not through with it."""
+        """A job without a registered data set has not finished its data."""
         assert not ShardManager().finished
 
     def test_repeated_answers_change_nothing(self) -> None:
@@ -51,7 +51,8 @@ class TestAnswers:
         assert manager.snapshot() == before
 
     def test_late_done_counts_once(self) -> None:
-        """Done by a former holder ends the shard; the present holder's answer is the duplicate."""
+        """If the former holder of a shard reports it as done, the shard is done, and the present holder's
+        report is a duplicate."""
         manager = manager_of(table(3, 3))
         late = lease(manager, A).shards[0]
         manager.release_node(A)
@@ -84,7 +85,7 @@ class TestAnswers:
         assert done(manager, shard).stale == 1
 
     def test_failure_returns_the_shard(self) -> None:
-        """A failed shard goes to the end of its epoch and comes again."""
+        """A failed shard is appended to its epoch and leased again."""
         manager = manager_of(table(6, 3))
         fail(manager, lease(manager).shards[0])
 
@@ -141,7 +142,8 @@ class TestAnswers:
 
 class TestLostWorkers:
     def test_release_node(self) -> None:
-        """The shards of a lost worker go to others and count as no retry; other workers keep theirs."""
+        """The shards of a lost worker are leased to others without counting as retries. Other workers keep
+        theirs."""
         manager = manager_of(table(9, 3, max_retries=0))
         lease(manager, A, count=2)
         kept = lease(manager, B).shards[0]
@@ -173,7 +175,7 @@ class TestLostWorkers:
         assert "no answer came in 60 s" in manager.failure
 
     def test_progress_puts_the_time_out_off(self) -> None:
-        """A batch whose shards are acknowledged one after the other does not time out as a whole."""
+        """If the shards of a batch are acknowledged one after the other, the others do not time out."""
         manager = manager_of(table(9, 3, timeout_s=60))
         shards = lease(manager, count=3).shards
         done(manager, shards[0], now=NOW + 50)

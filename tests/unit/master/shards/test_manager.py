@@ -54,7 +54,7 @@ class TestRestart:
         ]
 
     def test_snapshot_is_small(self) -> None:
-        """Ten million records, eight workers in the middle of it: below 2 KB."""
+        """The stored state of ten million records with eight active workers takes less than 2 KB."""
         manager = manager_of(table(10_000_000, 100, num_epochs=3, shuffle=True))
         for turn in range(400):
             node = NodeRef(type="worker", id=turn % 8)
@@ -100,7 +100,8 @@ class TestRollback:
         assert fail(manager, shards[0]).stale == 1
 
     def test_leases_that_a_restarted_master_forgot_are_void_too(self) -> None:
-        """A rollback voids also what was leased after the snapshot from which the master came back."""
+        """A rollback also makes leases void that were given after the snapshot from which the master
+        restarted."""
         manager = manager_of(table(9, 3))
         older = restarted(manager)
         forgotten = [lease(manager).shards[0] for _ in range(3)]
@@ -175,7 +176,7 @@ class TestRegister:
             manager.register(table(10, 4, seed=1))
 
     def test_stream_registers_again_with_newer_offsets(self) -> None:
-        """A worker that starts later sees a longer stream; that is an update."""
+        """A worker that starts later and registers a longer stream updates it."""
         manager = manager_of(stream(False, a=110))
         manager.register(stream(False, a=130))
 

@@ -44,7 +44,7 @@ class TestSplitters:
         assert [shard.start for shard in shards[:100]] != [shard.start for shard in shards[100:]]
 
     def test_shuffled_text_lists_its_records(self) -> None:
-        """Shuffled text mixes records over shards; each record is in one shard."""
+        """Shuffled text mixes records across shards. Each record is in one shard."""
         shards = lease(manager_of(table(100, 7, splitter="text", shuffle=True)), count=100).shards
         listed = [shard.indices or [] for shard in shards]
 
@@ -80,7 +80,8 @@ class TestSplitters:
         assert [lease(manager).shards[0].partition for _ in range(4)] == ["a", "b", "a", "b"]
 
     def test_open_stream_keeps_its_tail_and_grows(self) -> None:
-        """A tail waits until the partition grows or is closed; only then the data set ends."""
+        """An incomplete last shard waits until the partition grows or is closed. Only then the data set
+        ends."""
         manager = manager_of(stream(False, a=115))
         first = lease(manager, count=9)
         done(manager, *first.shards)

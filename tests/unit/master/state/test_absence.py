@@ -155,8 +155,8 @@ def test_a_new_master_listens_first() -> None:
 
 
 def test_a_member_that_does_not_drain() -> None:
-    """The others have stopped between two steps for a newcomer, and wait for the master: it is taken out as
-    in a step."""
+    """The others have stopped between two steps for a new member and wait for the master. A member that does
+    not stop is removed as in a step."""
     standing = StandingJob()
     state = standing.state
     state.versions = begin_change(state.versions, ChangeCause.MEMBERSHIP, (0, 1, 2), in_place=True)

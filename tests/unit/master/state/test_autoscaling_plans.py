@@ -144,7 +144,7 @@ def test_a_plan_that_fails_is_not_repeated_at_once() -> None:
 
 
 def test_a_plan_that_is_refused_is_given_up() -> None:
-    """The API's refusal stands in the job's status, and the next plan has another name."""
+    """The status has the API server's rejection, and the next plan has another name."""
     job = autoscaled_job()
     run_until_decided(job)
     decided = job.state.autoscaling
@@ -172,7 +172,8 @@ def test_a_plan_does_not_begin_once_autoscaling_is_off() -> None:
 
 
 def test_a_plan_that_nobody_made_is_withdrawn() -> None:
-    """Decided and not yet made when autoscaling is switched off: it is never made."""
+    """If autoscaling is switched off after a plan was decided and before it was created, it is never
+    created."""
     job = autoscaled_job()
     run_until_decided(job)
     job.state.settings = make_settings(SHOWN_ONLY)

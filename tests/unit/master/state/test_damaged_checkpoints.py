@@ -97,9 +97,8 @@ def test_a_connected_process_has_not_trained_yet() -> None:
 
 
 def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
-    """The plan fails with the file's error; the servers before it go on from the checkpoint before the
-    switch.
-    """
+    """The plan fails with the error of the file, and the old servers continue from the checkpoint before the
+    switch."""
     job, _ = job_with_checkpoints("ps=2,worker=1", 1)
     servers = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
     job.submit("plan", servers)
@@ -120,7 +119,8 @@ def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
 
 
 def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
-    """A process that found another checkpoint in the folder trains; people see which one was damaged."""
+    """If a process skips a damaged checkpoint and finds another one in the folder, it trains, and the status
+    warns of the damaged one."""
     job, _ = job_with_checkpoints("worker=1", 0)
     taken = CheckpointRef(uri="/c/checkpoint-1", step=1)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/c/checkpoint-2", error="torn", instead=taken)
@@ -136,7 +136,8 @@ def test_one_that_was_passed_over_at_the_start_only_warns() -> None:
 
 
 def test_a_checkpoint_that_is_saved_anew_under_its_name_is_whole() -> None:
-    """Programs with one place for all checkpoints: a later save there is not the damaged one."""
+    """Some programs save all checkpoints to one place. After a later save there, the checkpoint counts as
+    intact."""
     job, _ = job_with_checkpoints("ps=1,worker=1", 0)
     other = CheckpointRef(uri="/other", step=0)
     damage = CheckpointDamage(node=CHIEF, version=1, uri="/latest", error="torn", instead=other)

@@ -132,9 +132,8 @@ def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
 
 
 def test_data_that_is_registered_later_is_where_the_model_is() -> None:
-    """Programs register their data after they have restored; a checkpoint before that keeps the position,
-    too, and so does another master.
-    """
+    """Programs register their data after they have restored the model. A checkpoint in between keeps the data
+    position, and so does another master."""
     before = training()
     position = position_of(before)
     again = submitted(shards=0)
@@ -223,7 +222,7 @@ def with_sequence(job: SimulatedJob, sequence: dict[str, Any]) -> CheckpointRest
 
 @pytest.mark.parametrize("sequence", [{"cursor": 10**9}, {"cursor": 10**9, "outstanding": [[0, 10**9]]}])
 def test_a_position_beyond_the_data_is_not_taken(sequence: dict[str, Any]) -> None:
-    """The data starts from its beginning, and people hear why."""
+    """If the position is beyond the data, the data starts from its beginning, and a warning says why."""
     job = submitted()
     model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)
     (warning,) = views.job_status(job.state, job.now)["warnings"]

@@ -115,9 +115,8 @@ def test_a_hang_that_does_not_end_fails_the_job(said: dict[str, Any], versions: 
     "joins", [False, True], ids=["while it trains", "while it is drained for a newcomer"]
 )
 def test_a_hung_world_is_restarted(joins: bool) -> None:
-    """The same members in the same pods make the next world, with the newcomer if there is one; the model
-    loses no step.
-    """
+    """The same members in the same pods form the next group, with a new member if there is one. No step of
+    the model is lost."""
     settings = replace(
         _settings("worker=2", hang_action=HangAction.RESTART),
         collective=True,
@@ -230,9 +229,8 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
 
 
 def test_a_lost_server_costs_goodput_and_is_counted() -> None:
-    """The node with its exit reason, the version that was left; the steps that were lost are redone, not
-    useful.
-    """
+    """The status has the lost node with its exit reason and counts the version. Lost steps count as redone,
+    not as useful."""
     job = _job()
     job.calm(20)
     useful = job.state.goodput.useful
@@ -272,7 +270,7 @@ def test_the_late_end_of_a_process_that_was_left_behind_takes_nothing_from_its_s
 
 
 def test_time_and_restarts_survive_the_master() -> None:
-    """A crash neither forgets nor counts twice."""
+    """After a crash of the master, neither time nor restarts are lost or counted twice."""
     job = _job()
     job.kill(("ps", 1))
     job.calm(10)

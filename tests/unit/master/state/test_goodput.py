@@ -106,7 +106,7 @@ PENDING = [(100.0, _start(TimeCause.QUEUED)), (119.0, _start(TimeCause.IMPORT, 1
     ],
 )
 def test_how_time_is_counted(moments: list[Moment], useful: float, redone: float, elapsed: float) -> None:
-    """Useful is the time between steps that last; the rest of the job's time is not."""
+    """The time between steps that are kept counts as useful, the rest of the job's time does not."""
     goodput = _after(moments)
     end = moments[-1][0]
     assert goodput.useful == pytest.approx(useful, abs=1.0)

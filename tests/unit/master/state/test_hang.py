@@ -59,7 +59,7 @@ def test_no_hang(looks: list[tuple[float, int | None]]) -> None:
 
 
 def test_nobody_looks_without_a_time_out() -> None:
-    """A ``hangTimeoutSeconds`` of 0."""
+    """With ``hangTimeoutSeconds: 0``, nothing is detected as a hang."""
     assert _run(HangRules(timeout=0.0), [(0.0, 1), (1e9, 1)])[1] == ["", ""]
 
 

@@ -62,8 +62,8 @@ def test_the_report_is_bounded() -> None:
 
 
 def test_the_status_says_where_processes_stood() -> None:
-    """While training hangs as a warning too; afterwards until the next hang. Answers to another request don't
-    count."""
+    """The status has the stacks while training hangs, with a warning, and afterwards until the next hang.
+    Stacks of another request are ignored."""
     standing = StandingJob(hang_timeout_seconds=20, hang_action=HangAction.LOG)
     standing.stand(25, busy=(0, 1, 2))
     for node, dump in ((0, "hang-1"), (1, "hang-1"), (2, "hang-7")):

@@ -126,9 +126,8 @@ def test_who_leases_ahead_and_is_slow_is_not_stopped() -> None:
 
 
 def test_who_trains_while_it_holds_shards_for_evaluation_is_not_stopped() -> None:
-    """A program may open its evaluation first: the shards that are leased ahead for it wait until the
-    training is done.
-    """
+    """A program may lease shards for its evaluation before it trains. If these time out while it trains, the
+    worker is not stopped."""
     job = _job(("worker", 9), shards=1000)
     job.trains_first = HANGING
     job.calm(40)
@@ -137,7 +136,7 @@ def test_who_trains_while_it_holds_shards_for_evaluation_is_not_stopped() -> Non
 
 
 def test_nobody_is_stopped_for_the_time_in_which_the_master_was_away() -> None:
-    """Workers can't answer while the master is down or its machine sleeps, so their time begins anew
+    """While the master is down or its machine sleeps, workers can't report, so their time starts again
     afterwards."""
     job = _job(HANGING)
     job.calm(10)
@@ -196,7 +195,7 @@ def test_who_hangs_at_the_end_is_not_waited_for(collective: bool) -> None:
 
 
 def test_a_master_that_was_away_waits_for_them_anew() -> None:
-    """The seconds that a worker has to end are those in which a master listens."""
+    """Only the time in which a master listens counts towards the seconds that a worker has to end."""
     settings = replace(_settings(), timeouts=Timeouts(verdict=0.0, finish=100.0))
     job = EndlessWorker(settings, shards=10)
     job.calm(50)

@@ -8,7 +8,7 @@ from tests.unit.master.state.whole_jobs import make_job, servers_of
 
 
 def test_a_critical_node_pending_for_too_long_fails_the_job() -> None:
-    """A job that can't get its nodes says so."""
+    """If a critical node is pending for too long, the job fails and says so."""
     roles = {"ps": RoleSettings(replicas=1), "worker": RoleSettings(replicas=1)}
     job = SimulatedJob(JobSettings("job", "default", roles, timeouts=Timeouts(pending=100.0)))
     job.control()
@@ -85,7 +85,7 @@ def test_the_stored_state_stays_small() -> None:
 
 
 def test_names_of_pods_are_those_of_the_nodes() -> None:
-    """A plan names pods; the registry finds their nodes."""
+    """A plan names pods, which are mapped to the nodes of the registry."""
     job = make_job()
     found = job.state.nodes.by_pod("job", names.node_name("job", "ps", 1))
     assert found is not None

@@ -10,7 +10,8 @@ from tests.unit.master.state.whole_jobs import make_job
 
 
 def test_a_lost_server_means_a_version_from_the_newest_checkpoint() -> None:
-    """The replacement keeps the rank; model and data go back together."""
+    """After the loss of a server, its replacement has the same rank, and model and data go back to the newest
+    checkpoint together."""
     job = make_job()
     job.save_periodically()
     saved = job.state.checkpoints.newest
@@ -73,7 +74,7 @@ def test_a_lost_chief_without_servers_means_a_new_version() -> None:
 
 
 def test_a_fatal_error_of_the_chief_fails_the_job() -> None:
-    """The reason and the node stand in the job's status."""
+    """After a fatal error of the chief, the job's status has the reason and the node."""
     job = make_job()
     job.kill(("worker", 0), code=1)
     job.calm(3)
@@ -97,7 +98,7 @@ def test_the_step_goes_back_as_soon_as_the_model_is_lost() -> None:
 
 
 def test_the_job_goes_on_without_a_worker_that_is_given_up() -> None:
-    """A worker that is not critical may fail for good; the others train its data."""
+    """If a worker that is not critical fails for good, the other workers train its data."""
     job = make_job(shards=100)
     job.kill(("worker", 1), code=1)
     job.calm(80)

@@ -151,9 +151,8 @@ def test_a_failed_plan_takes_migrated_workers_back() -> None:
 
 
 def test_a_chief_that_has_ended_saves_nothing() -> None:
-    """The chief found all data consumed just before it was asked to save. The plan ends at once, not after
-    its step's time, and the worker that has stopped for the switch is let go: the job ends.
-    """
+    """The chief found all data consumed just before it was asked to save. The plan ends at once instead of
+    timing out, and the worker that had stopped for the switch is released, so that the job ends."""
     job = make_job()
     job.submit("plan", plan_spec(ps=3))
     _until_somebody_drained(job)
@@ -217,7 +216,7 @@ def test_a_migration_goes_through_all_steps_in_order() -> None:
     ],
 )
 def test_plans_that_change_no_server_are_short(spec: ScalePlanSpec, phases: list[str]) -> None:
-    """A request for a checkpoint ends with it; workers come and go without one."""
+    """A plan for a checkpoint ends with the checkpoint. Plans for workers need none."""
     job = make_job()
     statuses: list[dict[str, Any]] = []
     job.submit("plan", spec)
@@ -265,7 +264,7 @@ def test_a_plan_that_does_not_fit_fails_with_the_field(spec: ScalePlanSpec, says
 
 
 def test_a_rank_means_the_server_that_holds_it_now() -> None:
-    """A plan names ranks; servers that took a rank over in an earlier plan are found by it."""
+    """A plan names ranks. A server that took over a rank in an earlier plan is found by it."""
     job = make_job()
     for plan in ("first", "second"):
         job.submit(plan, ScalePlanSpec(migrate_ranks={0: NodeResource(cpu="2")}))
@@ -279,7 +278,8 @@ def test_a_rank_means_the_server_that_holds_it_now() -> None:
     "phase", [ScalePlanPhase.MIGRATING, ScalePlanPhase.RESTARTING, ScalePlanPhase.VERIFYING]
 )
 def test_a_new_server_that_dies_takes_the_plan_back(phase: ScalePlanPhase) -> None:
-    """Whenever the new server dies before training resumed, the job ends with the old servers and goes on."""
+    """If the new server dies at any time before training resumes, the plan is rolled back and the job
+    continues with the old servers."""
     job = make_job()
     job.submit("plan", plan_spec(ps=3))
     await_plan_phase(job, phase)

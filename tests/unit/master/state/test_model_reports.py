@@ -118,7 +118,8 @@ def test_plan_without_a_switch_says_nothing_of_verification() -> None:
 
 
 def test_refused_model_stays_refused() -> None:
-    """The master dies after its verdict, and the message comes again: the next master answers the same."""
+    """If the master dies after its verdict and the message is repeated, the next master gives the same
+    answer."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=1")), 10_000)
     job.says = says_by_servers(Evaluation(value=0.5), Evaluation(value=0.9))
     job.calm(12)

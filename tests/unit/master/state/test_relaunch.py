@@ -88,7 +88,8 @@ def test_reason_of_an_exit(code: int | None, pod_reason: str, expected: ExitReas
 def test_who_is_replaced(
     reason: ExitReason, relaunches: int, always: bool, replaced: bool, counted: bool
 ) -> None:
-    """Killed nodes always and for free; fatal errors only under Always; all others within the budget."""
+    """Killed nodes are always replaced at no cost, nodes with fatal errors only under Always, and all others
+    within the budget."""
     decision = _decide(_node(reason, relaunches), _settings(restart_always=always))
     assert (decision.resource is not None) is replaced
     assert bool(decision.refused) is not replaced
@@ -160,7 +161,8 @@ def test_budgets_and_critical_nodes(
 
 
 def test_the_last_line_of_output_tells_why() -> None:
-    """An uncaught error's line, without the trace above it, stands where people look first."""
+    """The failure message has the last line of output, such as that of an uncaught error, without the
+    traceback above it."""
     node = replace(_node(ExitReason.FATAL, 0), message="Traceback:\n  File x\nValueError: no such digit\n")
     assert (
         "FatalError (3): ValueError: no such digit; restartPolicy"

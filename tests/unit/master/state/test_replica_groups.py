@@ -28,7 +28,7 @@ def test_the_other_groups_go_on_at_once() -> None:
 
 
 def test_a_group_joins_when_it_is_complete() -> None:
-    """The member that is left of a broken group waits for the replacement; then both start new processes."""
+    """The remaining member of a broken group waits for the replacement. Then both start new processes."""
     job = grouped_job()
     die(job, 1)
     job.kill(("worker", 1))
@@ -126,7 +126,8 @@ def test_a_plan_for_a_part_of_a_group_is_refused() -> None:
 
 
 def test_a_migrated_member_takes_its_group_along() -> None:
-    """The other member stays on its node with a new process. The other group goes on."""
+    """The group of a migrated member starts new processes: the other member on its old node, the migrated one
+    on its new node. The other group continues."""
     job = grouped_job()
     assert carried_out(job, plan_of(migrate=(1,))) == "Succeeded"
 
@@ -136,7 +137,7 @@ def test_a_migrated_member_takes_its_group_along() -> None:
 
 
 def test_a_new_master_knows_the_groups() -> None:
-    """The master dies after a loss; the next loss is handled as the first."""
+    """The master dies after a loss. Its successor handles the next loss like the first."""
     job = grouped_job(6)
     die(job, 1)
     job.crash()

@@ -25,7 +25,7 @@ def test_a_workers_clock_that_was_ahead_for_a_moment_costs_a_moment() -> None:
 
 
 def test_a_worker_whose_clock_is_behind_spoils_nothing() -> None:
-    """Members whose clocks are minutes apart: the speed is that of one of them."""
+    """If members' clocks are minutes apart, the measured speed is still that of one of them."""
     statistics = Statistics()
     for step in range(1, 40):
         statistics.take_step(_report(0, step, 1_000.0 + step))
@@ -34,7 +34,7 @@ def test_a_worker_whose_clock_is_behind_spoils_nothing() -> None:
 
 
 def test_who_acknowledges_nothing_is_not_remembered() -> None:
-    """Answers about shards that nobody holds, in whosever name, take no memory."""
+    """Reports about shards that nobody holds, in whatever name, take no memory."""
     statistics = Statistics()
     for node in range(1_000):
         statistics.take_shards(f"worker-{node}", 0, 1_000.0)

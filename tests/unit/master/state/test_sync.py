@@ -7,7 +7,7 @@ WORKERS = [f"worker-{number}" for number in range(64)]
 
 
 def test_a_group_is_finished_when_all_have_joined_and_stays_so() -> None:
-    """Joining twice counts once; a worker that comes later changes nothing."""
+    """Joining twice counts once, and a worker that comes later changes nothing."""
     present = sync.SyncGroups()
     for worker in ("worker-0", "worker-0"):
         present = sync.join_group(present, "start", worker, WORKERS[:2])
@@ -19,7 +19,7 @@ def test_a_group_is_finished_when_all_have_joined_and_stays_so() -> None:
 
 
 def test_a_worker_that_ended_is_not_waited_for() -> None:
-    """The group is finished without it."""
+    """A sync group is finished without a worker that has ended."""
     present = sync.join_group(sync.SyncGroups(), "start", "worker-0", WORKERS[:2])
     assert sync.group_state(present, "start", ["worker-0"]).finished
 

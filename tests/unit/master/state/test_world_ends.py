@@ -29,7 +29,7 @@ def test_fewer_than_the_fewest_wait_and_then_fail_the_job() -> None:
 
 
 def test_too_few_workers_that_can_be_replaced_end_the_job_at_once() -> None:
-    """When those that are left can't make a world any more, there is nothing to wait for."""
+    """If the remaining workers can't form a group and none can be replaced, the job ends at once."""
     job = collective_job(roles={"worker": RoleSettings(replicas=2, restart_count=0)}, min_nodes=2)
     job.kill(("worker", 1), code=3)
     job.calm(2)

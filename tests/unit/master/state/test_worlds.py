@@ -190,9 +190,8 @@ def test_plans_that_no_world_can_have_are_refused(spec: ScalePlanSpec, message: 
 
 
 def test_a_world_that_does_not_train_is_rolled_back() -> None:
-    """A plan's world whose processes die before the first step: the members before go on from the switch
-    checkpoint.
-    """
+    """If the processes of a plan's group die before its first step, the previous members continue from the
+    switch checkpoint."""
     job = collective_job(2)
     job.submit("plan", plan_of(3, step_timeout_seconds=30))
     for _ in range(30):
@@ -236,7 +235,8 @@ def test_rank_0_saves_for_a_switch_when_it_has_stopped() -> None:
 
 
 def test_newcomers_that_are_lost_are_waited_for_no_longer() -> None:
-    """A worker that dies while it is let in: the others train on, and its replacement is let in instead."""
+    """If a new member dies while it joins, the others continue to train, and its replacement joins
+    instead."""
     job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
@@ -275,7 +275,8 @@ def _fail_to_save(job: SimulatedCollectiveJob, node: NodeRef, version: int, requ
 
 
 def test_newcomers_that_never_get_ready_are_replaced() -> None:
-    """A newcomer that hangs while it prepares has failed after a while; the members train on all the time."""
+    """A new member that hangs while it prepares has failed after a time-out. The members continue to train in
+    the meantime."""
     job = collective_job(2)
     timeouts = Timeouts(verdict=0.0, prepare=30.0)
     job.settings = job.state.settings = replace(job.settings, timeouts=timeouts)
@@ -317,9 +318,8 @@ def test_a_member_that_cannot_prepare_a_second_process_trains_on() -> None:
 
 
 def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
-    """Members wait for one that does not come, and end again and again: none of them is ended for it, and the
-    version is not activated without the processes that ended.
-    """
+    """Members wait for one that does not come, and their processes end again and again. None of them is
+    removed for it, and the version is not activated without those processes."""
     job = collective_job(2)
     job.kill(("worker", 1))
     for _ in range(12):
@@ -386,7 +386,8 @@ def test_a_group_that_does_not_come_together_is_nobodys_fault() -> None:
     ],
 )
 def test_who_is_no_member_is_refused(say: Any, message: str) -> None:
-    """Processes of an older world, or of none, change nothing, and hear why."""
+    """Reports from processes of an older group, or of none, are rejected with the reason and change
+    nothing."""
     job = collective_job(3, node_unit=2)  # one of the three waits
     job.kill(("worker", 1))
     job.calm(10)
