@@ -22,6 +22,7 @@ import psutil
 from edl_workflows.demo.airflow import Airflow
 from edl_workflows.demo.processes import Child
 from edl_workflows.exceptions import EdlError
+from edl_workflows.hooks.task_object import OBJECT_KEY
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import Object, Scope
@@ -289,8 +290,13 @@ class Matrix:
         assert job is not None or row.seconds, (
             f"{row.name} has a container and no job"
         )  # its time may be up by now
-        self.found[row.name].uid = str(job["metadata"]["uid"]) if job else ""
+        self.found[row.name].uid = str(job["metadata"]["uid"]) if job else self._uid_of_task(row)
         self.await_waiting(row, attempt=1)
+
+    def _uid_of_task(self, row: Row) -> str:
+        """The uid of the job that the task began, from the task's XCom: the job itself is gone."""
+        path = f"{self.run_path(row)}/taskInstances/train/xcomEntries/{OBJECT_KEY}"
+        return str(self.airflow.call("GET", path)["value"]["uid"])
 
     def _await_end(self, row: Row) -> None:
         self.await_that(lambda: self.job(row) is None, lambda: f"the end of the job of {row.name}")
