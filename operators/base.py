@@ -486,7 +486,8 @@ class StageOperator(StageTask):
             return
         try:
             done = ownership.cancel_object(self.hook.cluster(), self._handle, self.on_kill_action)
-            self.log.info("%s: %s", self._handle, self.on_kill_action if done else "nothing to cancel")
+            told = ownership.describe_cancellation(self.on_kill_action, done=done)
+            self.log.info("%s %s", self._handle, told)
             if done and self.on_kill_action == "delete":
                 self.report_job("ABORT", self._ti)
         except EdlError:

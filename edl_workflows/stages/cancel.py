@@ -36,7 +36,7 @@ class CancelRequest(JobRequest):
     action: Annotated[CancelAction, POLICY] = "delete"
 
 
-def begin_cancel(cluster: Cluster, request: CancelRequest, _identity: StageIdentity) -> Handle:
+def begin_cancel(cluster: Cluster, request: CancelRequest, identity: StageIdentity) -> Handle:
     """Request the job's end.
 
     A job that has ended stays, so that it can be inspected. A job that is absent or another owner's is not an
@@ -44,28 +44,40 @@ def begin_cancel(cluster: Cluster, request: CancelRequest, _identity: StageIdent
     """
     resource = ownership.resource_of(request.kind)
     namespace = request.namespace or cluster.namespace
+    target = ownership.ObjectRef(request.kind, namespace, request.name)
     job = client.find(cluster, resource, request.name, namespace)
     if job is None:
+        identity.notify(f"{target} does not exist: there is nothing to cancel")
         return Handle(kind=request.kind, namespace=namespace, name=request.name, goal=GoneGoal())
-    owner = ownership.annotation_of(job, OWNER_ANNOTATION)
-    if request.action == "keep" or _has_ended(request.kind, job) or not owner.startswith(request.owner):
+    if spared := _why_spared(request, job):
+        identity.notify(f"{target} is left alone: {spared}")
         return Handle.of(request.kind, job, ExistsGoal())
     uid = job["metadata"]["uid"]
     if request.action == "delete":
+        identity.notify(f"{target} has not ended: it is deleted with its pods")
         # Foreground: the object stays until its pods are gone, so its absence proves that both are.
         options = DeletionOptions(uid=uid, propagation="Foreground")
         client.delete(cluster, resource, request.name, namespace, options)
         return Handle.of(request.kind, job, GoneGoal())
+    identity.notify(f"{target} has not ended: it is suspended")
     body = {"metadata": {"uid": uid}, "spec": kind_of(request.kind).suspension(suspend=True)}
     job = client.patch(cluster, resource, request.name, body, namespace)
     return Handle.of(request.kind, job, JobGoal(phases=_STOPPED))
 
 
-def _has_ended(kind: str, job: Object) -> bool:
-    view = read_object(kind, job)
+def _why_spared(request: CancelRequest, job: Object) -> str:
+    """Why the job is not ended; "" if it is."""
+    if request.action == "keep":
+        return "the action is keep"
+    view = read_object(request.kind, job)
     if not isinstance(view, JobView):
-        raise InvalidError(f"a {kind} is not a job; only jobs can be cancelled")
-    return view.phase.final
+        raise InvalidError(f"a {request.kind} is not a job; only jobs can be cancelled")
+    owner = ownership.annotation_of(job, OWNER_ANNOTATION)
+    if view.phase.final:
+        return f"it has ended ({view.phase})"
+    if not owner.startswith(request.owner):
+        return f"it belongs to {owner}" if owner else "it was not created by a pipeline"
+    return ""
 
 
 CANCEL = StageSpec(

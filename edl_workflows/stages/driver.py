@@ -20,13 +20,21 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import Handle
+from edl_workflows.stages.goals import GoneGoal, Handle
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
-from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter
+from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_state
 from edl_workflows.stages.observed import ObservedObject, read_object
 from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.ownership import resource_of
-from edl_workflows.stages.results import Failed, InProgress, Skipped, StageEnd, StageResult, evaluate_goal
+from edl_workflows.stages.results import (
+    Done,
+    Failed,
+    InProgress,
+    Skipped,
+    StageEnd,
+    StageResult,
+    evaluate_goal,
+)
 from edl_workflows.stages.training_logs import TrainingLogs
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
@@ -105,13 +113,16 @@ class GoalWait:
         return replace(result, message=silence) if silence and isinstance(result, InProgress) else result
 
     def _evaluate(self, state: Object | None) -> StageResult:
-        """Evaluate a state, and write the lines that it is worth while the goal is not reached."""
+        """Evaluate a state, and write the lines that it is worth. An error, and why a stage is skipped, is
+        the caller's to tell."""
         try:
             seen = read_object(self._handle.kind, state)
             result = evaluate_goal(self._handle, seen)
         except EdlError as error:
             return Failed(error)
         self._observe(seen)
+        if isinstance(result, Done):
+            self._write_end(seen)
         if not isinstance(result, InProgress):
             return result
         if not queueing.is_queued(seen):
@@ -120,12 +131,19 @@ class GoalWait:
             return queueing.fail_queued(self._handle, seen)
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
-        if state is not None and seen is not None:
-            self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
+        if state is None or seen is None or isinstance(self._handle.goal, GoneGoal):
+            self._write(self._reporter.take_line(result.message, time.monotonic()))
         else:
-            self._write(self._reporter.take_absence(result.message, time.monotonic()))
+            self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
         self._state = result.message
         return result
+
+    def _write_end(self, seen: ObservedObject) -> None:
+        """Write the state in which the goal is reached, however little it differs from the one before."""
+        if isinstance(self._handle.goal, GoneGoal):
+            self._write(["is gone"])
+        elif seen is not None:
+            self._write(self._reporter.take(seen, time.monotonic()) or [describe_state(seen)])
 
     def remind(self) -> None:
         """Write a line if none was written for a minute."""

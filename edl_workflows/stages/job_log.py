@@ -58,7 +58,7 @@ def describe_state(seen: JobView | ScalePlan) -> str:
         why += f"; in the queue {queue} of Kueue"
     head = f"is {seen.phase}" + (f" ({why})" if why else "")
     nodes = [f"{role} {count.ready}/{count.desired}" for role, count in sorted(seen.replicas.items())]
-    ready = [f"ready: {', '.join(nodes)}"] if nodes else []
+    ready = [f"ready: {', '.join(nodes)}"] if nodes and not seen.phase.final else []
     plan = [f"carries out {seen.plan}"] if seen.plan else []
     checkpoint = [f"checkpoint at step {seen.checkpoint.step:,}"] if seen.checkpoint else []
     return "; ".join([head, *ready, *plan, *_describe_progress(seen.progress), *checkpoint])
@@ -183,13 +183,13 @@ class StateReporter:
 
     Attributes:
         seen: the newest state; None before the first.
-        absent: the line about the object before it exists; "" if it was not looked for yet.
+        line: what is written instead of a state, as of an object that does not exist; "" for nothing.
         written: when the last line was written, in seconds of the caller's clock.
         created: when the object was created, in seconds of the same clock.
     """
 
     seen: JobView | ScalePlan | None = None
-    absent: str = ""
+    line: str = ""
     written: float = 0.0
     created: float = 0.0
 
@@ -211,21 +211,21 @@ class StateReporter:
         silence = self.describe_silence(clock, PROGRESS_SECONDS)
         return [silence] if silence else lines
 
-    def take_absence(self, line: str, clock: float) -> list[str]:
-        """The lines while the object does not exist.
+    def take_line(self, line: str, clock: float) -> list[str]:
+        """The lines while there is no state worth a line: the object does not exist yet, or is being deleted.
 
         Args:
-            line: says that it does not exist.
+            line: says so.
             clock: as of `take`.
         """
-        if line == self.absent:
+        if line == self.line:
             return self.remind(clock)
-        self.absent, self.written = line, clock
+        self.line, self.written = line, clock
         return [line]
 
     def remind(self, clock: float) -> list[str]:
         """The newest state, if no line was written for `PROGRESS_SECONDS`."""
-        state = describe_state(self.seen) if self.seen is not None else self.absent
+        state = describe_state(self.seen) if self.seen is not None else self.line
         if not state or clock - self.written < PROGRESS_SECONDS:
             return []
         self.written = clock
@@ -239,6 +239,6 @@ class StateReporter:
 
     def seconds_left(self, clock: float) -> float:
         """After how many seconds `remind` has something to write, at the earliest."""
-        if self.seen is None and not self.absent:
+        if self.seen is None and not self.line:
             return PROGRESS_SECONDS
         return max(0.0, self.written + PROGRESS_SECONDS - clock)

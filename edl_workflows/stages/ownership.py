@@ -210,6 +210,16 @@ def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "dele
     return _change_while_ours(cluster, handle, change)
 
 
+def describe_cancellation(action: CancelAction, *, done: bool) -> str:
+    """The line about an object after `cancel_object`, without the object's name.
+
+    Args:
+        action: what was to be done.
+        done: what `cancel_object` returned.
+    """
+    return f"is cancelled ({action})" if done else "is left alone: this attempt has nothing to cancel there"
+
+
 def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> bool:
     """Record on an object since when nobody has waited for it; None clears the record.
 

@@ -167,7 +167,8 @@ class ElasticJobTrigger(KillableTrigger):
                 self.log.info("%s is left alone: its task is %s, not killed", handle, state or "cleared")
                 return
             done = await asyncio.to_thread(_cancel, self.connection, handle, self.on_kill_action)
-            self.log.info("%s: %s", handle, f"killed ({self.on_kill_action})" if done else "nothing to kill")
+            told = ownership.describe_cancellation(self.on_kill_action, done=done)
+            self.log.info("%s %s", handle, told)
             if done and self.on_kill_action == "delete":
                 await asyncio.to_thread(lineage.emit_job_event, lineage.JobEvent.deleted(handle))
         except (EdlError, AirflowRuntimeError):

@@ -128,3 +128,28 @@ def test_cancel_leaves_what_has_ended_or_is_absent(cluster: Cluster, stand_in: S
 
     assert run(cluster, "cancel", name="mnist", owner=MINE).phase == "Succeeded"
     assert run(cluster, "cancel", name="absent", owner=MINE).phase == ""
+
+
+def test_cancel_says_what_it_does_and_why(cluster: Cluster, stand_in: StandIn) -> None:
+    """The log of a teardown tells whether the job was ended."""
+    told: list[str] = []
+    who = StageIdentity(f"{MINE}exit", notify=told.append)
+    job = f"ElasticJob {cluster.namespace}/mnist"
+
+    begin(cluster, "cancel", who, name="mnist", owner=MINE)
+    submit_as(cluster, MINE)
+    begin(cluster, "cancel", who, name="mnist", owner="argo/default/other/")
+    begin(cluster, "cancel", who, name="mnist", owner=MINE, action="keep")
+    begin(cluster, "cancel", who, name="mnist", owner=MINE, action="suspend")
+    stand_in.end("mnist")
+    begin(cluster, "resume", name="mnist")
+    eventually(lambda: jobs(cluster)["mnist"]["status"]["phase"] == "Succeeded", "the job's end")
+    begin(cluster, "cancel", who, name="mnist", owner=MINE)
+
+    assert told == [
+        f"{job} does not exist: there is nothing to cancel",
+        f"{job} is left alone: it belongs to {MINE}train.submit",
+        f"{job} is left alone: the action is keep",
+        f"{job} has not ended: it is suspended",
+        f"{job} is left alone: it has ended (Succeeded)",
+    ]

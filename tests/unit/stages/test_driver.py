@@ -194,3 +194,25 @@ def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_i
 
     assert isinstance(driver.wait_for_goal(source, handle, past), Done)
     assert isinstance(asyncio.run(driver.await_goal(source, handle, past)), Done)
+
+
+def test_a_wait_ends_with_the_state_that_it_waited_for(cluster: Cluster, stand_in: StandIn) -> None:
+    """A log tells how a task came to its end: blocking, in an event loop and by looks; also of a job that is
+    gone."""
+    submitted = begin(cluster, "submit", manifest=elastic_job("mnist"))
+    source, told = ClusterSource.of(cluster), list[str]()
+    reached = begin(cluster, "wait", name="mnist", step=100)
+
+    driver.wait_for_goal(source, reached, notify=told.append)
+    asyncio.run(driver.await_goal(source, reached, notify=told.append))
+    driver.GoalWait(reached, notify=told.append).check(cluster)
+    stand_in.end("mnist")
+    driver.wait_for_goal(source, submitted, notify=told.append)
+    gone = begin(cluster, "delete", name="mnist")
+    driver.wait_for_goal(source, gone, notify=told.append)
+
+    ends = [line.removeprefix(f"{submitted} ") for line in told if "step 100" in line or "gone" in line]
+    running = "is Running; ready: worker 1/1; step 100; checkpoint at step 100"
+    succeeded = "is Succeeded (TestSaysSo: the test ended it); step 100; checkpoint at step 100"
+    assert [line for line in ends if "Running" in line][:3] == [running] * 3
+    assert ends[-2:] == [succeeded, "is gone"]

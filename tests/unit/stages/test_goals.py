@@ -232,3 +232,17 @@ def test_who_follows_a_job_hears_each_warning_once() -> None:
     job = "ElasticJob default/mnist"
     full = f"{job} warns: the disk is full"
     assert said == [f"{job} is Running", full, f"{job} warns: ps-0 is slow", full]
+
+
+def test_who_follows_a_deletion_hears_of_nothing_else() -> None:
+    """Not of the phase that the job had, which no longer matters, and at last that it is gone."""
+    said: list[str] = []
+    follow = GoalWait(_handle(GoneGoal()), notify=said.append)
+    head = {"name": "mnist", "namespace": "default", "uid": "uid-1", "resourceVersion": "1"}
+    manifest = {"apiVersion": "elastic.iml.github.io/v1alpha1", "kind": "ElasticJob", "metadata": head}
+
+    for phase in ("Running", "Failed"):
+        assert follow.take({**manifest, "spec": {}, "status": {"phase": phase}}) is None
+    assert isinstance(follow.take(None), Done)
+
+    assert said == ["ElasticJob default/mnist is being deleted", "ElasticJob default/mnist is gone"]

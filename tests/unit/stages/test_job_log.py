@@ -164,6 +164,11 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         _job(progress=Progress(step=3, metrics={f"m{n:02}": n for n in range(20)}), replicas={}),
         ["is Running; step 3, m00 0, m01 1, m02 2, m03 3, m04 4, 15 more; checkpoint at step 1,200"],
     ),
+    "it has ended": (
+        _RUNNING,
+        _job(phase=JobPhase.SUCCEEDED, reason="JobSucceeded", progress=Progress(step=4960)),
+        ["is Succeeded (JobSucceeded); step 4,960; checkpoint at step 1,200"],
+    ),
     "endless data": (
         None,
         _job(progress=Progress(step=3, records=96), replicas={}, checkpoint=None),
@@ -256,13 +261,11 @@ def test_an_object_that_does_not_exist_is_named_once_a_minute() -> None:
     """Whether it is looked for again and again or its watch is silent; then comes its first state."""
     reporter = StateReporter()
 
-    assert reporter.take_absence("does not exist yet", 1000.0) == ["does not exist yet"]
-    assert reporter.take_absence("does not exist yet", 1001.0) == []
+    assert reporter.take_line("does not exist yet", 1000.0) == ["does not exist yet"]
+    assert reporter.take_line("does not exist yet", 1001.0) == []
     assert reporter.seconds_left(1001.0) == PROGRESS_SECONDS - 1
     assert reporter.remind(1000.0 + PROGRESS_SECONDS) == ["does not exist yet"]
-    assert reporter.take_absence("does not exist yet", 1000.0 + 2 * PROGRESS_SECONDS) == [
-        "does not exist yet"
-    ]
+    assert reporter.take_line("does not exist yet", 1000.0 + 2 * PROGRESS_SECONDS) == ["does not exist yet"]
     assert reporter.take(_PENDING, 1001.0 + 2 * PROGRESS_SECONDS) == [_PENDING_LINE]
 
 
