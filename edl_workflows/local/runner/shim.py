@@ -319,12 +319,22 @@ def _mirror(folder: str, scratch: str) -> None:
                 os.mkdir(twin)
             else:
                 os.close(os.open(twin, os.O_WRONLY | os.O_CREAT, 0o600))
-            _bind(entry.path, twin)
+            _bind_unless_gone(entry.path, twin)
     if folder == "/":
         os.chroot(copy)
         os.chdir("/")
     else:
         _bind(copy, folder)
+
+
+def _bind_unless_gone(source: str, twin: str) -> None:
+    """Other programs may delete their files in a folder like ``/tmp`` while it is mirrored."""
+    try:
+        _bind(source, twin)
+    except SetupError:
+        if os.path.lexists(source):
+            raise
+        os.rmdir(twin) if os.path.isdir(twin) else os.unlink(twin)
 
 
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:

@@ -135,6 +135,41 @@ def test_host_path_in_place(pods: Pods, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text() == "x\n"
 
 
+_DELETES_MEANWHILE = """
+import contextlib, os, sys
+from edl_workflows.local.runner import shim
+
+def list_and_delete(folder, scandir=os.scandir):
+    found = scandir(folder)
+    entries = list(found)
+    found.close()
+    os.unlink(folder + "/deleted-file")
+    os.rmdir(folder + "/deleted-folder")
+    return contextlib.nullcontext(entries)
+
+shim.os.scandir = list_and_delete
+source, target, scratch = sys.argv[1:]
+shim._enter_mounts([{"source": source, "target": target, "readOnly": False}], scratch)
+print(*sorted(os.listdir(os.path.dirname(target))), *os.listdir(target))
+"""
+
+
+@needs_mounts
+def test_a_container_starts_while_files_beside_its_mount_are_deleted(tmp_path: Path) -> None:
+    """Another program deletes a file and a folder beside a missing mount point, after the shim has listed
+    them: the container starts, without them."""
+    busy, source, scratch = (tmp_path / name for name in ("busy", "source", "scratch"))
+    for folder in (busy / "deleted-folder", busy / "other", source, scratch):
+        folder.mkdir(parents=True)
+    for file in (busy / "deleted-file", source / "inside"):
+        file.touch()
+
+    program = [sys.executable, "-c", _DELETES_MEANWHILE, str(source), str(busy / "mounted"), str(scratch)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=240, check=False)
+
+    assert (ended.returncode, ended.stdout.split()) == (0, ["mounted", "other", "inside"]), ended.stderr
+
+
 @needs_mounts
 def test_volumes_appear_where_they_are_mounted(pods: Pods, tmp_path: Path) -> None:
     """ConfigMap, Secret, emptyDir, downward API and hostPath volumes appear at paths that the machine does
