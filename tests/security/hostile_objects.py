@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, Phase, given, settings
+from requests import Response
 
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.names import API_VERSION
@@ -211,6 +212,26 @@ def says_why(plural: str, found: Object) -> bool:
     return phase in fine or (bool(phase) and any(told))
 
 
+def status_of(answer: Response) -> Object:
+    """The status of the object in an answer; {} if it has none, or there is no object."""
+    return dict(answer.json().get("status") or {}) if answer.status_code == 200 else {}
+
+
+def in_phase(phase: str) -> Callable[[Response], bool]:
+    """Whether an answer's object is in a phase."""
+    return lambda answer: status_of(answer).get("phase") == phase
+
+
+def is_gone(answer: Response) -> bool:
+    """Whether there is no such object."""
+    return answer.status_code == 404
+
+
+def is_explained(plural: str, answer: Response) -> bool:
+    """Whether the object says what becomes of it; a time to live may have removed it."""
+    return is_gone(answer) or says_why(plural, answer.json())
+
+
 @dataclass
 class Cluster:
     """The embedded cluster under attack, with neighbours whose work goes on.
@@ -235,7 +256,7 @@ class Cluster:
         collection = Hostile("elasticjobs", neighbour).collection
         answer = self.server.ask("POST", collection, neighbour)
         assert answer.status_code in (201, 409), answer.text
-        self._await(lambda: self._phase(f"{collection}/neighbour") == "Running", "the neighbour does not run")
+        self._await(f"{collection}/neighbour", in_phase("Running"), "the neighbour does not run")
         self._master = self._masters()
 
     def submit(self, hostile: Hostile) -> None:
@@ -253,15 +274,14 @@ class Cluster:
         """Wait until each accepted object says what becomes of it; then look at the neighbours, and delete
         all."""
         for hostile, name in self.accepted:
-            explained = partial(self._explained, f"{hostile.collection}/{name}", hostile.plural)
-            self._await(explained, f"it does not say why: {hostile}")
+            explained = partial(is_explained, hostile.plural)
+            self._await(f"{hostile.collection}/{name}", explained, f"it does not say why: {hostile}")
         self._look_at_neighbours()
         for hostile, name in self.accepted:
             answer = self.server.ask("DELETE", f"{hostile.collection}/{name}", {"gracePeriodSeconds": 0})
             self.tally.answered(answer.status_code, f"DELETE of {hostile} says {answer.text[:300]}")
         for hostile, name in self.accepted:
-            gone = partial(self._gone, f"{hostile.collection}/{name}")
-            self._await(gone, f"it does not go: {hostile}")
+            self._await(f"{hostile.collection}/{name}", is_gone, f"it does not go: {hostile}")
         self.accepted.clear()
 
     def _look_at_neighbours(self) -> None:
@@ -272,7 +292,7 @@ class Cluster:
         pods = Hostile("pods", pod).collection
         answer = self.server.ask("POST", pods, pod)
         self.tally.answered(answer.status_code, f"{pod} says {answer.text[:300]}")
-        self._await(lambda: self._phase(f"{pods}/{name}") == "Succeeded", "a new pod does not run to its end")
+        self._await(f"{pods}/{name}", in_phase("Succeeded"), "a new pod does not run to its end")
         self.server.ask("DELETE", f"{pods}/{name}")
         if (masters := self._masters()) != self._master:
             self.tally.found(f"the neighbour's master was replaced: {self._master} before, {masters} now")
@@ -286,21 +306,11 @@ class Cluster:
             if pod["metadata"]["name"].startswith("neighbour-") and "master" in pod["metadata"]["name"]
         )
 
-    def _phase(self, path: str) -> str:
-        return str((self.server.ask("GET", path).json().get("status") or {}).get("phase"))
-
-    def _explained(self, path: str, plural: str) -> bool:
-        answer = self.server.ask("GET", path)
-        return answer.status_code == 404 or says_why(plural, answer.json())  # a TTL may have removed it
-
-    def _gone(self, path: str) -> bool:
-        return self.server.ask("GET", path).status_code == 404
-
-    def _await(self, holds: Callable[[], bool], otherwise: str) -> None:
+    def _await(self, path: str, holds: Callable[[Response], bool], otherwise: str) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not holds():
+        while not holds(answer := self.server.ask("GET", path)):
             if time.monotonic() > deadline:
-                self.tally.found(otherwise)
+                self.tally.found(f"{otherwise}; its status is {status_of(answer)}")
                 return
             time.sleep(0.1)
 
