@@ -102,7 +102,7 @@ def test_airflows_timeout_cancels(connection: None, cluster: Cluster) -> None:
 
 
 def test_a_job_that_succeeded_while_no_triggerer_ran(connection: None, cluster: Cluster) -> None:
-    """The task succeeds with the job's result, although nothing watched the job."""
+    """The task succeeds with the job's result, although no triggerer watched the job."""
     store = Store()
     deferred(store)
     client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Succeeded"})
@@ -162,7 +162,7 @@ def test_a_trigger_that_crashed(connection: None, cluster: Cluster, attempt: int
 
 
 def test_state_of_another_version_is_no_obstacle(connection: None, cluster: Cluster) -> None:
-    """The deterministic name finds the job as well."""
+    """If the stored state has the format of another version, the deterministic name still finds the job."""
     store = Store()
     deferred(store)
     uid = jobs(cluster)["mnist"]["metadata"]["uid"]

@@ -81,7 +81,7 @@ def test_a_night_that_is_worse_is_not_published(example: Callable[[str], Any]) -
 
 
 def test_the_better_configuration_is_promoted(example: Callable[[str], Any]) -> None:
-    """The challenger wins, and is the champion of the next run, which a worse challenger does not win."""
+    """A better challenger becomes the champion of the next run, in which a worse challenger does not win."""
     dag = example("example_champion_challenger")
 
     first = dags.run(dag)

@@ -31,7 +31,7 @@ def loaded(airflow_db: None) -> dict[str, Any]:
 
 
 def test_the_first_changes_its_job_and_ends_with_the_gate(loaded: dict[str, Any]) -> None:
-    """Submit, wait, scale, migrate in three visible steps, wait, evaluate, publish."""
+    """The example submits, waits, scales, migrates in three visible steps, waits, evaluates and publishes."""
     tasks = loaded["example_elastic_training"].topological_sort()
 
     group = [f"more_parameter_servers.{step}" for step in ("checkpoint", "migrate", "restart")]

@@ -54,7 +54,7 @@ def test_a_job_that_succeeded_early_is_no_error(
 
 
 def test_a_job_that_succeeds_during_the_change(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """The triggerer skips the task when its plan, or its wait, has come too late."""
+    """If the job succeeds while the task waits for its plan or its goal, the trigger skips the task."""
     stand_in.fail, stand_in.failure = True, "JobFinished"
     client.create(cluster, elastic_job("mnist"))
     with DAG("early-during", schedule=None) as dag:

@@ -205,7 +205,7 @@ def test_the_run_of_a_job_that_is_cancelled_ends(
 def test_the_triggerer_ends_the_run_of_a_job_that_it_cancels(
     connection: None, cluster: Cluster, events: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user has marked the deferred task failed."""
+    """If a user marks the deferred task as failed, the triggerer cancels the job and ends its run."""
     trigger: Any = deferred(Store()).trigger
     trigger.task_instance = TaskInstance()
     uid = jobs(cluster)["mnist"]["metadata"]["uid"]
@@ -246,7 +246,7 @@ def test_a_transport_that_fails_does_not_fail_the_task(
     events: Read,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Lineage is lost, the job is not."""
+    """If the transport fails, lineage is lost, but the job is not."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise OSError("no route to the lineage service")

@@ -112,7 +112,8 @@ def test_orphans_are_noted_and_then_ended_by_their_own_policy(
 
 
 def test_the_grace_time_is_waited_for(named: None, cluster: Cluster, begun: set[str]) -> None:
-    """A task whose own cancellation is only late is not overtaken."""
+    """Within the grace time, the reaper leaves an orphan alone, since the task's own cancellation may only be
+    late."""
     for turn in ("a", "b"):
         told = reap(f"grace-{turn}", report_only=False, grace=timedelta(hours=1))
 

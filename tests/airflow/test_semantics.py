@@ -38,7 +38,7 @@ def tries(run: Any, task_id: str = "task") -> int:
 def test_a_retry_replaces_a_failed_job(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """The second attempt does not take the first one's failure for its own."""
+    """The second attempt does not fail because of the failed job of the first one, but replaces it."""
     ends = "{{ 'Failed' if ti.try_number == 1 else 'Succeeded' }}"
     with DAG(f"retry-{deferrable}", schedule=None) as dag:
         SubmitElasticJobOperator(
@@ -89,7 +89,7 @@ def test_a_job_that_stays_queued_is_cancelled(
 
 
 def test_execution_timeout_cancels_too(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """Airflow's own time-out interrupts a wait in the worker."""
+    """Airflow's execution time-out, which interrupts a wait in the worker, cancels the job, too."""
     with DAG("execution-timeout", schedule=None) as dag:
         SubmitElasticJobOperator(
             task_id="task", manifest=elastic_job("mnist"), deferrable=False, execution_timeout=SOON
@@ -104,7 +104,8 @@ def test_execution_timeout_cancels_too(connection: None, cluster: Cluster, stand
 def test_a_time_out_amid_the_beginning_leaves_nothing_behind(
     connection: None, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's time-out strikes when the job is made and its task does not know it yet."""
+    """If Airflow's time-out comes when the job was created but the task does not know it yet, the job is
+    deleted."""
     create = client.create
 
     def struck_then(*args: Any, **kwargs: Any) -> Any:

@@ -61,8 +61,8 @@ def line_at(step: str, workers: int = 2) -> str:
 def test_pokes_write_what_every_wait_writes(
     connection: None, cluster: Cluster, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line when something changes, with step, speed, metrics and checkpoint, and none for a look that finds
-    progress alone, until a minute has passed."""
+    """The task's log has a line for each change, with step, speed, metrics and checkpoint. A check that finds
+    progress alone writes none, until a minute has passed."""
     waits = sensor()
 
     def poke() -> None:

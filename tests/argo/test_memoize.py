@@ -40,6 +40,6 @@ def test_the_key_is_of_data_code_and_spec(waiting: WaitMode) -> None:
 
 
 def test_only_results_are_remembered() -> None:
-    """A step that does not wait has no result yet."""
+    """A step that does not wait has no result yet, so it is not memoized."""
     with pytest.raises(InvalidError, match="memoize and queue need wait=True"):
         steps.submit(memoize="edl-memo", wait=False)

@@ -10,7 +10,7 @@ from edl_workflows.exceptions import InvalidError, ManifestError
 
 
 def test_the_plugin_body_is_not_lost() -> None:
-    """Hera's own output has an empty one, which is why ours exists."""
+    """The plugin's body is in the manifest. Hera's own output has an empty one."""
     with WorkflowTemplate(name="train", entrypoint="main") as workflow:
         submit = builders.submit("plugin")
         with DAG(name="main"):
@@ -23,7 +23,8 @@ def test_the_plugin_body_is_not_lost() -> None:
 
 
 def test_templates_that_a_template_calls_come_with_it() -> None:
-    """The two halves of resume, and each once though the stage is used twice."""
+    """A template is written together with the templates it calls, once each, such as the two halves of
+    resume."""
     with WorkflowTemplate(name="train", entrypoint="main") as workflow:
         resume = builders.resume("resource")
         with DAG(name="main"):
@@ -65,7 +66,7 @@ def test_a_way_to_wait_that_does_not_exist() -> None:
 
 
 def test_yaml_is_stable_and_means_what_was_written() -> None:
-    """Texts of several lines are blocks, a text that looks like a number stays a text."""
+    """Text of several lines is a block, and text that looks like a number stays text."""
     manifest = {
         "kind": "A",
         "text": "a: 1\nb: 2\n",
@@ -82,6 +83,6 @@ def test_yaml_is_stable_and_means_what_was_written() -> None:
 
 
 def test_what_yaml_does_not_give_back_is_refused() -> None:
-    """A key that is no text or number of YAML's own."""
+    """A value that YAML would read as another one, such as NaN or a key of an unusual type, is rejected."""
     with pytest.raises(ManifestError, match="would be read as another"):
         to_yaml([{"kind": "A", "metadata": {"name": "a"}, "value": float("nan")}])

@@ -108,7 +108,8 @@ def test_every_step_has_an_end(step: WorkflowStep) -> None:
 
 @EACH
 def test_conditions_of_resource_steps(step: WorkflowStep) -> None:
-    """A wait ends with success and with failure, by conditions that an absent field does not meet."""
+    """The conditions of a waiting step decide on success and on failure, and an absent field meets none of
+    them."""
     for template in resource_templates(step):
         resource = template.get("resource", {})
         assert ("successCondition" in resource) == ("failureCondition" in resource)
@@ -156,8 +157,7 @@ def _resource(step: WorkflowStep) -> dict[str, Any]:
     ],
 )
 def test_a_kind_is_spelt_as_its_users_know_it(kind: str, version: str, ends: tuple[str, str]) -> None:
-    """The conditions of a step name phases that objects of the kind have, and its manifest the kind's own
-    API."""
+    """The conditions of a step name phases of the kind, and its manifest has the kind's own API version."""
     made, conditions = _resource(steps.submit(kind=kind)), [f"status.phase == {end}" for end in ends]
 
     assert [made["successCondition"], made["failureCondition"]] == conditions
@@ -166,7 +166,7 @@ def test_a_kind_is_spelt_as_its_users_know_it(kind: str, version: str, ends: tup
 
 
 def test_the_switch_stands_where_the_kind_has_it() -> None:
-    """A TFJob is suspended by its run policy, the others by a field of their spec."""
+    """A TFJob is suspended in its run policy, and other kinds by a field of their spec."""
     manifests = {kind: _resource(steps.suspend(kind=kind))["manifest"] for kind in ("TFJob", "DIJob")}
 
     assert yaml.safe_load(manifests["TFJob"].partition("spec:")[2]) == {"runPolicy": {"suspend": True}}

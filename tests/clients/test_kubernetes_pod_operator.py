@@ -62,5 +62,5 @@ def test_a_pod_succeeds(handle: Cluster, capfd: pytest.CaptureFixture[str], defe
 
 @pytest.mark.usefixtures("connection")
 def test_a_pod_fails(handle: Cluster) -> None:
-    """The task of a pod that fails fails."""
+    """If the pod fails, the task fails."""
     assert run_pod("echo broken; exit 3") == "failed"

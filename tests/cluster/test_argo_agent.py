@@ -168,7 +168,8 @@ def test_terminate_cancels(argo: Argo) -> None:
 
 
 def test_workflow_deadline_takes_effect(argo: Argo) -> None:
-    """The controller alone would not look again while only plugin nodes wait."""
+    """The deadline takes effect through the agent, since the controller does not look again while only plugin
+    nodes wait."""
     argo.start("late", [submit("late")], activeDeadlineSeconds=6)
     argo.made("late")
     argo.ended("late", "Failed")
@@ -191,7 +192,7 @@ def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
 
 
 def test_step_retry_makes_the_failed_job_anew(argo: Argo) -> None:
-    """An automatic retry is another node of the same step."""
+    """After an automatic retry, which is another node of the step, the failed job is created again."""
     argo.start("retried", [submit("again", retryStrategy={"limit": 1})])
     (first,) = argo.made("again")
     argo.finish("again", "Failed")
@@ -233,7 +234,8 @@ def retry_by_hand(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_deleting_the_workflow_cancels(argo: Argo) -> None:
-    """The garbage collector takes the task set, and the agent the job."""
+    """When the workflow is deleted, the garbage collector removes the task set, and the agent deletes the
+    job."""
     argo.start("deleted", [submit("deleted")])
     argo.made("deleted")
     client.delete(argo.cluster, WORKFLOWS, "deleted")
@@ -281,7 +283,8 @@ def test_vanished_while_no_agent_ran(bed: Bed, cluster: Cluster, namespace: str)
 
 
 def test_controller_restarted_while_waiting(bed: Bed, argo: Argo) -> None:
-    """Argo's controller dies and comes back, once before the job has ended and once in the moment after."""
+    """Argo's controller is restarted once before the job has ended and once just after. Both steps succeed
+    with their own jobs."""
     argo.start("restarted", [submit("restart-1"), submit("restart-2")])
     (uid,) = argo.made("restart-1")
     bed.restart_argo()

@@ -142,7 +142,7 @@ def test_stopping_the_workflow_ends_its_job(way: WaitMode, policy: str, here: Ar
 
 @pytest.mark.parametrize("way", WAYS)
 def test_clean_up_by_reference(way: WaitMode, here: Argo) -> None:
-    """A workflow of others that refers to our stages and to our exit handler leaves no job behind when it is
+    """A workflow that refers to our stages and to our exit handler leaves no job behind when it is
     stopped."""
     name = f"by-reference-{way}"
     call = {

@@ -128,7 +128,7 @@ def test_fake_nodes_run_pods_for_load(bed: Bed, cluster: Cluster, namespace: str
 
 
 def test_what_a_machine_lacks_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Programs that are not there are named by their Debian packages, ready to be installed."""
+    """Missing programs are listed in one line, with the Debian packages to install."""
     with_all = build.missing()
     monkeypatch.setenv("PATH", str(tmp_path))
     without = build.missing()

@@ -155,8 +155,8 @@ class TestServersMasterAndMachine:
     name = "tossed"
 
     def test_deleted_server_pod_is_replaced(self, disturbed: Disturbed) -> None:
-        """A new server of its rank, a new cluster version from the newest checkpoint, in the same worker
-        pods."""
+        """A new server gets the rank of the deleted one, and training continues in a new cluster version from
+        the newest checkpoint, in the same worker pods."""
         job = disturbed.job
         saved = job.until(lambda: job.get().status.checkpoint, 60, "a checkpoint")
         workers = {pod["metadata"]["uid"] for pod in job.pods(names.WORKER_TYPE)}

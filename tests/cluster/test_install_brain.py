@@ -204,7 +204,7 @@ def reports(
 
 
 def test_its_store_is_on_the_volume(brain: Brain) -> None:
-    """The claim is bound, and the database lies there, written by the pod's user."""
+    """The database is on the claimed volume, written by the pod's user."""
     file = brain.volume / "brain.db"
 
     assert file.exists()
@@ -290,7 +290,8 @@ def test_it_looks_and_changes_nothing(
 
 
 def test_its_pod_is_killed(brain: Brain, reports: SubmittedJob) -> None:
-    """The next one begins with all that was acknowledged, and the job, which trained on, reports to it."""
+    """After Brain's pod is killed, the next one has all acknowledged reports, and the job, which continued to
+    train, reports to it."""
     uid = reports.get().metadata.uid
     until(lambda: bool(brain.samples(uid)), "samples of the job's master", PATIENCE)
     before = brain.samples(uid)

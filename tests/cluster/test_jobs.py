@@ -91,7 +91,7 @@ def test_suspended_job_frees_its_pods_and_goes_on_where_it_was(here: Place) -> N
 
 
 def test_deleted_job_leaves_nothing(here: Place) -> None:
-    """The garbage collector removes all that the job owned, its pods included."""
+    """After a job is deleted, the garbage collector removes everything that it owned, including its pods."""
     job = here.submit("leaves", 1000, 0.1, {"ps": 1, "worker": 1})
     job.until(lambda: job.running(names.WORKER_TYPE), 120, "a worker runs")
     owned = f"{names.JOB_LABEL}={job.name}"

@@ -117,7 +117,7 @@ def test_every_right_was_used(used: dict[str, set[Right]], role: str) -> None:
 
 
 def test_every_role_is_looked_at() -> None:
-    """A role of the installation that is not in the table above would go unchecked."""
+    """Each role of the installation has a row in the table above."""
     options = InstallOptions("registry.example/edl:1", parts=frozenset(InstallPart))
     roles = {
         one["metadata"]["name"]

@@ -26,8 +26,8 @@ def here(
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_unmodified_script_survives_kills(name: str, here: Place) -> None:
-    """A worker's pod is killed, then the pods of the master and of a worker at once. Each time the script
-    trains on in a complete group, from its own checkpoint, and in the end it has made all its steps."""
+    """A worker's pod is killed, and then the pods of the master and of a worker at once. Each time the script
+    continues in a complete group from its own checkpoint, and makes all its steps."""
     folder = here.folder / name
     folder.mkdir()
     job = TorchrunJob.start(here.cluster, name, folder, 1, container(here.bed))

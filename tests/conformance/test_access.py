@@ -119,7 +119,7 @@ def service_account_token(api: Api, core: str, name: str) -> str:
 
 
 def test_service_account_token(api: Api, core: str) -> None:
-    """A service account's token may not touch other namespaces, and ends with the account."""
+    """A service account's token is not allowed in other namespaces, and becomes invalid with the account."""
     with anonymous(api, authorization=f"Bearer {service_account_token(api, core, 'worker')}") as client:
         account = Api(client, api.kubeconfig)
         abroad = refusal(lambda: account.get("/api/v1/namespaces/kube-system/secrets"))

@@ -47,7 +47,7 @@ def test_typed_objects(kube: Any, namespace: str) -> None:
 
 
 def test_errors(kube: Any, namespace: str) -> None:
-    """A refusal is an ApiException with the status and the body."""
+    """A rejection raises ApiException with the status and the body."""
     with pytest.raises(client.ApiException) as caught:
         client.CoreV1Api(kube).read_namespaced_pod("nobody", namespace)
 
@@ -76,7 +76,7 @@ def test_watch(kube: Any, namespace: str) -> None:
 
 
 def test_custom_objects(kube: Any, namespace: str, widgets: str) -> None:
-    """Custom objects work with the untyped API, status and scale too."""
+    """Custom objects, including their status and scale, work with the untyped API."""
     objects = client.CustomObjectsApi(kube)
     place = (widgets, "v1", namespace, "widgets")
     manifest = {
@@ -136,7 +136,7 @@ def test_leases_elect_one(kube: Any, namespace: str) -> None:
 
 
 def test_informer(kube: Any, namespace: str) -> None:
-    """The client's informer fills its cache from a list and follows by a watch."""
+    """The client's informer fills its cache from a list and then follows a watch."""
     core = client.CoreV1Api(kube)
     core.create_namespaced_config_map(namespace, client.V1ConfigMap(metadata=client.V1ObjectMeta(name="a")))
     shared = informer.SharedInformer(core.list_namespaced_config_map, namespace=namespace)

@@ -54,7 +54,7 @@ def _schema(spec: Object) -> Object:
     ],
 )
 def test_broken_definitions(api: Api, make_crd: MakeCrd, change: Callable[[Object], object]) -> None:
-    """A definition that can't be served is Invalid, with causes."""
+    """A definition that can't be served is Invalid, and each problem is a cause."""
     error = refusal(lambda: api.post(CRDS, _broken(make_crd(), change)))
 
     assert (error.code, error.reason) == (422, "Invalid")
@@ -226,7 +226,7 @@ def test_int_or_string(api: Api, wpath: str, widget: MakeWidget, value: object) 
 
 
 def test_all_problems_at_once(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """Every broken field is a cause of one refusal."""
+    """Each invalid field is a cause of the same rejection."""
     error = refusal(lambda: api.post(wpath, widget(replicas=-1, size="XL")))
 
     assert {"spec.replicas", "spec.size"} <= error.causes.keys()
@@ -244,7 +244,7 @@ def test_rule(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_transition_rule(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A rule with oldSelf holds for changes and not for creation."""
+    """A rule with oldSelf is checked on updates but not on creation."""
     api.post(wpath, widget())
     error = refusal(lambda: api.merge(f"{wpath}/w", {"spec": {"image": "b"}}))
 

@@ -11,7 +11,7 @@ HOLD = "example.com/hold"
 
 
 def test_delete_answers_with_success(api: Api, core: str) -> None:
-    """Deleting answers with a Status that names the object, and it is gone."""
+    """The response to a deletion is a Status that names the object, and the object is gone."""
     made = api.post(f"{core}/configmaps", config_map("a"))
     answer = api.delete(f"{core}/configmaps/a")
 
@@ -91,7 +91,7 @@ def test_unscheduled_and_finished_pods_go_at_once(api: Api, core: str) -> None:
 
 
 def test_dependents_follow_in_the_background(api: Api, core: str, wpath: str, widget: MakeWidget) -> None:
-    """Dependents go after their owner, theirs after them."""
+    """Dependents are deleted after their owner, and their dependents after them."""
     root = api.post(wpath, widget())
     child = api.post(f"{core}/configmaps", config_map("child", metadata={"ownerReferences": [owner(root)]}))
     api.post(f"{core}/secrets", {"metadata": {"name": "grandchild", "ownerReferences": [owner(child)]}})
@@ -103,7 +103,7 @@ def test_dependents_follow_in_the_background(api: Api, core: str, wpath: str, wi
 
 
 def test_one_owner_left(api: Api, core: str) -> None:
-    """A dependent with another living owner stays and forgets the dead one."""
+    """A dependent with another existing owner stays and loses the reference to the deleted one."""
     first, second = (api.post(f"{core}/configmaps", config_map(name)) for name in ("one", "two"))
     references = [owner(first), owner(second)]
     api.post(f"{core}/configmaps", config_map("child", metadata={"ownerReferences": references}))
@@ -147,7 +147,7 @@ def test_foreground_waits_for_dependents(api: Api, core: str) -> None:
 
 
 def test_born_without_owner(api: Api, core: str) -> None:
-    """An object whose owner does not exist is collected."""
+    """An object whose owner does not exist is deleted."""
     ghost = {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -62,7 +62,7 @@ def test_a_pod_that_reaches_out_of_its_place_is_refused(row: str, api: Api) -> N
 
 @pytest.mark.parametrize("key", ["../k", "..", "a/b", "", "k" * 254])
 def test_a_key_that_is_no_file_name_is_refused(key: str, api: Api) -> None:
-    """Keys of ConfigMaps become files of volumes."""
+    """Keys of ConfigMaps become file names in volumes, so invalid file names are rejected."""
     assert api.raw("POST", MAPS, config_map("hostile", data={key: "x"})).status_code == 422
 
 
@@ -159,7 +159,7 @@ def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
     ids=json.dumps,
 )
 def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None:
-    """The answer is 400, and the pod does not change."""
+    """A malformed strategic merge patch gets 400, and the pod does not change."""
     # A name for each case: the end of one pod must not be taken for that of the next.
     name = f"patched-{uuid.uuid4().hex[:8]}"
     api.post(PODS, pod(name))
@@ -175,7 +175,7 @@ def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None
     "options", [{"preconditions": 5}, {"dryRun": 5}, {"gracePeriodSeconds": "x"}], ids=json.dumps
 )
 def test_options_of_a_wrong_type_are_refused(options: Object, api: Api) -> None:
-    """A client's mistake is never the server's failure."""
+    """Options of a wrong type get a client error."""
     assert 400 <= api.raw("DELETE", f"{MAPS}/nothing", options).status_code < 500
 
 
@@ -183,5 +183,5 @@ def test_options_of_a_wrong_type_are_refused(options: Object, api: Api) -> None:
     ("subresource", "body"), [("binding", {"target": "x"}), ("eviction", {"deleteOptions": "x"})]
 )
 def test_bodies_of_a_wrong_type_are_refused(subresource: str, body: Object, api: Api) -> None:
-    """A client's mistake is never the server's failure."""
+    """Bodies of a wrong type get a client error."""
     assert 400 <= api.raw("POST", f"{PODS}/nothing/{subresource}", body).status_code < 500

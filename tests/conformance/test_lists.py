@@ -61,7 +61,7 @@ def test_field_selectors(api: Api, core: str, labelled: str) -> None:
 
 
 def test_all_namespaces(api: Api, core: str, namespace: str) -> None:
-    """A list without a namespace spans all."""
+    """A list without a namespace has the objects of all namespaces."""
     api.post(f"{core}/secrets", {"metadata": {"name": "everywhere"}})
     answer = api.get("/api/v1/secrets", fieldSelector="metadata.name=everywhere")
 
@@ -112,7 +112,7 @@ def test_exact_version(api: Api, core: str) -> None:
 
 
 def test_table(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A list can be asked for as a Table with the definition's columns."""
+    """A list can be requested as a Table with the definition's columns."""
     api.post(wpath, widget(replicas=4))
     accept = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
     table = api.http.get(wpath, headers=accept).json()
@@ -128,7 +128,7 @@ def test_table(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_partial_metadata(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A list can be asked for as metadata alone."""
+    """A list can be requested as metadata alone."""
     api.post(wpath, widget(metadata={"labels": {"a": "b"}}))
     accept = {"accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
     answer = api.http.get(wpath, headers=accept).json()
@@ -139,5 +139,5 @@ def test_partial_metadata(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_not_acceptable(api: Api, core: str) -> None:
-    """A form that the server can't write is 406."""
+    """A requested format that the server can't write gets 406."""
     assert api.http.get(f"{core}/secrets", headers={"accept": "text/html"}).status_code == 406

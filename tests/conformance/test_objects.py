@@ -101,7 +101,7 @@ def test_wrong_kind(api: Api, core: str) -> None:
 
 
 def test_other_namespace(api: Api, core: str) -> None:
-    """A manifest of another namespace than the path's is a BadRequest."""
+    """A manifest whose namespace differs from that of the path is a BadRequest."""
     error = refusal(
         lambda: api.post(f"{core}/configmaps", config_map("a", metadata={"namespace": "default"}))
     )
@@ -212,7 +212,7 @@ def test_update_of_absent(api: Api, core: str) -> None:
 
 
 def test_dry_run(api: Api, core: str) -> None:
-    """A dry run answers as if, and stores nothing."""
+    """A dry run answers as if the object were written, and stores nothing."""
     made = api.post(f"{core}/configmaps", config_map("a"), dryRun="All")
     api.post(f"{core}/configmaps", config_map("b", data={"n": "1"}))
     changed = api.merge(f"{core}/configmaps/b", {"data": {"n": "2"}}, dryRun="All")
@@ -225,7 +225,7 @@ def test_dry_run(api: Api, core: str) -> None:
 
 
 def test_dry_run_refuses_too(api: Api, core: str) -> None:
-    """A dry run meets the same refusals, and knows only All."""
+    """A dry run is rejected like a real write. ``All`` is the only value of the option."""
     assert refusal(lambda: api.post(f"{core}/configmaps", config_map("A"), dryRun="All")).code == 422
     assert refusal(lambda: api.post(f"{core}/configmaps", config_map("a"), dryRun="Some")).code in (400, 422)
 
@@ -259,7 +259,7 @@ def test_field_validation(
 
 
 def test_method_not_allowed(api: Api, core: str) -> None:
-    """A verb that a resource lacks is 405."""
+    """A verb that a resource does not have gets 405."""
     error = refusal(lambda: api.send("PUT", f"{core}/configmaps", {}))
 
     assert (error.code, error.reason) == (405, "MethodNotAllowed")

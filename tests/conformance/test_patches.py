@@ -60,7 +60,7 @@ def test_malformed_json_patch(api: Api, core: str) -> None:
 
 
 def test_strategic_merge_of_containers(api: Api, core: str) -> None:
-    """Containers merge by name, and within them environment variables would."""
+    """Containers merge by name, and their environment variables do, too."""
     containers = [{"name": "a", "image": "i:1"}, {"name": "b", "image": "j:1"}]
     api.post(f"{core}/pods", pod("p", containers=containers))
     patched = _patch(

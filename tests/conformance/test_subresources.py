@@ -10,7 +10,7 @@ MakeWidget = Callable[..., Object]
 
 
 def test_generation_counts_spec_changes(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """Generation starts at 1 and grows with the spec, not with labels or status."""
+    """The generation starts at 1 and grows when the spec changes, but not with labels or status."""
     path = f"{wpath}/w"
     generations = [
         answer["metadata"]["generation"]
@@ -71,7 +71,7 @@ def test_scale(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_no_such_subresource(api: Api, core: str) -> None:
-    """A subresource that a resource lacks is 404."""
+    """A subresource that a resource does not have gets 404."""
     api.post(f"{core}/configmaps", config_map("a"))
 
     assert refusal(lambda: api.merge(f"{core}/configmaps/a/status", {})).code in (404, 405)
@@ -188,7 +188,8 @@ def test_log_of_an_unknown_container(api: Api, core: str) -> None:
     ],
 )
 def test_log_since_what(api: Api, core: str, query: dict[str, str]) -> None:
-    """A log begins at one time, which is given as such or as a positive number of seconds."""
+    """A log starts at a time, which is given as such or as a positive number of seconds; other values are
+    rejected."""
     api.post(f"{core}/pods", pod("p", schedulerName="nobody"))
     error = refusal(lambda: api.get(f"{core}/pods/p/log", **query))
 

@@ -105,7 +105,7 @@ def test_one_object(api: Api, core: str) -> None:
 
 
 def test_namespaces_apart(api: Api, core: str) -> None:
-    """A watch of a namespace does not see others."""
+    """A watch of one namespace gets no events of others."""
     path = f"{core}/secrets"
     since = _version(api, path)
     other = api.post("/api/v1/namespaces/default/secrets", {"metadata": {"generateName": "other-"}})
@@ -162,14 +162,14 @@ def test_custom_resources(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_bad_version(api: Api, core: str) -> None:
-    """A version that is no number is refused."""
+    """A version that is not a number is rejected."""
     error = refusal(lambda: list(api.watch(f"{core}/secrets", resourceVersion="nonsense")))
 
     assert error.code in (400, 500)
 
 
 def test_table_events(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A watch in table form carries rows, as kubectl get -w reads them."""
+    """The events of a watch in table form are rows, as kubectl get -w reads them."""
     api.post(wpath, widget())
     accept = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
     parameters = {"watch": "true", "timeoutSeconds": "1"}

@@ -245,7 +245,7 @@ def test_the_command_line_names_the_object(
 def test_the_command_line_names_a_server_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 6, the address, and no token."""
+    """The command exits with 6, and its error has the address but no token."""
     code = run(["get", "--kubeconfig", str(unreachable(tmp_path))])
 
     line = one_line(capsys.readouterr().err)

@@ -177,7 +177,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_api_pages_name_modules_that_exist() -> None:
-    """A renamed module is noticed without building the site."""
+    """Each API page names an existing module, so that a renamed one is noticed without building the site."""
     pages = _site()["extra"]["api_pages"].values()
     modules = [module.removesuffix(".*") for page in pages for module in page["modules"]]
 

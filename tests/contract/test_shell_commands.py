@@ -51,7 +51,7 @@ def test_no_command_is_a_template(call: ast.Call, command: ast.expr) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_shows_a_templated_command(page: Path) -> None:
-    """The documentation shows no command for a shell that a template makes."""
+    """The documentation shows no shell command with a template tag in it."""
     shown = re.findall(r"^.*bash_command.*(?:\n.*){0,6}", page.read_text(), re.MULTILINE)
     assert not [text for text in shown if TEMPLATE.search(text.partition("env=")[0])]
 

@@ -81,7 +81,7 @@ def test_suspended_job_goes_on_where_it_was(cluster: Cluster, tmp_path: Path) ->
 
 
 def test_deleted_job_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
-    """Deleting a training job removes its pods and ends their processes."""
+    """After a training job is deleted, its pods and their processes end."""
     job = EmbeddedJob.submit(cluster, manifest("leaver", tmp_path, 1000, 0.05, {"ps": 1, "worker": 1}))
     job.until(lambda: job.running(names.WORKER_TYPE), 60, "a worker runs")
     job.run(DELETE, DeleteRequest(name=job.name))

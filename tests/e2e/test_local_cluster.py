@@ -78,7 +78,7 @@ def test_a_running_pod_survives_the_death_of_the_cluster_process(tmp_path: Path)
 
 
 def test_what_ended_while_the_cluster_was_down_is_reported_as_it_ended(tmp_path: Path) -> None:
-    """A container that ends while no cluster process lives keeps its exit code."""
+    """A container that ends while no cluster process runs keeps its exit code."""
     with cluster(tmp_path / "state") as local:
         pods = Pods(local.client())
         pods.create(
@@ -142,7 +142,7 @@ def test_down_ends_everything_and_up_goes_on(tmp_path: Path) -> None:
 
 
 def test_down_after_a_crash_finds_what_was_left(tmp_path: Path) -> None:
-    """`down` ends the processes of pods even if the cluster process is long dead."""
+    """`down` ends the processes of pods even if the cluster process died long before."""
     with cluster(tmp_path / "state") as local:
         pods = Pods(local.client())
         pods.create("orphan", container("echo $$$$; sleep 300"))
@@ -154,7 +154,7 @@ def test_down_after_a_crash_finds_what_was_left(tmp_path: Path) -> None:
 
 
 def test_a_pod_deleted_while_the_cluster_was_down_is_cleaned_up(tmp_path: Path) -> None:
-    """Processes and folder of a pod that the API no longer has go at the next start."""
+    """Processes and folder of a pod that was deleted in the meantime are removed at the next start."""
     with cluster(tmp_path / "state") as local:
         stray = local.folder / "pods" / "00000000-gone"
         local.kill()

@@ -35,9 +35,9 @@ def cluster(running: testing.LocalCluster) -> Cluster:
 
 @pytest.mark.long
 def test_trainers_come_and_die_and_every_chunk_is_trained(cluster: Cluster, tmp_path: Path) -> None:
-    """Trainers take chunks from the master and send gradients to two pservers. Meanwhile a trainer is killed
-    and replaced, trainers are added and taken away, the master and a pserver are killed. Every chunk of every
-    pass is acknowledged once, the job succeeds, and the model is good."""
+    """Trainers lease chunks from the master and send gradients to two pservers. Meanwhile a trainer is killed
+    and replaced, trainers are added and removed, and the master and a pserver are killed. Every chunk of
+    every pass is acknowledged once, the job succeeds, and the model is good."""
     passes = 16
     job = PaddleTraining.submit_manifest(
         cluster, manifest("digits-tj", tmp_path, PYTHON, 0.4, passes), tmp_path

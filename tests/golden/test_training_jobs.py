@@ -40,7 +40,7 @@ def test_children_are_as_recorded(name: str, update_golden: bool) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_is_told_what_it_is(name: str) -> None:
-    """Roles, ranks and addresses agree with each other, whichever pod reads them."""
+    """Roles, ranks and addresses are consistent between the pods of a job."""
     job = TrainingJob.parse(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
     lists = set()
     for role, index in pods.list_replicas(job):

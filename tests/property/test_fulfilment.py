@@ -235,7 +235,8 @@ ODD_COUNTS = st.integers(-3, 6) | st.sampled_from([10**9, 10**400, -(10**400)])
 @given(CLUSTERS, st.randoms(use_true_random=False))
 @settings(max_examples=150)
 def test_all_laws(cluster: Cluster, random: Random) -> None:
-    """Bounds, limits, capacity of nodes, fixed point, no wasted room, and independence of the order."""
+    """Each plan keeps bounds, limits and the capacity of nodes, does not change when it is repeated, wastes
+    no free capacity, and does not depend on the order of jobs."""
     check_all(cluster, random)
 
 

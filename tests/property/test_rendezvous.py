@@ -102,7 +102,7 @@ def test_nobody_waits_who_could_train(waiting: WaitingWorkers, job: RendezvousLi
 
 @given(situations(), parameters())
 def test_survivors_go_on_at_once(waiting: WaitingWorkers, job: RendezvousLimits) -> None:
-    """If enough members of a broken world survive, they do not wait for others."""
+    """If enough members of a lost group survive, they do not wait for others."""
     survivors = [node for node in waiting.present if node in waiting.joined]
     assume(survivors)
     broken = replace(waiting, intact=False)

@@ -96,7 +96,7 @@ def test_failures_lose_no_job(
 @given(traces(), POLICY, st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
 def test_the_order_of_the_rows_does_not_matter(jobs: list[ClusterJob], policy: str, random: Random) -> None:
-    """The same jobs in another order give the same run, as does a second call."""
+    """The same jobs in another order, or a second call, give the same run."""
     shuffled = random.sample(jobs, len(jobs))
     changes = [CapacityChange(500, "node-001", FAILURE, 4), CapacityChange(900, "node-001", FAILURE, 0)]
     assert run(jobs, policy, changes) == run(shuffled, policy, changes) == run(jobs, policy, changes)

@@ -20,7 +20,7 @@ def namespace(attacked: dict[str, Server]) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_document_is_valid(name: str, attacked: dict[str, Server]) -> None:
-    """Tools that make clients and requests from it accept it."""
+    """The OpenAPI document is valid, so that tools can generate clients and requests from it."""
     for document in from_openapi.each_document(attacked[name]):
         schemathesis.openapi.from_dict(document).validate()
 

@@ -131,7 +131,7 @@ def test_it_goes_on_from_the_jobs_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_job_that_was_trained_ends_at_once(tmp_path: Path) -> None:
-    """Started again after its last step, it makes no further one."""
+    """A job that is started again after its last step makes no further one."""
     elastic(tmp_path, JobAlone(MOST), max_steps=7).train()
     again = JobAlone(MOST)
     result = elastic(tmp_path, again, max_steps=7).train()

@@ -98,5 +98,5 @@ def test_gpus_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_node_without_partners_gathers_nothing() -> None:
-    """The last node of an odd number may be alone."""
+    """The last node of an odd number has no partner and gathers nothing."""
     assert torch_check.measure_gathers(Place(1, 0, ("127.0.0.1:1",)), torch.device("cpu")) == 0.0

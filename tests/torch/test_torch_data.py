@@ -115,7 +115,7 @@ def test_the_documented_loop() -> None:
 
 
 def test_the_model_s_random_numbers_stay() -> None:
-    """A loader that starts again does not draw from the source of dropout."""
+    """When a loader starts again, it does not use the random numbers of dropout."""
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -126,7 +126,7 @@ def test_the_model_s_random_numbers_stay() -> None:
 
 
 def test_options_about_records_are_refused() -> None:
-    """The message names them, and where to set them instead."""
+    """The error for options about records names them and where to set them instead."""
     member = Member(Dataset(20, 2), 0, [(1, True)])
     with pytest.raises(InvalidError, match=r"batch_size, shuffle: the job decides .*Dataset"):
         ElasticDataLoader(member, Squares(), batch_size=4, shuffle=True)

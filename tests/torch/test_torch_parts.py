@@ -62,7 +62,8 @@ def test_ranks_divide_what_they_hold_alike(tmp_path: Path) -> None:
 
 
 def test_parts_make_up_the_whole_state(tmp_path: Path) -> None:
-    """A reader that knows nothing of ranks gets the state as one process saved it, with the metadata."""
+    """A reader that knows nothing of ranks gets the state and the metadata as if a single process had saved
+    them."""
     state = replicated_state(1)
     loaded = assemble(save_parts(tmp_path, state), "here")
 
@@ -129,7 +130,7 @@ def test_missing_part_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["{}", "[1]", '{"model/layer-0": {"saved_offsets": [0]}}', "nonsense"])
 def test_part_without_its_place_is_refused(tmp_path: Path, said: str) -> None:
-    """Metadata that does not place each tensor is an error, and no guess."""
+    """Metadata without the position of each tensor is an error."""
     (part, *_) = save_parts(tmp_path, replicated_state(1))
     with pytest.raises(CheckpointError, match="where its tensors belong"):
         assemble([Loaded(part.tensors, {OFFSETS: said})], "here")

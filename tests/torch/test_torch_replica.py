@@ -154,7 +154,8 @@ def test_what_makes_no_groups_is_refused(size: int, workers: int, most: int, why
 
 
 def test_parameters_must_be_sharded_over_the_group() -> None:
-    """A whole parameter would be trained differently by the processes of a group."""
+    """A parameter that is not sharded is an error, since the processes of a group would train it
+    differently."""
     parts = network(0)
 
     replica: Any = SimpleNamespace(mesh="of two processes", size=SIZE)

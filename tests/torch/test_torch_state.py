@@ -53,7 +53,7 @@ STATES = st.recursive(
 
 @given(STATES)
 def test_what_was_split_is_joined(state: Any) -> None:
-    """Every nested state comes back, with its types and the order of its keys."""
+    """Every nested state is restored with its types and the order of its keys."""
     skeleton, tensors = split(state)
 
     assert same(state, join(skeleton, tensors))
@@ -61,7 +61,7 @@ def test_what_was_split_is_joined(state: Any) -> None:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_saved_state_is_loaded(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Tensors of each type come back from a file, to the bit, and numbers and texts with them."""
+    """Tensors of each type, numbers and texts are restored from a file, to the bit."""
     state = {
         "model": {"0.weight": torch.arange(6).reshape(2, 3).to(dtype).T, "scalar": torch.ones(()).to(dtype)},
         "optimizer": {"state": {0: {"step": 3}}, "param_groups": [{"betas": (0.9, 0.99), "lr": 1e-3}]},
@@ -105,7 +105,7 @@ def test_a_loaded_state_is_a_copy(tmp_path: Path) -> None:
     ],
 )
 def test_what_can_not_be_saved_is_refused(value: Any, reason: str) -> None:
-    """The error has the value's path in the state."""
+    """The error for a value that can't be saved has its path in the state."""
     with pytest.raises(InvalidError, match=reason):
         split(value)
 

@@ -40,7 +40,7 @@ def named(text: str, name: str) -> style.Definition:
     ],
 )
 def test_names_are_split_into_words(name: str, expected: list[str]) -> None:
-    """Snake case and camel case, abbreviations kept whole."""
+    """Names in snake case and camel case are split into words, with abbreviations kept whole."""
     assert style.words(name) == expected
 
 
@@ -65,12 +65,12 @@ def test_shared_class_names_are_told_with_their_places() -> None:
 
 
 def test_long_lines_are_counted_by_characters() -> None:
-    """A line of exactly the limit is no long line."""
+    """A line of exactly the limit does not count as long."""
     assert module("x" * 10 + "\n" + "y" * 11).lines_over(10) == ["a.py:2"]
 
 
 def test_the_report_names_places_when_asked() -> None:
-    """Figures alone, or with the first places of each."""
+    """The report has the figures alone, or with the first places of each."""
     figures = list(style.report([module(SOURCE)], limit=60, show=0))
     assert len(figures) == 7
     places = [line for line in style.report([module(SOURCE)], limit=60, show=9) if line not in figures]
@@ -82,7 +82,7 @@ def test_the_report_names_places_when_asked() -> None:
 
 
 def test_the_package_is_read_without_its_links() -> None:
-    """The operators and sensors are linked into the package, and counted once."""
+    """Operators and sensors, which are linked into the package, are counted once."""
     paths = [module.path.as_posix() for module in style.read_modules(style.PACKAGE)]
     assert "operators/base.py" in paths
     assert not any(path.startswith("edl_workflows/operators") for path in paths)

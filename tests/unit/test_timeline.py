@@ -45,7 +45,7 @@ def _plan(name: str, scale_type: str, *steps: tuple[str, int, int | None]) -> Sc
 
 
 def test_speed_is_measured_over_what_is_news() -> None:
-    """A step that a status repeats does not read as standing still."""
+    """A step that a status repeats does not count as a stop of training."""
     samples = [
         _sample(time / 2, 20 * (time // 4)) for time in range(100)
     ]  # a new step each 2 s, seen each 0.5 s

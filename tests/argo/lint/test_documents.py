@@ -194,7 +194,7 @@ def test_findings_are_cut_off_and_it_is_said() -> None:
 
 
 def test_a_program_s_manifest_is_bounded_too() -> None:
-    """`check` takes values that no reader has looked at."""
+    """Values that `check` gets from a program are limited, too, since no reader has checked them."""
     endless: dict[str, Any] = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow"}
     endless["spec"] = endless
 

@@ -52,7 +52,7 @@ def test_a_template_of_another_file_is_followed() -> None:
     ],
 )
 def test_what_was_not_given_is_not_judged(reference: str) -> None:
-    """A template that lies in no given file may be in the cluster."""
+    """A template that is in none of the given files may be in the cluster, so it is not reported."""
     assert rules(calling(reference), LIBRARY) == []
 
 
@@ -103,7 +103,8 @@ def test_templates_in_steps_are_checked_like_others() -> None:
 
 
 def test_workflows_in_a_sensor_are_checked() -> None:
-    """Argo Events' own definitions check nothing, and a trigger that fails is seen late."""
+    """Workflows in a Sensor are checked, since Argo Events does not check them and a failing trigger is
+    noticed late."""
     sensor = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Sensor",
@@ -170,7 +171,7 @@ def test_the_finding_says_what_where_and_what_to_do() -> None:
 
 
 def test_a_rule_of_the_definitions_without_a_name_is_told_by_its_expression() -> None:
-    """A later version of Argo may bring rules that this one does not know."""
+    """A rule without a name, which a later version of Argo may have, is reported by its expression."""
     schemas = schema.Schemas("", {})
     ruled = {"type": "object", "properties": {"a": {"type": "integer"}}, "rules": ["self.a > 1"]}
     (found,) = schemas.check_value({"a": 1}, ruled, ("spec",))
@@ -196,7 +197,7 @@ def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
 
 
 def test_the_shipped_definitions_are_small() -> None:
-    """The definitions are part of every wheel."""
+    """The definitions are part of every wheel, so their size is limited."""
     assert schema.load_schemas().version == "v4.1.4"
     assert len(DEFINITIONS.read_bytes()) < 100_000
 

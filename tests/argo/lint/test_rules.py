@@ -18,7 +18,7 @@ def test_a_broken_manifest_is_told_by_its_rule_alone(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_its_good_twin_has_no_finding(case: Case) -> None:
-    """The smallest change that makes it right is enough."""
+    """The corrected twin of a broken manifest has no finding, so that its smallest change is enough."""
     assert [str(one) for one in check_texts([("file.yaml", case.good)])] == []
 
 

@@ -37,7 +37,8 @@ def test_newest_is_what_was_published_last(tmp_path: Path) -> None:
 
 
 def test_same_step_twice_is_two_checkpoints(tmp_path: Path) -> None:
-    """The same step after a rollback belongs to another data position, so it never overwrites."""
+    """After a rollback, a step that is saved again has another data position, so it never overwrites the
+    earlier checkpoint."""
     store = CheckpointStore(tmp_path)
     assert publish(store, 5) != publish(store, 5)
 
@@ -62,7 +63,7 @@ def test_failed_save_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_save_without_files_is_an_error(tmp_path: Path) -> None:
-    """A save that wrote nothing is no checkpoint."""
+    """A save that wrote no file is an error."""
     with pytest.raises(CheckpointError, match="nothing was saved for step 3"):
         CheckpointStore(tmp_path).publish(3, lambda folder: None)
 
@@ -155,7 +156,7 @@ def test_abandoned_writes_are_removed(tmp_path: Path) -> None:
 
 
 def test_follow_gives_each_new_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluator gets new checkpoints as they come, the last one too, and then the end."""
+    """`follow` gives an evaluator each new checkpoint, including the last one, and then ends."""
     monkeypatch.setattr("edl_workflows.agent.checkpoints.FOLLOW_SECONDS", 0.01)
     store = CheckpointStore(tmp_path)
     publish(store, 1)

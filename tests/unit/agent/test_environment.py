@@ -96,7 +96,8 @@ def test_tf_config_of_a_world_names_all_workers_by_rank() -> None:
 
 
 def test_launchers_in_pytorchs_style_find_their_world() -> None:
-    """Size, rank and rank 0's address of the version, for torchrun and for a program without a launcher."""
+    """PyTorch's variables have the size, the rank and rank 0's address of the version, for torchrun and for a
+    program without a launcher."""
     env = process_environment(NodeEnvironment.read(ENV), world(2, (5, 3)), {"HOME": "/home/me"})
     host, port = "demo-edljob-worker-5.demo-edljob.default.svc", "3333"
     assert {name: value for name, value in env.items() if name != "TF_CONFIG"} == {
@@ -111,7 +112,7 @@ def test_launchers_in_pytorchs_style_find_their_world() -> None:
 
 
 def test_addresses_are_those_of_the_embedded_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses learned at run time are resolved where a cluster has no pod network."""
+    """In a cluster without a pod network, addresses that are learned at run time are resolved."""
     table = tmp_path / "map.json"
     table.write_text(json.dumps({"demo-edljob-ps-0.demo-edljob.default.svc:2222": "127.0.0.1:4000"}))
     monkeypatch.setenv("EDL_SERVICE_MAP", str(table))

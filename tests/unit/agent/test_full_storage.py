@@ -88,7 +88,8 @@ def test_what_fits_is_saved(tmp_path: Path) -> None:
 
 
 def test_without_room_for_a_header_the_process_saves_itself(tmp_path: Path) -> None:
-    """Shared memory that is exactly as large as two copies."""
+    """If shared memory has no room for a header beside two copies, the training process saves to storage
+    itself."""
     assert limited("header", tmp_path / "checkpoints") == "saved\n"
     assert CheckpointStore(tmp_path / "checkpoints").newest() is not None
     assert not [path.name for path in (tmp_path / "memory").iterdir() if path.suffix]

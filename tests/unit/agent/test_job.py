@@ -97,7 +97,8 @@ def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drai
 
 
 def test_a_lasting_refusal_is_asked_less_and_less(master: FakeMaster, connected: Connect) -> None:
-    """A chief whose checkpoint the master does not take rests longer and longer before it asks again."""
+    """If the master keeps rejecting a chief's checkpoint, the chief waits longer and longer before it asks
+    again."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
@@ -136,8 +137,8 @@ def test_successor_waits_until_its_version_is_active(master: FakeMaster, connect
 
 
 def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: Connect) -> None:
-    """When a later version is active without a drain (a lost parameter server), the old process just waits
-    for its end."""
+    """If a later version is active without a drain, because a parameter server was lost, the old process
+    waits for its end and takes no work."""
     master.say(active=cluster(1))
     job = connected()
     batches = job.batches("train", size=100, shard_size=5, batch_size=5, ahead=1)
@@ -156,7 +157,7 @@ def test_process_of_an_old_version_takes_no_work(master: FakeMaster, connected: 
 
 
 def test_broken_cluster_waits_for_the_next_version(master: FakeMaster, connected: Connect) -> None:
-    """A process whose cluster broke stays until it is ended, once the master has named the next version."""
+    """A process whose cluster broke waits to be ended once the master has named the next version."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)
@@ -172,7 +173,7 @@ def test_broken_cluster_waits_for_the_next_version(master: FakeMaster, connected
 def test_broken_cluster_without_a_next_version_ends(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the master names no other version, the process ends with the code that tells so."""
+    """If the master names no other version, the process ends with the code of a lost cluster."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1))
     with pytest.raises(SystemExit) as left:
@@ -196,7 +197,7 @@ def test_broken_cluster_whose_next_version_is_withdrawn_ends(
 
 
 def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Connect) -> None:
-    """The first step is reported at once, the newest follows, and a call costs microseconds."""
+    """The first step is reported at once and later ones as the newest, and a call takes microseconds."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)

@@ -169,7 +169,8 @@ def test_the_last_checkpoint_waits_for_no_master_once_the_job_is_closed(
 
 
 def test_tries_of_the_last_checkpoint_say_so(master: FakeMaster, connected: Connect) -> None:
-    """The master does not count them as failures of different checkpoints."""
+    """Attempts at the last checkpoint are marked, so that the master does not count them as failures of
+    different checkpoints."""
     master.say(active=cluster(1))
     job = connected()
     Saves(job)

@@ -92,7 +92,8 @@ def test_a_chief_does_not_try_again_alone(
     store: CheckpointStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other members have saved their parts and wait, so another attempt of the chief would lack these."""
+    """If the other members have saved their parts and wait, the chief does not try again alone, since the
+    checkpoint would lack their parts."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=world(1, (0, 1)))
     job = connected()

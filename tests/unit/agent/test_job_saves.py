@@ -114,7 +114,7 @@ def test_the_master_hears_how_long_training_stopped_to_save(master: FakeMaster, 
 
 
 def test_only_the_chief_saves(master: FakeMaster, connected: Connect) -> None:
-    """A request for a checkpoint leaves other workers alone, until one of them becomes the chief."""
+    """A worker that is not the chief ignores a request for a checkpoint, until it becomes the chief."""
     master.say(active=cluster(1, chief=5), save="a")
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/1", step=1))

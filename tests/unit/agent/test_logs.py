@@ -34,7 +34,7 @@ def test_an_error_keeps_its_trace(environment: NodeEnvironment) -> None:
 
 
 def test_requests_to_the_master_are_no_lines(environment: NodeEnvironment) -> None:
-    """A line of httpx for each request would bury the program's own."""
+    """Requests to the master are not logged, since they would bury the program's own lines."""
     noisy = [logging.getLogger(name) for name in ("httpx", "httpcore")]
     for logger in noisy:
         logger.setLevel(logging.NOTSET)
@@ -43,7 +43,7 @@ def test_requests_to_the_master_are_no_lines(environment: NodeEnvironment) -> No
 
 
 def test_a_job_of_a_trace_says_so(environment: NodeEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of a log are found by the id of the trace."""
+    """Log records of a job with a trace have the id of the trace."""
     monkeypatch.setenv("TRACEPARENT", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
     record = logging.LogRecord("edl", logging.INFO, __file__, 1, "trains", (), None)
     line = json.loads(JsonFormatter(environment, lambda: 7).format(record))

@@ -60,7 +60,7 @@ def _nodes(environment: NodeEnvironment, count: int) -> list[NodeEnvironment]:
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 @pytest.mark.usefixtures("port")
 def test_all_of_a_group_measure(environment: NodeEnvironment, nodes: int) -> None:
-    """Alone, in a pair and in a group of three each reports its seconds."""
+    """Alone, in a pair and in a group of three, each node reports its seconds."""
     reports = _measured(_round(nodes), _nodes(environment, nodes))
     assert [report.error for report in reports] == [""] * nodes
     assert all(report.seconds > 0 for report in reports)

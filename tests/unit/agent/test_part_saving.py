@@ -286,7 +286,7 @@ def test_export_is_one_file(tmp_path: Path) -> None:
 
 
 def test_incomplete_checkpoint_can_not_be_published(tmp_path: Path) -> None:
-    """A part without its entry is not there."""
+    """A checkpoint that lacks a part can't be published."""
     store = CheckpointStore(tmp_path / "checkpoints")
     name = shared_checkpoint_name(10, "demo", 1)
     store.put_part(name, Part(0, 2), lambda file: write_state(file, part_of(10, 0)), "")

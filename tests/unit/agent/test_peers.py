@@ -208,7 +208,7 @@ def test_silent_crowd_keeps_nobody_out(said: str, source: SnapshotFolder, port: 
 
 
 def test_late_question_is_cut_off(source: SnapshotFolder, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that sends now and then a byte has as little time as one that sends nothing."""
+    """A client that sends a byte now and then has no more time than one that sends nothing."""
     monkeypatch.setattr(peer_server, "HEAD_SECONDS", 0.5)
     with socket.create_connection((HOST, port)) as late:
         late.settimeout(0.1)

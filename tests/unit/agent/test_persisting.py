@@ -154,8 +154,8 @@ def test_what_an_agent_before_left_is_persisted(
 def test_storage_that_refuses_is_told_with_its_reason(
     master: FakeMaster, folder: SnapshotFolder, tmp_path: Path, persister: Persister
 ) -> None:
-    """The ticket ends with the storage's words, the training process can read them, and the next copy is
-    tried again."""
+    """If storage rejects the copy, the ticket ends with its message, the training process can read it, and
+    the next copy is tried."""
     persister.start()
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     copy(folder, CheckpointStore(tmp_path / "checkpoints"), 10)
@@ -186,7 +186,7 @@ def test_checkpoint_that_the_master_does_not_want_is_removed(
 def test_end_waits_for_an_absent_master(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """A checkpoint that was persisted while the master was replaced is not lost."""
+    """A checkpoint that was persisted while the master was replaced is reported to the next one."""
     master.away = True
     persister.start()
     copy(folder, store, 10)
@@ -290,7 +290,8 @@ def test_newest_that_was_refused_does_not_hide_the_one_before(
 def test_memory_that_can_not_be_used_is_no_reason_to_fail(
     environment: NodeEnvironment, tmp_path: Path
 ) -> None:
-    """The agent runs without it, and the training process saves to storage itself."""
+    """If shared memory can't be used, the agent runs without it, and the training process saves to storage
+    itself."""
     folder = node_folder(tmp_path, "uid", environment.node.type, environment.node.id)
     (folder / "bell").mkdir(parents=True)
     folder.chmod(0o700)

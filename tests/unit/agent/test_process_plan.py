@@ -114,7 +114,7 @@ def test_plan(directive: Directive, node: NodeRef, running: set[int], expected: 
 
 
 def test_ended_version_is_not_started_again() -> None:
-    """A process that ended, and whose end was excused, comes back with the next version only."""
+    """A process that ended, and whose exit was excused, is started again with the next version only."""
     assert ProcessPlan() == plan_processes(said(active=V1), WORKER, set(), {1})
     assert ProcessPlan(start=(V2,)) == plan_processes(said(active=V1, next=V2), WORKER, set(), {1})
 
@@ -137,8 +137,8 @@ versions = st.one_of(
 def test_plan_comes_to_rest(
     active: Any, following: Any, trained: int, node: NodeRef, lost: bool, running: set[int]
 ) -> None:
-    """Carried out, a plan is followed by an empty one within two rounds, and never starts a version on a used
-    port."""
+    """After a plan is carried out, the following plans become empty within two rounds. A plan never starts a
+    version on a port in use."""
     directive = said(active=active, next=following, trained=trained, lost=lost)
     for _ in range(2):
         decided = plan_processes(directive, node, running, set())

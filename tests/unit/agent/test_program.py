@@ -45,7 +45,7 @@ def test_the_program_runs_with_its_modules_and_arguments(tmp_path: Path) -> None
 
 
 def test_the_programs_exit_code_is_kept(tmp_path: Path) -> None:
-    """The agent judges the program by it."""
+    """The program's exit code becomes that of the launcher, by which the agent judges the program."""
     assert (
         run(environment(TrainingProgram.of_script("train.py", "raise SystemExit(42)"), tmp_path)).returncode
         == 42
@@ -79,7 +79,7 @@ def test_processes_that_write_it_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_a_damaged_copy_is_not_run(tmp_path: Path) -> None:
-    """A file that is torn or was edited is not the program."""
+    """A program file that is incomplete or was edited is not run."""
     first = launcher.write_program(PROGRAM, tmp_path)
     first.write_text("print('torn')")
     second = launcher.write_program(PROGRAM, tmp_path)

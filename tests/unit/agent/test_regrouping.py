@@ -228,8 +228,8 @@ def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
 
 
 def test_a_step_is_reported_for_the_version_that_made_it(job: Job, master: FakeMaster) -> None:
-    """A step whose report waits when the members change is no step of the next version, which has not shown
-    yet that it trains."""
+    """A step whose report is delayed until the members have changed does not count for the next version,
+    which has not shown yet that it trains."""
     changes(job, Group(8))
     job.report_step(7)
     eventually(lambda: master.got(StepReport, step=7))

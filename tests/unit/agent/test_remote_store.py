@@ -49,7 +49,7 @@ def publish(store: CheckpointStore, step: int, text: str = "weights") -> Checkpo
 
 
 def test_published_checkpoint_is_found_by_another_process(store: CheckpointStore) -> None:
-    """The one that was published last is the newest, and its files come to this machine as they were."""
+    """Another process finds the checkpoint that was published last, and gets its files unchanged."""
     assert store.newest() is None
     publish(store, 120)
     last = publish(store, 110, "older model")
@@ -63,7 +63,7 @@ def test_published_checkpoint_is_found_by_another_process(store: CheckpointStore
 
 
 def test_only_so_many_stay(store: CheckpointStore, drive: Drive) -> None:
-    """Older ones are removed with all of their files."""
+    """Older checkpoints beyond the limit are removed with all of their files."""
     refs = [publish(store, step) for step in (1, 2, 3, 4)]
     left = {path.rsplit("/", 1)[1] for path in drive.ls("/bucket/run", detail=False)}
     assert left == {ref.uri.rsplit("/", 1)[1] for ref in refs[2:]}
@@ -144,7 +144,7 @@ def test_refusing_store_is_a_checkpoint_error_and_nothing_is_published(
 
 
 def test_ref_of_another_place_is_refused(store: CheckpointStore) -> None:
-    """A name that leads elsewhere is not followed."""
+    """A checkpoint reference outside of the store is rejected."""
     for uri in ("memory://other/checkpoint-000000000001-00000000", f"{URI}/../secrets", "/etc"):
         with pytest.raises(CheckpointError, match="is not in"):
             store.local(CheckpointRef(uri=uri, step=1))

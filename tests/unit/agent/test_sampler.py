@@ -13,7 +13,7 @@ from edl_workflows.exceptions import InvalidError
     [(8, 8, (1,) * 8), (8, 3, (3, 3, 2)), (8, 5, (2, 2, 2, 1, 1)), (8, 1, (8,)), (1, 1, (1,))],
 )
 def test_mini_batches_share_a_batch(most: int, workers: int, each: tuple[int, ...]) -> None:
-    """The first N mod N0 workers compute one more."""
+    """Of N mini-batches and N0 workers, the first N mod N0 workers compute one more."""
     assert mini_batch_counts(most, workers) == each
 
 
@@ -29,6 +29,6 @@ def test_the_batch_is_always_the_same(counts: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("most", "workers"), [(4, 5), (4, 0), (0, 0), (4, -1)])
 def test_nobody_computes_nothing(most: int, workers: int) -> None:
-    """More workers than mini-batches are refused (upstream divides by zero later)."""
+    """More workers than mini-batches are rejected. Upstream would divide by zero later."""
     with pytest.raises(InvalidError, match="can't share a batch"):
         mini_batch_counts(most, workers)

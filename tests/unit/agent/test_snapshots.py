@@ -204,7 +204,7 @@ def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -
 
 
 def test_copy_that_is_to_be_persisted_is_not_written_over(folder: SnapshotFolder) -> None:
-    """A copy with a ticket stays until the agent has written it to storage, however late the agent begins."""
+    """A copy with a ticket is not overwritten until the agent has written it to storage, however late."""
     copied(folder, b"asked for")
     copied(folder, b"newest", persist=False)
     assert is_busy(folder)
@@ -233,7 +233,7 @@ os.waitpid(child, 0)
 
 
 def test_process_that_is_forked_meanwhile_does_not_keep_the_slot(folder: SnapshotFolder) -> None:
-    """Training programs fork readers of their data at any time, which live on."""
+    """A process that was forked during a copy, such as a reader of data, does not keep the slot locked."""
     command = [sys.executable, "-c", FORKS, str(folder.folder)]
     assert subprocess.run(command, capture_output=True, timeout=240).stdout == b"False\n"
 

@@ -113,7 +113,8 @@ def pid_of(folder: Path, version: int) -> int:
 
 
 def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start) -> None:
-    """The agent forwards output, reports code and last lines, and ends with the same code."""
+    """The agent forwards the output, reports the exit code and the last lines, and exits with the same
+    code."""
     master.say(active=cluster(1))
     agent = start("import sys; print('loss is NaN'); sys.exit(3)")
     output, _ = agent.communicate(timeout=240)
@@ -257,8 +258,8 @@ def test_successor_beside_and_predecessor_after(master: FakeMaster, start: Start
 
 
 def test_excused_exit_waits_for_the_next_version(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """When a parameter server was lost the agent stays, and starts the next version's process, not the broken
-    one's."""
+    """If a parameter server was lost, the agent stays and starts the process of the next version, not of the
+    lost one."""
     master.wait_on_exit = True
     master.say(active=cluster(1))
     program = "import os, sys\nif os.environ['EDL_CLUSTER_VERSION'] == '1': sys.exit(75)\n" + NOTE
@@ -357,7 +358,7 @@ def test_sigterm_gives_a_program_that_never_connected_time_to_save(
 def test_sigterm_ends_a_deaf_process_after_the_grace(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """A training process that ignores SIGTERM is killed, with its children, when the grace is over."""
+    """A training process that ignores SIGTERM is killed with its children after the grace period."""
     master.say(active=cluster(1))
     deaf = (
         "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -403,7 +404,7 @@ def test_finished_job_ends_servers(
 
 
 def test_killed_agent_leaves_no_training_process(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """SIGKILL to the agent ends the training process too."""
+    """SIGKILL to the agent ends the training process, too."""
     master.say(active=cluster(1))
     agent = start(NOTE)
     pid = pid_of(tmp_path, 1)
@@ -437,7 +438,7 @@ def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path
 def test_agent_outside_of_a_pod_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Started by hand without the environment, the agent names the variable and ends with 2."""
+    """Outside of a pod, the agent names the missing variable and exits with 2."""
     for name in vars(names).values():
         monkeypatch.delenv(str(name), raising=False)
     assert main(["run", "--", "true"]) == 2
@@ -445,7 +446,7 @@ def test_agent_outside_of_a_pod_says_so(
 
 
 def test_agent_without_a_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """`edl agent run` alone is wrong usage."""
+    """`edl agent run` without a command is a usage error."""
     with pytest.raises(SystemExit) as left:
         main(["run"])
     assert left.value.code == 2

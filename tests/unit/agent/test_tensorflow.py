@@ -106,8 +106,8 @@ def values_of(session: Any, variables: list[Any]) -> dict[str, Any]:
 
 
 def test_state_is_restored_with_another_number_of_servers(adapter: Any) -> None:
-    """A variable that two servers held in parts is one tensor in the state, and three servers get it back in
-    theirs."""
+    """A variable that was partitioned over two servers is one tensor in the state, and is restored on three
+    servers."""
     from edl_workflows.agent.tf_state import GraphVariables
 
     before, after = graph_of(adapter, 2, 1.5), graph_of(adapter, 3, 0.0)

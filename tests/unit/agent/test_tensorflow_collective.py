@@ -94,8 +94,8 @@ def test_rehearsal_leaves_no_trace(join: Any) -> None:
 
 
 def test_batch_may_be_cut_anywhere(join: Any) -> None:
-    """Mini-batches of any sizes, none among them, make the same loss and the same update as one batch of all
-    their records."""
+    """Mini-batches of any sizes, even empty ones, give the same loss and the same update as a single batch of
+    all their records."""
     batch = records(12)
     whole, parts = join(), join()
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_batch_may_be_cut_anywhere(join: Any) -> None:
 
 
 def test_wishes_come_back(join: Any) -> None:
-    """The wishes of the members are summed together with the gradients, and apply to that step only."""
+    """The wishes of the members are summed with the gradients, and apply to that step only."""
     member = join()
     assert member.step([records(4)], Wishes(drain=1.0, leave=0.0)).wishes == Wishes(1.0, 0.0)
     assert member.step([records(4)], Wishes(drain=0.0, leave=1.0)).wishes == Wishes(0.0, 1.0)

@@ -58,7 +58,7 @@ def same(expected: dict[str, Any], loaded: Loaded) -> bool:
 @settings(max_examples=40, deadline=None)
 @given(tensors, st.dictionaries(st.text(max_size=5), st.text(max_size=5)))
 def test_what_was_written_is_read(model: dict[str, Any], metadata: dict[str, str]) -> None:
-    """Names, types, shapes and values of all tensors come back, to the bit, and the metadata with them."""
+    """Names, types, shapes and values of all tensors, and the metadata, are restored to the bit."""
     loaded = read_state(memoryview(block_of(State.of(7, model, metadata))), "here")
 
     assert same(model, loaded)
@@ -123,7 +123,7 @@ def test_hostile_block_is_refused(row: str) -> None:
 
 
 def test_tensor_of_text_can_not_be_saved() -> None:
-    """A type without a name in the format is refused before anything is copied, with the tensor's name."""
+    """A tensor whose type has no name in the format is rejected with its name before anything is copied."""
     with pytest.raises(InvalidError, match="tensor 'words' of type"):
         StateBlock(State.of(1, {"words": np.array(["a"])}))
 

@@ -57,7 +57,8 @@ def asked(tf: Any, build: Callable[[Any], tuple[Any, dict[str, Any]]], values: d
     ids=["list", "bytes", "text"],
 )  # fmt: skip
 def test_loss_of_the_kept_batch_is_the_same(tf: Any, words: Any) -> None:
-    """Numbers and texts, however they are fed, are kept without pickle, and asked again give the same."""
+    """The kept batch, with numbers and texts and without pickle, gives the same loss when it is evaluated
+    again."""
     before, batch, after = asked(tf, mean_of_words, {"numbers": [[1.0, 2.0], [3.0, 5.0]], "words": words})
     assert batch
     assert before == after == pytest.approx(2.75 + 2)

@@ -164,7 +164,7 @@ def test_killed_process_loses_nothing_that_it_had_copied(
 def test_killed_agent_is_followed_by_one_that_persists(
     master: FakeMaster, start: Start, tmp_path: Path
 ) -> None:
-    """An agent killed with its process, and started again in the same pod, finds the copy in memory and
+    """An agent that was killed with its process and restarted in the same pod finds the copy in memory and
     persists it."""
     master.say(active=cluster(1))
     agent = start(copies=0.05)

@@ -39,7 +39,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 
 def test_a_process_that_is_gone_uses_nothing() -> None:
-    """A tree without a root is empty."""
+    """A process that has ended has no children and uses nothing."""
     child = subprocess.Popen(["true"])
     child.wait()
     usage = UsageMeter(child.pid).read()

@@ -82,7 +82,7 @@ class TestTenants:
         assert shared.as_(OPERATOR).get("jobs/never-written").status_code == 404
 
     def test_others_can_t_read(self, api: Api) -> None:
-        """A job of another tenant does not exist."""
+        """Jobs of other tenants are not found."""
         api.report(sample_json(NOW))
         api.post("optimize", QUESTION | {"job": facts_json(roles={"worker": {"count": 0}})})
         other = api.as_(OTHER)
@@ -239,7 +239,7 @@ def test_a_body_is_bounded(api: Api) -> None:
 
 
 def test_a_store_that_is_away_is_said(api: Api) -> None:
-    """503 with Retry-After, and the server continues."""
+    """If the store is unavailable, requests get 503 with Retry-After, and the server continues."""
     api.report(sample_json(NOW))
     store = api.server.store
     with store.engine.begin() as connection:

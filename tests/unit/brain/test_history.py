@@ -94,7 +94,8 @@ INVENTED = {
 
 @pytest.mark.parametrize("invented", INVENTED.values(), ids=INVENTED)
 def test_what_is_reserved_is_what_pods_hold(invented: dict[str, Any]) -> None:
-    """A real job with 8 cores can't displace another tenant's by numbers that its pods do not support."""
+    """The resources that the pods request count, so that a job can't displace another tenant's by the numbers
+    it reports."""
     liar = stored("liar", held(8.0), namespace="other", roles=invented)
     honest = stored("honest", held(24.0), roles={"worker": role(6)})
     found = worker_shares([replace(liar, key=JobKey("other", "liar")), honest], cluster(48.0, taken=32.0))
@@ -155,7 +156,7 @@ def test_capacity(jobs: list[StoredJob], sample_: ClusterObservation, expected: 
 
 
 def test_a_job_without_sense_has_no_claim() -> None:
-    """A job without workers, or with impossible bounds."""
+    """A job without workers, or with impossible bounds, has no share."""
     assert claim_of(stored("a", {}, roles={"ps": role()})) is None
     impossible = {"worker": role(1, bounds={"count": {"low": 9, "high": 2}})}
     assert claim_of(stored("a", {}, roles=impossible)) is None
@@ -193,7 +194,7 @@ def test_a_job_beyond_its_share_gives_back(sqlite_store: BrainStore) -> None:
 
 
 def test_what_the_monitor_saw_long_ago_says_nothing(sqlite_store: BrainStore) -> None:
-    """A monitor that has stopped does not freeze the shares."""
+    """Observations of a monitor that has stopped are not used for shares."""
     sqlite_store.record(JobReport(facts()), NOW)
     seen = JobObservation("uid-1", "ElasticJob", "team", "mnist", "Running", requests=held(12.0))
     sqlite_store.record_jobs([seen], [], NOW)

@@ -40,7 +40,8 @@ def test_a_tenant_that_asks_too_often_waits_alone() -> None:
 
 
 def test_a_tenant_that_reports_about_too_many_jobs_waits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New jobs are rejected, known ones continue, and a day later new ones are possible again."""
+    """New jobs beyond the limit are rejected, known ones continue, and a day later new ones are accepted
+    again."""
     monkeypatch.setattr(limits, "MAX_JOBS", 2)
     clock = Clock()
     counted = TenantLimits(clock)

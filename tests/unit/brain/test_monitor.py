@@ -189,7 +189,7 @@ def test_nodes_are_sampled(cluster: Cluster, start: Start) -> None:
 
 
 def test_plans_are_told(cluster: Cluster, start: Start) -> None:
-    """The monitor reports plans with reason and phase, and reports that a plan was deleted."""
+    """The monitor stores plans with reason and phase, and marks deleted ones."""
     store = Memory()
     start(store)
     made = client.create(cluster, plan())
@@ -373,7 +373,7 @@ UIDS = st.sampled_from("abcdef")
 
 @given(st.dictionaries(UIDS, st.none() | st.integers(0, 2)), st.dictionaries(UIDS, st.integers(0, 2)))
 def test_differences_make_the_store_know(known: dict[str, int | None], there: dict[str, int]) -> None:
-    """When differences are written to the store, it has the current state, and there are no more
+    """After the differences are written, the store has the current state and there are no more
     differences."""
     seen = [job(uid, step) for uid, step in there.items()]
     told = {uid: None if step is None else job(uid, step) for uid, step in known.items()}

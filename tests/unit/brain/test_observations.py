@@ -180,7 +180,7 @@ def test_a_job_that_does_not_validate_is_told() -> None:
 
 
 def test_texts_are_cut() -> None:
-    """The author of a manifest can't fill the store."""
+    """Texts of manifests are cut to a maximal length, so that their author can't fill the store."""
     notes, reasons = ["x" * 5000] * 100, {f"worker-{index}": "y" * 5000 for index in range(100)}
 
     seen = observations.observe_job(

@@ -76,7 +76,7 @@ def test_it_plans_and_is_replaced(
 
 @pytest.mark.slow
 def test_a_store_that_is_away(tmp_path: Path) -> None:
-    """The request fails, but the process continues."""
+    """If the store is unavailable, the request fails, but the process continues."""
     lost = PlannerProcess(f"sqlite:///{tmp_path}/nowhere/brain.db")
     try:
         with pytest.raises(UnavailableError, match="store"):

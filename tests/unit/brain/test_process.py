@@ -185,7 +185,7 @@ WRONG_OPTIONS = {
 def test_wrong_options(
     options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The process exits with an error message."""
+    """With wrong options the process exits with an error message."""
     monkeypatch.chdir(tmp_path)
     assert main(["brain", "run", *options]) == 2
     assert capsys.readouterr().err.startswith("edl: ")
@@ -205,5 +205,5 @@ def test_edl_brain_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("options", [[], ["--operator", "-n", "a"]], ids=["neither", "both"])
 def test_a_token_is_for_namespaces_or_an_operator(options: list[str], tmp_path: Path) -> None:
-    """Exactly one of the two must be given."""
+    """A token is created either for namespaces or for an operator, and one of the two must be given."""
     assert main(["brain", "token", "x", *options, "--tokens-file", str(tmp_path / "t")]) == 2

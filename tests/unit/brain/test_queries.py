@@ -59,7 +59,7 @@ def test_a_job_that_the_monitor_sees(store: BrainStore) -> None:
 
 
 def test_goodput(store: BrainStore) -> None:
-    """The time of steps that were made twice does not count, nor that in which nothing was done."""
+    """Goodput counts neither steps that were made again nor the time without training."""
     #        gains  gains  lost(back to 100)  again 200  gains  stands still
     steps = [0, 100, 200, 100, 200, 300, 300]
     store.record(JobReport(facts(), [sample(NOW + 10 * i, step=step) for i, step in enumerate(steps)]), NOW)

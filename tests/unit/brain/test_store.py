@@ -62,7 +62,8 @@ def test_a_newer_schema_is_left_alone(database_url: str) -> None:
 
 
 def test_what_is_recorded_is_read(store: BrainStore) -> None:
-    """Samples in order and without duplicates, nodes that ran out of memory, and the end."""
+    """Samples are read in order and without duplicates, with the nodes that ran out of memory and the end of
+    the job."""
     samples = [sample(NOW + i, step=2**63 - 1 - i) for i in range(5)]
     for _ in range(2):
         store.record(JobReport(facts(), samples[::-1], [NodeOom(node="n", time=NOW)]), NOW)
@@ -77,7 +78,7 @@ def test_what_is_recorded_is_read(store: BrainStore) -> None:
 
 
 def test_another_sample_of_the_same_moment_changes_nothing(store: BrainStore) -> None:
-    """The sample that was acknowledged first stays."""
+    """If two samples have the same time, the one that was acknowledged first is kept."""
     store.record(JobReport(facts(), [sample(NOW, step=1)]), NOW)
     store.record(JobReport(facts(), [sample(NOW, step=2)]), NOW)
     assert [one.step for one in store.samples(KEY, 9)] == [1]
@@ -149,7 +150,7 @@ def test_writes_that_wait_share_a_transaction(store: BrainStore) -> None:
 
 
 def test_a_store_that_is_behind_says_so(sqlite_store: BrainStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes beyond the limit are rejected at once, and the waiting ones are carried out."""
+    """Writes beyond the limit of the queue are rejected at once, and queued ones are carried out."""
     monkeypatch.setattr("edl_workflows.brain.store.writer.MAX_WAITING", 3)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -284,7 +285,7 @@ def test_answers_of_brain(store: BrainStore) -> None:
 
 
 def test_old_rows_go(store: BrainStore) -> None:
-    """Samples of the last hour stay, one in ten minutes of older ones, and none that are older than a day."""
+    """Samples of the last hour are kept, of older ones one in ten minutes, and none after a day."""
     now = 1_000_000_000.0
     options = RetentionOptions(days=1)
     times = [now - i * 60 for i in range(3_000)]

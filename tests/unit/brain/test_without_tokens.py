@@ -49,7 +49,7 @@ def test_a_name_of_somebody_else_s_is_refused(http: httpx.Client, host: str) -> 
     ],
 )
 def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> None:
-    """Masters and people reach the Brain by these."""
+    """Requests by IP address or by a Service's name are answered, since masters and people use these."""
     assert http.get("/v1/jobs", headers={"Host": host}).status_code == 200
 
 
@@ -58,7 +58,7 @@ def test_addresses_and_services_are_answered(http: httpx.Client, host: str) -> N
 )
 @pytest.mark.parametrize("path", ["/v1/metrics", "/v1/optimize"])
 def test_a_form_of_another_page_is_refused(http: httpx.Client, path: str, kind: str | None) -> None:
-    """Bodies that browsers post to other sites without a preflight are rejected."""
+    """Request bodies that a browser sends to other sites without a preflight are rejected."""
     headers = {"Content-Type": kind} if kind else {}
     assert http.post(path, content=b"{}", headers=headers).status_code == 415
 
@@ -71,6 +71,6 @@ def test_json_is_read(http: httpx.Client) -> None:
 
 
 def test_where_tokens_are_required_the_token_counts(api: Api) -> None:
-    """A foreign page does not have the token, so an ingress may use any host name."""
+    """With tokens, any host name is allowed, since a foreign page does not have the token."""
     headers = {"Authorization": f"Bearer {api.token}", "Host": "brain.example"}
     assert api.http.get(f"{api.url}/v1/jobs", headers=headers).status_code == 200

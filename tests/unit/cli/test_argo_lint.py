@@ -43,7 +43,8 @@ def test_good_files_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_folder_is_read_with_all_below(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors exit with 2. Each finding has file, line, rule, path, problem and advice."""
+    """A folder is read with its subfolders. Errors exit with 2, and each finding has file, line, rule, path,
+    problem and advice."""
     assert main(["argo", "lint", str(folder)]) == 2
     printed = capsys.readouterr().out
     assert (
@@ -99,7 +100,7 @@ def test_a_long_line_is_not_wrapped(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_wrong_usage_says_what_to_do(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
 ) -> None:
-    """The command never silently checks less than was requested."""
+    """Wrong usage is an error, so that the command never checks less than was requested."""
     (folder / "empty").mkdir()
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
 

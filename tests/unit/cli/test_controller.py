@@ -96,7 +96,7 @@ def test_wrong_options_end_the_controller(
 
 @pytest.mark.slow
 def test_options_reach_the_pods_of_di_jobs(server: ApiServerProcess) -> None:
-    """Server address, domain, PriorityClass and default resources."""
+    """Server address, domain, PriorityClass and default resources reach the pods of DIJobs."""
     port = free_port()
     process = _start(
         server, port, "--di-server-url", "http://di:1", "--di-service-domain", "svc.example",

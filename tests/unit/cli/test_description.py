@@ -41,7 +41,8 @@ def test_verification_and_allowed_changes_are_told() -> None:
 
 
 def test_reasons_are_told() -> None:
-    """The newest plan of the optimizer with its reasons and notes, and the reason of each ScalePlan."""
+    """The description has the optimizer's newest plan with its reasons and notes, and the reason of each
+    ScalePlan."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Running", "autoscaling": AUTOSCALING}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -88,8 +89,8 @@ FAULTS = {
 
 
 def test_faults_are_told() -> None:
-    """How the time was spent, which restarts there were and why, where processes stood in the newest hang,
-    and the last output of the failed pod."""
+    """The description has the use of time, the restarts with causes, the stacks of the newest hang, and the
+    last output of the failed pod."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Failed", **FAULTS}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -129,7 +130,7 @@ BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:05:00Z"
     ],
 )  # fmt: skip
 def test_how_long_it_ran_is_told_as_it_is(status: dict[str, str], told: str) -> None:
-    """A job that has ended or is suspended shows no growing run time."""
+    """The run time of a job that has ended or is suspended does not grow."""
     manifest = elastic_job("mnist") | {"status": status}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": BEGAN}
 

@@ -39,7 +39,7 @@ def test_every_option_reaches_the_manifests() -> None:
 
 
 def test_without_print_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command never changes a cluster and does not pretend to."""
+    """Without ``--print`` the command changes nothing, and says what to do."""
     code = root.run(["install", "--image", "a:1"])
 
     assert code == 2

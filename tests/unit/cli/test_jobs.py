@@ -224,7 +224,7 @@ def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
 
 
 def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
-    """The time since the job was created, for waiting and finished jobs too."""
+    """The age is the time since the job was created, for waiting and finished jobs too."""
     client.create(cluster, tf_job("old"))
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-03T00:00:00Z"}
     client.patch_status(cluster, TF_JOBS, "old", {"phase": "Succeeded", **times})
@@ -249,7 +249,7 @@ def test_a_shell_completes_what_is_there(
     edl: Edl, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, server: ApiServerProcess, words: str,
     offered: list[str]
 ) -> None:  # fmt: skip
-    """Completion of kinds, and of names, roles and nodes of jobs."""
+    """The shell completes kinds, and names, roles and nodes of jobs."""
     client.create(cluster, elastic_job("mnist"))
     client.create(cluster, tf_job("old"))
     create_ps_pod(cluster, "mnist", node_id=0, rank=0)
@@ -324,7 +324,8 @@ def test_nothing_is_created_if_one_is_wrong(edl: Edl, cluster: Cluster, tmp_path
 def test_one_name_that_is_taken_keeps_no_other_from_being_created(
     edl: Edl, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The command exits with the code for conflicts and names the job."""
+    """If the name of one job is taken, the other jobs are created. The command exits with the code for
+    conflicts and names the job."""
     client.create(cluster, elastic_job("first"))
     path = tmp_path / "jobs.yaml"
     path.write_text(yaml.safe_dump_all([elastic_job("first"), elastic_job("second")]))
@@ -407,7 +408,7 @@ def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, w
 
 
 def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manifest: Path) -> None:
-    """Names that are taken, quotas and admission policies."""
+    """A dry run on the server also finds names in use, quotas and admission policies."""
     client.create(cluster, elastic_job("mnist"))
 
     assert edl("submit", str(manifest), "--dry-run", "client")[0] == 0
@@ -441,7 +442,7 @@ def test_what_is_no_job_is_refused(
     edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str],
     says: str
 ) -> None:  # fmt: skip
-    """The message names the file and the document in it."""
+    """The error for a document that is not a job names the file and the document."""
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)

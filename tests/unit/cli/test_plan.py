@@ -107,7 +107,8 @@ def test_whether_a_plan_is_applied(annotation: str, applied: str) -> None:
 
 
 def test_what_a_plan_rests_on() -> None:
-    """Limits, roles that no plan changes, and the speed of the job with different numbers of nodes."""
+    """The explanation lists limits, roles that no plan changes, and the speed of the job by number of
+    nodes."""
     manifest = job(
         progress={"step": 700, "speed": 4.5},
         history=[point(0, 0, worker=1), point(100, 200, worker=1), point(110, 210, worker=2),

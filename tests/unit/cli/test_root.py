@@ -117,7 +117,7 @@ def test_missing_extra() -> None:
     ],
 )
 def test_output(output: OutputFormat, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same data as a table for people, and as JSON and YAML for programs."""
+    """The same data is printed as a table, JSON or YAML."""
     emit(output, [{"name": "a", "n": 1}], Table(["name", "n"], [["a", 1]]))
 
     assert expected == capsys.readouterr().out

@@ -74,7 +74,7 @@ def test_failures_and_services(jobs: Path, tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.slow
 def test_seeds_of_failures(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same seed gives the same result, and another seed another one."""
+    """The same seed gives the same result, and another seed gives another one."""
     base = ("--workload", jobs, "--policy", "fit", "--node-failures", "0.5")
     first, other = (
         [one["metrics"] for one in answer(capsys, *base, "--seed", seed, "--seed", 7)["runs"]]
@@ -85,7 +85,7 @@ def test_seeds_of_failures(jobs: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_results_are_kept(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second call only runs new studies."""
+    """A second call runs only studies whose results are not stored."""
     base = ("--workload", jobs, "--results", tmp_path / "results.jsonl", "--policy", "fit")
     first = answer(capsys, *base)
     assert run(["simulate", *map(str, base), "--policy", "tiresias", "-o", "json"]) == 0
@@ -96,7 +96,8 @@ def test_results_are_kept(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_pictures_are_saved(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Jobs of each run, use and completion times of all runs, and the figures."""
+    """The command saves pictures of the jobs of each run, of use and completion times of all runs, and of the
+    figures."""
     answer(capsys, "--workload", jobs, "--policy", "fit", "--save", tmp_path / "out")
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -107,7 +107,7 @@ def test_a_hostile_status_is_shown_harmlessly(
 
 
 def test_a_line_break_makes_no_second_line(edl: Edl, job: str) -> None:
-    """A reported text can't pretend to be a line of the command itself."""
+    """A reported text with a line break can't look like a line of the command itself."""
     _, out, _ = edl("describe", job)
     _, _, err = edl("wait", job, "--for", "Succeeded", "--timeout", "0.1")
 
@@ -117,7 +117,7 @@ def test_a_line_break_makes_no_second_line(edl: Edl, job: str) -> None:
 
 
 def test_errors_are_shown_harmlessly(edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors that quote a manifest or a server's response."""
+    """Control characters are escaped in errors that quote a manifest or a server's response."""
     manifest = tmp_path / "job.yaml"
     manifest.write_text(yaml.safe_dump(elastic_job(HOSTILE)))
     code, out, err = edl("submit", str(manifest))
@@ -139,7 +139,7 @@ def test_text_that_is_no_unicode_is_printed(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("form", [OutputFormat.JSON, OutputFormat.YAML])
 def test_programs_read_what_was_there(form: OutputFormat, capsys: pytest.CaptureFixture[str]) -> None:
-    """The format itself escapes all control characters, so that nothing is lost."""
+    """JSON and YAML escape all control characters themselves, so that programs lose nothing."""
     every = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA1), 0x202E, 0x2028, 0xFEFF, 0xE0001]))
     data = {every: every}
     output.emit(form, data, output.Table((), ()))
@@ -180,7 +180,7 @@ def test_logs_are_raw_for_programs_only(
 
 @pytest.mark.usefixtures("_logging")
 def test_console_logs_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event, texts of fields, entries of lists, and exceptions with tracebacks."""
+    """Control characters are escaped in the event, fields, lists and tracebacks of console logs."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     configure_logs(LogFormat.CONSOLE, verbose=False, whose={"job": HOSTILE})
@@ -198,7 +198,7 @@ def test_console_logs_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_findings_are_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`edl argo lint` quotes manifests of other users, as text and as JSON."""
+    """Control characters of other users' manifests are escaped in the text and JSON of `edl argo lint`."""
     manifest = {
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Workflow",

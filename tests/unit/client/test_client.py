@@ -50,7 +50,7 @@ def test_a_job_that_fails_raises(cluster: Cluster, stand_in: StandIn) -> None:
 
 
 def test_stages_are_methods(cluster: Cluster, stand_in: StandIn) -> None:
-    """A change of the number of workers is the plan that pipelines make, too."""
+    """`scale` of the client creates the same plan as a pipeline's stage."""
     training = train(fit, {"rate": 0.5}, on=cluster, image="train:1")
     training.wait_for_step(1, timeout=60)
     assert training.scale(workers=2).phase == "Succeeded"

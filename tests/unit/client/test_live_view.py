@@ -46,7 +46,8 @@ def noon() -> datetime:
 
 
 def test_a_training_is_described_by_what_people_ask() -> None:
-    """Phase with its reason, nodes, step, speed with the time left, metrics, checkpoint, warnings."""
+    """The view shows the phase with its reason, nodes, step, speed with the time left, metrics, checkpoint
+    and warnings."""
     assert describe(RUNNING) == {
         "job": "default/mnist",
         "phase": "Running: JobRunning",
@@ -94,7 +95,7 @@ def test_a_notebook_replaces_its_table() -> None:
 
 
 def test_a_terminal_rewrites_its_table() -> None:
-    """The last table stays, with the warnings."""
+    """On a terminal the table is rewritten in place, and the last one stays with the warnings."""
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120, color_system=None)
     with LiveView(Terminal(console), noon) as view:
@@ -135,7 +136,8 @@ def test_hostile_texts_are_texts(field: str) -> None:
 
 
 def test_only_the_latest_changes_are_kept() -> None:
-    """A job with thousands of restarts fills no screen."""
+    """Only the latest changes are shown, so that a job with thousands of restarts does not fill the
+    screen."""
     kept: list[int] = []
     screen = SimpleNamespace(
         draw=lambda _rows, _share, lines: kept.append(len(lines)), add=lambda _line: None, close=lambda: None

@@ -41,7 +41,8 @@ def worker(index: int) -> dict[str, Any]:
 def test_a_broken_connection_loses_and_repeats_no_line(
     api: ScriptedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is read again from the second of its newest line only, and continues behind that line."""
+    """After a broken connection, the log is read again from the second of its newest line, and continues
+    behind that line."""
     monkeypatch.setattr(worker_logs, "RETRY_SECONDS", 0.0)
     api.answers = [
         list_workers(1),

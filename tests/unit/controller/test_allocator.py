@@ -128,7 +128,7 @@ def test_an_edit_is_followed(cluster: Cluster, farm: Farm, controller: RunningCo
 
 
 def test_the_cycle_sees_what_no_event_tells(cluster: Cluster, farm: Farm, options: RunOptions) -> None:
-    """A foreign pod that ends leaves its room to a job with the next cycle."""
+    """When a foreign pod ends, the next cycle gives its resources to a job."""
     one = farm.add("a", 2)
     container = {"name": "main", "image": "a", "resources": {"requests": {"cpu": "2"}}}
     foreign = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign"}}

@@ -204,7 +204,7 @@ def test_a_dry_run_changes_nothing(
 def test_a_job_that_was_changed_rests(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """During its cool-down a job grows no further, but gives way to one that waits."""
+    """During its cool-down a job does not grow, but may shrink for one that waits."""
     farm.add("a", 2)
     start(replace(options, cool_down=3600, period=1))
     training_job(cluster, farm, "ctr", 1, 6)

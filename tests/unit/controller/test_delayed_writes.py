@@ -12,7 +12,7 @@ class Clock:
 
 
 def test_a_wait_begins_once_and_ends() -> None:
-    """Later calls do not prolong it, and when it is over the next one is a new wait."""
+    """Later calls do not prolong a wait. When it is over, the next call starts a new one."""
     clock = Clock()
     holds = DelayedWrites(clock)
     assert holds.left("a", 1.0) == 1.0

@@ -89,9 +89,7 @@ def test_who_is_where_and_what_is_used() -> None:
 
 
 def test_pods_of_another_operator_are_no_instances() -> None:
-    """A pod that bears the labels of a DIJob of this name, but not its operator's, is use of its node like
-    any other.
-    """
+    """A pod with the labels of a DIJob of this name but of another operator counts as use of its node."""
     learner = task("learner", template={"spec": {"containers": [{"name": "di", "image": "ding:1"}]}})
     manifest = make_di_job(learner, task("collector", 1, minReplicas=1, maxReplicas=4))
     manifest["metadata"] |= {"namespace": "default", "uid": "u"}
@@ -128,7 +126,7 @@ def test_where_pods_can_not_run() -> None:
 
 
 def test_a_job_that_rests_may_shrink_only() -> None:
-    """A job in its waiting time after a change may get at most the replicas that it has."""
+    """A job in its cool-down may get at most the replicas that it has."""
     asked = build_request([candidate(growing=False)], [node("a")], [], NOW).jobs["TrainingJob default/ctr"]
 
     assert (asked.min_instances, asked.max_instances, asked.parallelism) == (1, 3, 3)

@@ -28,7 +28,7 @@ def test_same_key_once() -> None:
 
 
 def test_added_while_worked_on() -> None:
-    """A key added during its work comes again after it, never beside it."""
+    """A key that is added while it is worked on is handed out again afterwards, never at the same time."""
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     assert queue.get() == "a"
@@ -117,7 +117,8 @@ def test_close_wakes_all(workers: int) -> None:
 
 
 def test_many_workers() -> None:
-    """Under many adds by many threads no key is with two workers, and each add is followed by work."""
+    """With many threads adding keys, no key is handed to two workers at once, and each add is followed by
+    work."""
     queue: WorkQueue[int] = WorkQueue()
     busy: Counter[int] = Counter()
     added: Counter[int] = Counter()

@@ -107,7 +107,7 @@ def test_own_creates_are_seen_at_once(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_clash_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
-    """A create whose name a foreign object has leads to a decision that sees this object."""
+    """If a foreign object has the name of a created one, the next decision sees this object."""
     foreign = client.create(cluster, {**config_map("child"), "metadata": {"name": "child"}})
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -123,9 +123,8 @@ def test_a_clash_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> 
 
 
 def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
-    """A create that the server finds invalid leads to a decision that knows, and the rest of it is carried
-    out.
-    """
+    """If the server rejects an object as invalid, the next decision sees the rejection. The other actions are
+    carried out."""
     bad = config_map("child") | {"data": {"a": {"not": "text"}}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -143,9 +142,8 @@ def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -
 
 
 def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster) -> None:
-    """A create of a kind that the server does not have leads to a decision that knows which kind, and the
-    rest is done.
-    """
+    """If the server does not have the kind of an object, the next decision sees which one. The other actions
+    are carried out."""
     gang = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup", "metadata": {"name": "gang"}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -186,7 +184,7 @@ def test_a_refusal_in_other_words_is_no_reason_to_look_at_once(loop: Loop, clust
 
 
 def test_deletes_this_very_object(loop: Loop, cluster: Cluster) -> None:
-    """A delete hits the object that was seen, and its successor of the same name stays."""
+    """A delete applies to the observed object only. Its successor of the same name stays."""
     old = client.create(cluster, config_map("child"))
     client.delete(cluster, CONFIG_MAPS, "child")
     new = client.create(cluster, config_map("child"))
@@ -253,7 +251,7 @@ def test_deleted_objects_are_gone_at_once(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_late_patch_is_decided_again(loop: Loop, cluster: Cluster) -> None:
-    """A patch from an old state is refused by the server, and the next decision is made from the new one."""
+    """A patch based on an old state is rejected by the server, and the next decision uses the new state."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         if "x" in job.metadata.labels:
@@ -270,7 +268,7 @@ def test_a_late_patch_is_decided_again(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_a_defect_stops_only_its_job(loop: Loop, cluster: Cluster) -> None:
-    """A state machine that raises leaves an Event on its object, is tried again, and other jobs go on."""
+    """If a state machine raises, its object gets an Event and is tried again, and other jobs continue."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         if job.metadata.name == "broken" and len(loop.seen) < 4:
@@ -289,7 +287,7 @@ def test_a_defect_stops_only_its_job(loop: Loop, cluster: Cluster) -> None:
 
 
 def test_requeue(loop: Loop, cluster: Cluster) -> None:
-    """A decision that asks for another look gets it although nothing changes."""
+    """A decision with `requeue_after` is made again after that time, although nothing changes."""
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
         return Actions(requeue_after=0.05)

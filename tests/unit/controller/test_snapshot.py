@@ -115,7 +115,7 @@ def test_bounds_and_demands() -> None:
 
 
 def test_no_maximum_is_replicas() -> None:
-    """A job that names no maximum does not fill the cluster."""
+    """A job without a maximum counts its replicas as the maximum, so that it does not fill the cluster."""
     (info,) = taken([job(task("collector", 3))], [node()]).jobs.values()
     assert (info.min_replicas, info.max_replicas) == (1, 3)
 

@@ -48,7 +48,7 @@ def test_a_server_error_is_repeated(airflow: Airflow, monkeypatch: pytest.Monkey
 def test_other_errors_are_told(
     airflow: Airflow, monkeypatch: pytest.MonkeyPatch, status: int, calls: int
 ) -> None:
-    """A server error that lasts, and at once a request that Airflow rejects."""
+    """A lasting server error is raised after the retries, and a rejected request at once."""
     sent = answer(airflow, monkeypatch, *[status] * CALLS)
 
     with pytest.raises(UnavailableError, match=f"DELETE /dags/train.*{status}"):

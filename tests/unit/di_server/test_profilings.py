@@ -37,7 +37,7 @@ def test_reports_are_kept_in_the_status(api: Api, cluster: Cluster) -> None:
 
 
 def test_the_same_report_writes_nothing(api: Api, cluster: Cluster) -> None:
-    """A program may report as often as it likes."""
+    """A report that changes nothing writes nothing, so that a program may report as often as it likes."""
     create(cluster)
     api.seen()
     data(api.ask("POST", api.path("profilings"), json={"speed": 1}))
@@ -66,7 +66,7 @@ def test_the_same_report_writes_nothing(api: Api, cluster: Cluster) -> None:
     ids=range(13),
 )
 def test_what_can_t_be_kept_is_refused(api: Api, cluster: Cluster, body: bytes, said: str) -> None:
-    """The answer is 422 with the reason."""
+    """A report that can't be stored gets 422 with the reason."""
     create(cluster)
     api.seen()
     assert said in refusal(post(api, body), 422)

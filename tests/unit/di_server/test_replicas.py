@@ -152,7 +152,7 @@ def test_several_tasks_need_a_name(api: Api, cluster: Cluster) -> None:
 
 
 def test_concurrent_changes_all_count(api: Api, cluster: Cluster) -> None:
-    """Calls at once, and edits by others, lose nothing."""
+    """Concurrent requests and edits by others all take effect."""
     create(cluster)
     api.seen()
     answers: list[int] = []
@@ -194,7 +194,7 @@ def test_a_job_that_always_changes_is_a_conflict(
 
 
 def test_a_job_that_is_over_does_not_change(api: Api, cluster: Cluster) -> None:
-    """A job that has ended is refused with 409 and its phase."""
+    """A request for a job that has ended gets 409 with its phase."""
     create(cluster)
     api.seen()
     client.patch_status(cluster, DI_JOBS, "walk", {"phase": "Succeeded"})

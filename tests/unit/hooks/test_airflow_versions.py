@@ -118,7 +118,7 @@ def test_an_attempt_after_a_success_knows_of_the_delivery(ti: TaskInstance) -> N
 
 @pytest.mark.skipif(INSTALLED >= (3, 3), reason="this Airflow calls on_kill itself")
 def test_an_older_airflow_ends_a_trigger_by_on_kill() -> None:
-    """Older Airflows call only ``cleanup`` of a trigger, which then calls ``on_kill``."""
+    """Older Airflows call only a trigger's ``cleanup``, which then calls ``on_kill``."""
     killed: list[str] = []
 
     class Waits(KillableTrigger):

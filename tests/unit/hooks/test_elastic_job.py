@@ -104,7 +104,8 @@ def test_the_link_is_the_dashboard_of_the_connection_or_absent(monkeypatch: pyte
     ],
 )
 def test_a_malformed_dashboard_fails_no_task(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """The job is there already when the link is worked out. What is no URL makes no link."""
+    """A pattern for the dashboard that gives no URL gives no link. The task does not fail, since the job
+    already runs."""
     made = hook(monkeypatch, {"edl_dashboard_url": url})
 
     assert made.link("ElasticJob", "ml", "mnist") == ""

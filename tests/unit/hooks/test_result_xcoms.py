@@ -38,5 +38,5 @@ def test_a_result_makes_no_objects_in_other_tasks(value: Any) -> None:
 
 
 def test_airflow_has_such_keys() -> None:
-    """Otherwise the test above would show nothing."""
+    """Airflow's serialization has the special keys that the test above relies on."""
     assert {"__classname__", "__type"} <= set(SPECIAL)

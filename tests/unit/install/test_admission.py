@@ -42,7 +42,8 @@ def test_all_kinds_of_the_installation_are_guarded() -> None:
 
 
 def test_a_change_of_any_label_that_marks_a_jobs_pod_is_looked_at() -> None:
-    """A pod of another operator can't join a TFJob later by a change of the operator's label only."""
+    """The policies also cover changes of the operator's label, so that a pod of another operator can't become
+    one of a TFJob."""
     policies = of_kind(InstallOptions(IMAGE), "ValidatingAdmissionPolicy")
     labels = next(one for one in policies if one["metadata"]["name"] == "edl-job-labels")
     newly = next(one for one in labels["spec"]["matchConditions"] if one["name"] == "newly")["expression"]

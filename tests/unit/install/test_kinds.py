@@ -72,7 +72,7 @@ def test_only_who_makes_masters_makes_roles() -> None:
     ],
 )
 def test_a_choice_that_cannot_work_is_refused(kinds: tuple[str, ...], message: str) -> None:
-    """Unknown kinds, and only one of two kinds that need each other."""
+    """Unknown kinds, and only one of two kinds that need each other, are rejected."""
     with pytest.raises(InvalidError, match=message):
         InstallOptions(image=IMAGE, kinds=kinds)
 

@@ -219,7 +219,7 @@ def test_a_changed_master_template_makes_new_pods() -> None:
 
 
 def test_masters_get_the_images_pull_settings() -> None:
-    """The Secret of a private registry and the pull policy apply to masters as to the controller."""
+    """The Secret of a private registry and the pull policy are the same for masters and the controller."""
     options = InstallOptions(image=IMAGE, pull_policy=PullPolicy.NEVER, pull_secrets=("registry",))
     config = of_kind(options, "ConfigMap")[0]["data"][workloads.MASTER_TEMPLATE]
     master = yaml.safe_load(config)["spec"]
@@ -291,7 +291,7 @@ def test_brain_is_where_masters_look_for_it() -> None:
 
 
 def test_brain_keeps_its_store_on_a_volume() -> None:
-    """SQLite on a claim that its user may write to, and never two Brains on it."""
+    """Brain's database is on a volume claim that its user may write to, and two Brains never run on it."""
     options, spec, container = brain()
     (claim,) = of_kind(options, "PersistentVolumeClaim")
     (mount,) = (one for one in container["volumeMounts"] if not one["readOnly"])
@@ -355,7 +355,7 @@ def test_nodes_are_read_where_all_namespaces_are_served() -> None:
 
 
 def test_the_agent_has_its_lease() -> None:
-    """The agent may use the Lease that it asks for."""
+    """The Lease that the agent asks for is the one that its role allows."""
     assert argo_agent.LEASE == rbac.ARGO_AGENT
 
 

@@ -69,7 +69,7 @@ def test_unknown_kind_is_told() -> None:
     ],
 )
 def test_plan_belongs_to_its_job(spec: dict[str, Any], labels: dict[str, str] | None, job: str) -> None:
-    """The loop groups plans as the model reads them, valid or not."""
+    """Valid and invalid plans are grouped by job in the way the model reads them."""
     manifest = {"metadata": {"name": "p", "labels": labels}, "spec": spec}
 
     assert SCALE_PLANS.job_of(manifest) == job
@@ -86,7 +86,7 @@ def test_plan_belongs_to_its_job(spec: dict[str, Any], labels: dict[str, str] | 
     ],
 )
 def test_names_of_nodes_are_read_back(name: str, found: tuple[str, int] | None) -> None:
-    """`node_name` can be reversed, and any other text is not the name of a node."""
+    """`node_name` can be reversed. Other texts are not names of nodes."""
     assert names.parse_node_name("digits", name) == found
 
 
@@ -123,7 +123,7 @@ def test_waiting_container_tells_why() -> None:
 
 
 def test_decision_never_raises_for_what_a_user_wrote() -> None:
-    """A manifest that is wrong all over gets a status, not a crash of the loop."""
+    """However wrong a manifest is, the decision sets a status and does not raise."""
     from datetime import UTC, datetime
 
     manifest = {

@@ -65,7 +65,7 @@ def test_a_secret_is_not_kept() -> None:
 
 
 def test_whole_objects_lose_only_bookkeeping() -> None:
-    """A job is kept with all that its user wrote, and the original is not touched."""
+    """A cached job has everything that its user wrote, and the original object is not changed."""
     assert cache_fields.keep_whole(POD) == {
         **POD,
         "metadata": {k: v for k, v in POD["metadata"].items() if k != "managedFields"},

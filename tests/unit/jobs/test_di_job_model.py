@@ -124,7 +124,8 @@ def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str) 
 
 
 def test_a_volume_of_the_job_and_of_a_template() -> None:
-    """If the job and a template name two volumes alike, the job is refused, rather than each of its pods."""
+    """If the job and a template have volumes of the same name, the job is rejected, rather than each of its
+    pods."""
     manifest = make(volumes=[{"name": "cache", "emptyDir": {}}])
     manifest["spec"]["tasks"][1]["template"]["spec"]["volumes"] = [{"name": "cache", "emptyDir": {}}]
     with pytest.raises(
@@ -207,7 +208,7 @@ SCALE_ERRORS: list[Any] = [
 
 @pytest.mark.parametrize(("spec", "wanted", "message"), SCALE_ERRORS)
 def test_scalings_that_are_refused(spec: Manifest, wanted: dict[str, RoleChange], message: str) -> None:
-    """A wrong change is refused before anything is sent."""
+    """An invalid scaling is rejected before anything is sent."""
     with pytest.raises(ManifestError, match=message):
         elastic.scale(DIJob.parse(make(**spec)), wanted)
 

@@ -106,7 +106,7 @@ def test_a_failure_of_an_earlier_allocation_is_none(counted: bool) -> None:
 
 
 def test_a_failure_of_an_old_template_is_none() -> None:
-    """The pod is about to be replaced anyway, as a reschedule."""
+    """A pod of an old template that fails does not count as failed, since it is about to be replaced."""
     job = Job(backoffLimit=0)
     job.run()
     tasks = make()["spec"]["tasks"]
@@ -182,7 +182,7 @@ def test_a_job_whose_last_replica_succeeds_while_it_is_moved_has_succeeded() -> 
 
 
 def test_an_allocation_beyond_the_bounds_is_used_up_to_them() -> None:
-    """More nodes than maxReplicas allows are left alone."""
+    """Of an allocation with more nodes than maxReplicas, only maxReplicas nodes are used."""
     job = Job(task("collector", 1, maxReplicas=2), preemptible=True)
     job.allocate("a", "b", "c")
     assert job.pods == ["collector-0", "collector-1"]

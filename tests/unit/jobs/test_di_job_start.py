@@ -12,9 +12,8 @@ ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
 
 
 def test_pods_and_one_service() -> None:
-    """A pod a replica by upstream's names, one headless service with the port that upstream's has, everything
-    owned.
-    """
+    """Each replica has a pod with upstream's name. The job has one headless service with upstream's port, and
+    owns everything."""
     job = Job()
     assert job.pods == ALL
     assert [name for kind, name in job.world.objects if kind == "Service"] == ["di-atari"]
@@ -116,7 +115,7 @@ def test_scaled_by_the_spec(replicas: dict[str, int], new: list[str]) -> None:
 
 
 def test_a_task_that_shrinks_again_moves_nobody() -> None:
-    """The last replica has the last rank, so its removal changes no other rank."""
+    """Removing the last replica changes no rank of the others, since it has the last rank."""
     job = Job()
     job.run()
     job.resize(learner=2)
@@ -156,7 +155,7 @@ def test_ranks_of_the_collector_come_last() -> None:
 
 
 def test_another_template_replaces_its_task_only() -> None:
-    """An edit of a task's template reaches its pods."""
+    """An edit of a task's template replaces the pods of that task only."""
     job = Job()
     job.run()
     before = {short: job.uid(short) for short in ALL}
@@ -184,7 +183,7 @@ def test_a_foreign_pod_is_told() -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("di-atari", "Service"), ("atari-di-token", "Secret")])
 def test_a_foreign_service_or_secret_is_told(name: str, kind: str) -> None:
-    """The other names that the job needs."""
+    """A foreign object with the name of the job's service or Secret is reported."""
     world = JobsNamespace()
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": {}})
     world.add(make())
@@ -231,7 +230,7 @@ def test_a_lost_service_comes_back() -> None:
 
 
 def test_what_others_write_stays() -> None:
-    """The allocation and the profilings of the status are not the controller's."""
+    """The controller does not change the allocation and the profilings in the status."""
     job = Job(preemptible=True)
     job.world.edit(
         "DIJob", NAME, {"status": {"allocation": ["a", "a", "a"], "profilings": {"0": {"speed": 3}}}}

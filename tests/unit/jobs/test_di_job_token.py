@@ -33,7 +33,8 @@ def decided(manifest: dict[str, Any], token: str, *objects: Mapping[str, Any]) -
 
 
 def test_the_token_is_made_before_the_pods_that_have_it() -> None:
-    """The Secret comes first, every container has its token, and the status knows only the digest."""
+    """The Secret is created before the pods, every container has its token, and the status has only its
+    digest."""
     actions = decided(job(), "secret-1")
     assert [manifest["kind"] for manifest in actions.create] == ["Secret", "Service", "Pod"]
     secret, _, pod = actions.create
@@ -56,7 +57,7 @@ def test_the_token_stays() -> None:
 
 
 def test_a_lost_token_is_made_anew() -> None:
-    """A Secret that somebody deleted is replaced, and the status follows."""
+    """A deleted Secret is replaced, and the digest in the status changes with it."""
     first = decided(job(), "secret-1")
     assert first.status is not None
     again = decided(job(**first.status), "secret-2", *first.create[1:])

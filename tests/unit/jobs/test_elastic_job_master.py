@@ -71,7 +71,7 @@ def test_deleted_master_is_replaced_once_it_is_gone(running: JobsNamespace) -> N
 
 
 def test_restarts_survive_the_loss_of_all_pods(running: JobsNamespace) -> None:
-    """The status remembers how much of the budget is used when no pod does."""
+    """The number of used restarts is in the status, so that it survives the loss of all pods."""
     running.set_pod(MASTER, "Failed", 2)
     running.settle()
     for name in (MASTER, SECOND):
@@ -83,7 +83,8 @@ def test_restarts_survive_the_loss_of_all_pods(running: JobsNamespace) -> None:
 
 
 def test_budget_of_restarts_ends_the_job(world: JobsNamespace, job: Make) -> None:
-    """A master that fails more often than restartCount allows fails the job, after growing waits."""
+    """A master that fails more often than restartCount allows fails the job. The restarts in between are
+    delayed more and more."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["dlrover-master"] = {"restartCount": 2}
     world.add(manifest)
@@ -176,9 +177,8 @@ def test_a_master_that_no_node_can_run_ends_the_job_and_says_why(world: JobsName
 def test_a_master_that_another_node_can_run_costs_nothing(
     world: JobsNamespace, job: Make, reason: str
 ) -> None:
-    """A node that turned out to be full, or to be another than the scheduler knew, refuses one pod, not the
-    job's master.
-    """
+    """If a node turns out to be full or different from what the scheduler knew, the rejected pod uses no
+    restart."""
     world.add(job())
     world.settle()
     for index in range(6):

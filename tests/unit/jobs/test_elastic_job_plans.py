@@ -79,7 +79,7 @@ def test_manual_plan_in_progress_is_scaling(running: JobsNamespace, plan: Make) 
 
 
 def test_failed_plan_changes_no_desired_count(running: JobsNamespace, plan: Make) -> None:
-    """A plan that was rolled back leaves the counts as they were."""
+    """A plan that was rolled back does not change the desired counts."""
     running.add(plan("grow", replicaResourceSpecs={"worker": {"replicas": 4}}))
     running.edit("ScalePlan", "grow", {"status": {"phase": "Failed"}})
     running.settle()

@@ -11,9 +11,7 @@ from tests.unit.jobs.elastic_jobs import MASTER, SECOND, Make, condition, create
 
 
 def test_first_reconcile_makes_everything_a_master_needs(world: JobsNamespace, job: Make) -> None:
-    """A new job gets its token, rights, services and behind them its master, all owned by it, in one
-    decision.
-    """
+    """In one decision, a new job gets a token, rights, services and then its master, all owned by the job."""
     world.add(job())
     kinds = [manifest["kind"] for manifest in world.decide("ElasticJob", "digits").create]
     assert kinds.index("Pod") == len(kinds) - 1
@@ -39,7 +37,7 @@ def test_first_reconcile_makes_everything_a_master_needs(world: JobsNamespace, j
 
 
 def test_end_removes_what_runs_and_keeps_what_ended(running: JobsNamespace, plan: Make) -> None:
-    """A finished job keeps finished pods for their logs, and nothing that runs."""
+    """A finished job keeps its finished pods for their logs, and its running pods are deleted."""
     create_nodes(running, plan, "ps-0", "worker-0", "worker-1")
     running.set_pod("digits-edljob-worker-0", "Succeeded", 0)
     running.set_pod(MASTER, "Succeeded", 0)
@@ -110,7 +108,7 @@ def test_resume_makes_a_master(running: JobsNamespace) -> None:
 
 
 def test_job_born_suspended_has_no_pods(world: JobsNamespace, job: Make) -> None:
-    """A job that is suspended from the start makes nothing (upstream makes a master)."""
+    """A job that is created suspended has no pods. Upstream would create a master."""
     world.add(job(suspend=True))
     world.settle()
 
@@ -147,7 +145,8 @@ def test_foreign_object_is_a_conflict_until_it_is_gone(world: JobsNamespace, job
 
 
 def test_objects_of_an_earlier_job_are_waited_for(running: JobsNamespace, job: Make) -> None:
-    """A job made again under its name waits until the garbage collector has removed the old one's objects."""
+    """A job created again under its name waits until the garbage collector has removed the objects of the old
+    one."""
     old = running.objects.pop(("ElasticJob", "digits"))
     running.add(job())
     running.settle()
@@ -177,7 +176,7 @@ def test_pending_tells_why(world: JobsNamespace, job: Make) -> None:
 
 
 def test_deleting_job_is_left_alone(running: JobsNamespace) -> None:
-    """A job that is being deleted is the garbage collector's."""
+    """A job that is being deleted is left to the garbage collector."""
     running.objects["ElasticJob", "digits"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     running.objects.pop(("Pod", MASTER))
 
@@ -185,7 +184,8 @@ def test_deleting_job_is_left_alone(running: JobsNamespace) -> None:
 
 
 def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> None:
-    """A job that a laxer API server let in is Failed, and the message has the field path."""
+    """A job that an older API server admitted although it is invalid fails, and its message has the field
+    path."""
     manifest = job()
     manifest["spec"]["replicaSpecs"]["worker"]["replica"] = 2
     world.add(manifest)
@@ -244,7 +244,8 @@ def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make)
     ],
 )
 def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
-    """A change of counters alone may be written together with the next ones, the sooner the more it tells."""
+    """Changes of counters alone may be delayed and written together, for a shorter time if they are
+    larger."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
     assert status_delay(old, {"replicaStatuses": {"worker": changed}}) == seconds
 
@@ -258,6 +259,6 @@ def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
     ],
 )
 def test_news_do_not_wait(patch: dict[str, Any] | None) -> None:
-    """A phase, or a role that had no counters, is written at once."""
+    """A change of the phase, or the first counters of a role, are written at once."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
     assert status_delay(old, patch) == 0.0

@@ -204,7 +204,7 @@ def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
 
 
 def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:
-    """The master that DLRover's operator made is not replaced while it runs, and its exit is the job's."""
+    """A master that DLRover's operator created is not replaced while it runs, and its exit ends the job."""
     world = JobsNamespace()
     job = world.add({**make_job(), "status": {"phase": "Running", "status": {"conditions": []}}})
     name = "elasticjob-digits-dlrover-master-0"

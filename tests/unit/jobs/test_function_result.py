@@ -97,7 +97,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_result_that_was_reported_can_be_reported_again(value: object) -> None:
-    """A rendered result stays the same text when its report is sent and read."""
+    """A rendered result is the same text after its report was sent and parsed."""
     text = render_result(value)
     report = ResultReport(node=NodeRef(type="worker", id=0), result=text)
 

@@ -55,7 +55,8 @@ def test_only_a_jobs_own_pods_reach_its_pods(kind: str) -> None:
 
 
 def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
-    """Pods of an auto ScalePlan are reached by the master and by each other."""
+    """Pods that a master requests by a ScalePlan are covered by the policy: the master and the pods reach
+    each other."""
     world = guarded_world()
     world.add(make_example("ElasticJob"))
     world.settle()
@@ -73,7 +74,7 @@ def test_nodes_that_a_master_asks_for_are_guarded_too() -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_no_pod_is_made_before_its_policy(kind: str) -> None:
-    """The policy comes before the pods, belongs to the job, and is made once."""
+    """The policy is created once, before the pods, and is owned by the job."""
     world = guarded_world()
     job = world.add(make_example(kind))
     name = job["metadata"]["name"]

@@ -60,13 +60,13 @@ def test_names_with_a_meaning_elsewhere_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("value", ["high", None, [1], 10**400])
 def test_what_is_no_number_is_refused(value: object) -> None:
-    """A metric whose value is no number is refused, and the error names it."""
+    """A metric whose value is not a number is rejected with its name."""
     with pytest.raises(InvalidError, match="'loss' is no number"):
         check_metrics({"loss": value})
 
 
 def test_too_many_are_refused() -> None:
-    """A report with too many metrics is refused."""
+    """A report with too many metrics is rejected."""
     many = {f"m{index}": 1.0 for index in range(10_000)}
     with pytest.raises(InvalidError, match=f"at most {MAX_METRICS}"):
         check_metrics(many)
@@ -140,7 +140,7 @@ def test_a_history_has_few_metrics_and_keeps_their_names(reported: list[dict[str
 
 
 def test_metrics_in_words() -> None:
-    """The loss first, few digits, and of too many only their number."""
+    """In text, the loss comes first with few digits, and of too many metrics only their number is given."""
     metrics = {"auc": 0.123456, "loss": 3.0, "z": -1e-9}
     assert describe_metrics(metrics) == "loss 3, auc 0.1235, z -1e-09"
     assert describe_metrics(metrics, 1) == "loss 3, 2 more"

@@ -146,7 +146,7 @@ def test_what_is_no_small_python_script_is_refused(name: str, text: str, message
 
 
 def test_too_many_files_are_refused() -> None:
-    """A program is a script with a few modules."""
+    """A program with too many files is rejected, since it is meant to be a script with a few modules."""
     others = {f"module_{index}.py": "" for index in range(40)}
     with pytest.raises(InvalidError, match="at most 32"):
         TrainingProgram.of_script("train.py", "import module_1", others)
@@ -246,7 +246,8 @@ spec:
 
 
 def test_a_users_pod_template_stays() -> None:
-    """Volumes, secrets, labels and sidecars, and the image unless another one is given."""
+    """Volumes, secrets, labels and sidecars of the user's pod template stay, and so does its image unless
+    another one is given."""
     template = yaml.safe_load(TEMPLATE)
     job = ElasticJob.parse(attached(script(), ProgramOptions(template=template, env={"MORE": "1"})))
     found = job.spec.replica_specs["worker"].template
@@ -269,7 +270,7 @@ def test_a_users_pod_template_stays() -> None:
 def test_a_program_can_be_written_on_a_read_only_filesystem(
     read_only: bool, mounted: str, added: bool
 ) -> None:
-    """The pod gets an empty volume at /tmp, beside its own."""
+    """On a read-only filesystem, the pod gets an empty volume at /tmp."""
     template = yaml.safe_load(TEMPLATE)
     trainer, sidecar = template["spec"]["containers"]
     trainer["volumeMounts"][0]["mountPath"] = mounted

@@ -64,7 +64,7 @@ def test_auto_plan_removes_pods(running: JobsNamespace, plan: Make) -> None:
 
 
 def test_repeated_auto_plan_adopts(running: JobsNamespace, plan: Make) -> None:
-    """A master that died and asks again gets the same pods, not new ones."""
+    """If a master dies and creates the same plan again, the existing pods are adopted."""
     running.add(plan("p-1", auto=True, createPods=[meta("worker-0")]))
     running.settle()
     uid = running.objects["Pod", "digits-edljob-worker-0"]["metadata"]["uid"]
@@ -76,7 +76,7 @@ def test_repeated_auto_plan_adopts(running: JobsNamespace, plan: Make) -> None:
 
 
 def test_auto_plans_run_in_order_of_age_then_number(running: JobsNamespace, plan: Make) -> None:
-    """Plans of one second go by the number in their names, 9 before 10."""
+    """Plans of the same second are carried out in the order of the numbers in their names, 9 before 10."""
     running.add(plan("p-10", auto=True, removePods=[meta("worker-0")]))
     running.add(plan("p-9", auto=True, createPods=[meta("worker-0")]))
 
@@ -115,7 +115,7 @@ def test_auto_plans_run_in_order_of_age_then_number(running: JobsNamespace, plan
 def test_invalid_auto_plan_fails_and_makes_nothing(
     running: JobsNamespace, plan: Make, spec: dict[str, Any], message: str
 ) -> None:
-    """A plan that does not fit its job names the field."""
+    """An auto plan that does not fit its job fails with the field, and no pod is created."""
     before = set(running.objects)
     running.add(plan("p", auto=True, **spec))
     running.settle()
@@ -144,7 +144,7 @@ def test_invalid_auto_plan_fails_and_makes_nothing(
 def test_invalid_manual_plan_fails(
     running: JobsNamespace, plan: Make, spec: dict[str, Any], message: str
 ) -> None:
-    """A manual plan that does not fit its running job is failed before the master sees it."""
+    """A manual plan that does not fit its running job fails before the master sees it."""
     running.add(plan("p-0", auto=True, createPods=[meta("ps-0")]))
     running.settle()
     running.add(plan("p", **spec))
@@ -155,7 +155,7 @@ def test_invalid_manual_plan_fails(
 
 
 def test_manual_plan_is_the_masters(running: JobsNamespace, plan: Make) -> None:
-    """A valid manual plan gets the labels that the master selects by and its owner, and no status from us."""
+    """A valid manual plan gets its owner and the labels by which the master selects it, and no status."""
     manifest = plan("grow", replicaResourceSpecs={"worker": {"replicas": 2}})
     manifest["metadata"]["labels"] = {"team": "ads"}
     running.add(manifest)
@@ -211,7 +211,7 @@ def test_plan_for_a_finished_job_fails(running: JobsNamespace, plan: Make, auto:
 
 
 def test_auto_plan_for_a_suspended_job_makes_no_pods(running: JobsNamespace, plan: Make) -> None:
-    """A plan that a master left behind does not wake a suspended job."""
+    """A plan that a master left behind creates no pods for a suspended job."""
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})
     running.add(plan("p", auto=True, createPods=[meta("worker-0")]))
     running.settle()
@@ -285,7 +285,7 @@ def test_a_refused_plan_keeps_only_plans_about_its_own_pods_waiting(
 
 
 def test_plan_of_an_earlier_job_is_left_to_the_collector(running: JobsNamespace, plan: Make) -> None:
-    """A plan tied to a deleted job is never applied to its namesake."""
+    """A plan that is tied to a deleted job is never applied to a later job of the same name."""
     manifest = plan("p", auto=True, createPods=[meta("worker-0")])
     owner = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",

@@ -60,7 +60,7 @@ each_kind = pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.n
 
 @each_kind
 def test_schema_is_structural(kind: Kind) -> None:
-    """Every node has a type, and nothing that the API server refuses."""
+    """Every node of the schema has a type, and the schema has nothing that the API server rejects."""
     for path, node in walk(schema_of(kind)):
         assert not FORBIDDEN & set(node), path
         assert "type" in node or node.get("x-kubernetes-int-or-string"), path
@@ -80,7 +80,7 @@ def test_status_is_never_defaulted(kind: Kind) -> None:
 
 @each_kind
 def test_every_field_of_the_model_is_in_the_schema(kind: Kind) -> None:
-    """A field that the schema lacks would be pruned."""
+    """Every field of the model is in the schema; otherwise it would be pruned."""
     for part in ("spec", "status"):
         model = kind.model.model_fields[part].annotation
         wanted = {field.alias or name for name, field in model.model_fields.items()}  # type: ignore[union-attr]
@@ -111,7 +111,7 @@ def test_scale_subresource_reaches_the_workers() -> None:
 
 @each_kind
 def test_columns_show_fields_that_exist(kind: Kind) -> None:
-    """A column with a misspelt path would be empty for ever."""
+    """The columns' paths exist in the schema; otherwise a column would always be empty."""
     version = crd.crd_of_kind(kind)["spec"]["versions"][0]
     paths = {column["jsonPath"] for column in version["additionalPrinterColumns"]} - {
         ".metadata.creationTimestamp"
@@ -177,7 +177,8 @@ def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema,
 
 
 def test_rules_stand_at_their_objects() -> None:
-    """The CEL twins of the validators, and the transitions that only the server can check."""
+    """The schema has the validators' rules in CEL, and the transition rules that only the server can
+    check."""
     plan = schema_of(kinds.kind_of("ScalePlan"))
     messages = [rule["message"] for rule in plan["x-kubernetes-validations"]]
     messages += [rule["message"] for rule in plan["properties"]["spec"]["x-kubernetes-validations"]]

@@ -54,7 +54,7 @@ def test_to_v1_and_back() -> None:
 
 
 def test_what_is_newer_than_v1alpha2_is_said() -> None:
-    """Fields that the older version does not have are named."""
+    """Fields that v1alpha2 does not have are named in the notes."""
     found = conversion.to_v1alpha2(job(enableDynamicWorker=True, runPolicy={"suspend": True}))
     assert found.notes == (
         "spec.runPolicy.suspend: v1alpha2 has no such field",

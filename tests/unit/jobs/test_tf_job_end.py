@@ -75,7 +75,7 @@ def test_a_chief_that_is_told_to_end_has_not_succeeded(edit: dict[str, Any] | No
 
 
 def test_what_has_succeeded_stays_so_when_it_is_deleted() -> None:
-    """A pod that had succeeded before somebody deleted it, and that a finalizer keeps for a while."""
+    """A pod that had succeeded counts as succeeded, even if it was deleted and a finalizer holds it."""
     job = Job({"successPolicy": "AllWorkers"}, Worker=2)
     job.set(worker_0="Succeeded")
     job.pod("worker-0")["metadata"]["deletionTimestamp"] = job.world.now.isoformat()
@@ -155,8 +155,8 @@ def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> Non
 
 @pytest.mark.parametrize(("end", "phase"), [("Succeeded", 0), ("Failed", 1)])
 def test_the_end_is_written_before_pods_go(end: str, phase: int) -> None:
-    """A controller that continues after another one's death finds the job's end in its status or its pods,
-    and starts nothing."""
+    """A controller that replaces a dead one finds the job's end in the status or in its pods, and starts
+    nothing."""
     job = Job(policies={"cleanPodPolicy": "All"}, Chief=1, Worker=2)
     job.set(chief_0="Running", worker_0="Running", worker_1="Running")
     job.world.set_pod("mnist-chief-0", end, phase)
@@ -180,7 +180,7 @@ def test_time_to_live() -> None:
 
 
 def test_dynamic_workers_may_be_lost() -> None:
-    """A worker that fails for good ends a dynamic job only with the last one."""
+    """In a dynamic job, a worker that fails for good fails the job only if it is the last one."""
     job = Job({"enableDynamicWorker": True}, PS=1, Worker=2)
     job.set(ps_0="Running", worker_0="Running", worker_1=("Failed", 1))
     assert job.phase == "Running"

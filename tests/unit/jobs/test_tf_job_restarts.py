@@ -58,7 +58,7 @@ def test_a_disrupted_pod_is_replaced_whatever_it_exits_with(reason: str, code: i
 
 
 def test_restarting_is_seen_while_a_replica_is_replaced() -> None:
-    """Restarting excludes Running, and names the replica."""
+    """The condition Restarting excludes Running, and the message names the replica."""
     job = Job(PS=(1, "ExitCode"), Worker=(1, "ExitCode"))
     job.set(ps_0="Running", worker_0="Running")
     job.world.set_pod("mnist-worker-0", "Failed", 137)
@@ -85,7 +85,7 @@ def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
 
 
 def test_a_crash_loop_slows_down() -> None:
-    """The second restart of a replica waits 10 s, the third 20 s."""
+    """A replica's second restart is delayed by 10 s, and its third by 20 s."""
     job = Job(Worker=(2, "ExitCode"))
     for wait in (0, 10, 20):
         before = job.pod("worker-1")["metadata"]["uid"]

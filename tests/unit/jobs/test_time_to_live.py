@@ -54,7 +54,7 @@ def test_without_a_time_a_finished_job_stays(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_job_that_has_not_ended_stays(kind: str) -> None:
-    """Time to live is counted from the end, not from the start."""
+    """The time to live counts from the end of a job, not from its start."""
     manifest = make_example(kind)
     manifest["spec"]["ttlSecondsAfterFinished"] = 0
     world = JobsNamespace()
@@ -67,7 +67,7 @@ def test_a_job_that_has_not_ended_stays(kind: str) -> None:
 
 
 def test_the_other_spelling_of_a_tf_job() -> None:
-    """A TFJob may give it as `runPolicy.ttlSecondsAfterFinished`, too."""
+    """For a TFJob, the time to live may be given as `runPolicy.ttlSecondsAfterFinished`, too."""
     manifest = make_example("TFJob")
     manifest["spec"]["runPolicy"] = {"ttlSecondsAfterFinished": 60}
     world = JobsNamespace()

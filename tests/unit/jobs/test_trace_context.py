@@ -28,7 +28,8 @@ def variables(traceparent: str) -> list[dict[str, str]]:
 
 
 def test_the_pods_of_a_job_belong_to_its_trace() -> None:
-    """Training programs and the master find it where OpenTelemetry looks."""
+    """The trace context is in the environment of the master and of the training programs, where OpenTelemetry
+    looks for it."""
     assert variables(TRACEPARENT) == 2 * [{"name": "TRACEPARENT", "value": TRACEPARENT}]
 
 
@@ -43,7 +44,8 @@ def test_what_is_no_trace_is_left_out(text: str) -> None:
 
 
 def test_a_trace_is_named_by_its_id() -> None:
-    """The parent differs from step to step, and is the same for the same step."""
+    """The trace id is that of the workflow. The id of the parent differs between steps, and is the same for
+    one step."""
     first, second = traceparent_of(TRACE_ID, "step"), traceparent_of(TRACE_ID, "other")
     assert [trace_id_of(first), trace_id_of(second)] == [TRACE_ID, TRACE_ID]
     assert first != second

@@ -86,7 +86,7 @@ def test_the_message_names_who_failed_how_and_with_what_words() -> None:
 
 
 def test_who_has_not_begun_when_all_is_trained_does_not_begin() -> None:
-    """A trainer that can't be placed keeps no job from its end."""
+    """A trainer that can't be scheduled does not keep a job from ending when all data is trained."""
     job = Job.running(pservers=0)
     job.scale(4)
     job.set(trainer_0="Succeeded")
@@ -171,7 +171,7 @@ def test_a_failure_stands_in_the_status_before_its_pod_goes() -> None:
 
 
 def test_a_crash_loop_slows_down() -> None:
-    """The second replacement of a trainer waits 10 s, the third 20 s."""
+    """A trainer's second replacement is delayed by 10 s, and its third by 20 s."""
     job = Job.running(trainers=(4, 4))
     for wait in (0, 10, 20):
         before = job.uid("trainer-1")
@@ -235,7 +235,8 @@ def test_the_budget_follows_the_live_size() -> None:
 
 
 def test_disruptions_count_in_no_budget() -> None:
-    """A pod that is evicted or lost with its node is replaced, with back-off, and not counted."""
+    """A pod that is evicted or lost with its node is replaced with a delay, and does not count as a
+    failure."""
     job = Job.running(failurePercent=0)
     job.world.set_pod(f"{NAME}-trainer-1", "Failed", None, reason="Evicted")
     job.world.settle()
@@ -276,7 +277,8 @@ def test_a_program_that_ends_with_0_when_its_node_ends_it_has_not_done_its_part(
 
 @pytest.mark.parametrize(("ft", "percent"), [(False, 100), (True, 0)])
 def test_the_message_names_why_a_node_ended_a_pod(ft: bool, percent: int) -> None:
-    """An exit code of 0 alone would be no failure."""
+    """The message has the reason why a node ended a pod, since its exit code of 0 alone would be no
+    failure."""
     job = Job.running(ft=ft, trainers=(2, 2), failurePercent=percent)
     job.world.set_pod(f"{NAME}-trainer-1", "Failed", 0, reason="DeadlineExceeded")
     job.world.settle()

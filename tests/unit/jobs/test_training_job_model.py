@@ -220,7 +220,7 @@ def test_a_wrong_manifest_is_refused_by_its_field(change: Change, message: str, 
 
 @pytest.mark.parametrize("change", [row.values[0] for row in BAD if row.values[2] is None])
 def test_what_only_the_model_sees_fails_the_job_with_the_field(change: Change) -> None:
-    """A mistake that the API server takes ends the job at once, with a reason that names the field."""
+    """A mistake that the API server admits fails the job at once, with a reason that names the field."""
     manifest = make()
     change(manifest)
     with pytest.raises(ManifestError) as error:
@@ -265,7 +265,7 @@ def test_defaults() -> None:
 
 @pytest.mark.parametrize("spec", [{"passes": 10}, {"trainer": {"entrypoint": "t", "passes": 10}}])
 def test_passes_at_both_levels(spec: dict[str, Any]) -> None:
-    """The document has them below trainer, the code beside it."""
+    """`passes` may be below trainer, as in the documentation, or beside it, as in upstream's code."""
     assert TrainingJob.parse(make(**spec)).spec.all_passes == 10
 
 
@@ -321,7 +321,7 @@ def test_scaling_by_role() -> None:
     ],
 )
 def test_wrong_scaling(role: str, replicas: int, message: str) -> None:
-    """Out of the bounds, or of no role."""
+    """A number out of the bounds, and an unknown role, are rejected."""
     with pytest.raises(ManifestError, match=message):
         scale(TrainingJob.parse(make()), {role: RoleChange(replicas)})
 

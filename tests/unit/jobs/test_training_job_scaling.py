@@ -74,7 +74,7 @@ def test_min_is_the_default_and_follows_its_edits() -> None:
 
 
 def test_a_change_of_mind_is_recorded() -> None:
-    """A change that is overtaken by the next is recorded as not done."""
+    """A scaling that is followed by another before it is done is recorded as not done."""
     job = Job.running()
     job.scale(4)
     job.scale(3)
@@ -197,7 +197,8 @@ def test_suspend_and_resume() -> None:
 
 
 def test_what_has_succeeded_is_not_run_again_after_a_suspension() -> None:
-    """Trainers of a job that is not fault-tolerant that had succeeded stay so."""
+    """In a job that is not fault-tolerant, trainers that had succeeded are not started again after a
+    suspension."""
     job = Job.running(ft=False, trainers=(2, 2))
     job.report(trainer_0="Succeeded")
     job.edit(suspend=True)
@@ -263,7 +264,8 @@ def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
 
 
 def test_what_is_said_of_a_job() -> None:
-    """Counters and states by role, the selector of the scale subresource, one true phase."""
+    """The status has counters and states by role, the selector of the scale subresource, and exactly one
+    condition that is True."""
     job = Job.running()
     assert job.counts("trainer") == {
         "desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "completed": [],

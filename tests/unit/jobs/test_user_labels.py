@@ -12,7 +12,8 @@ from tests.unit.jobs.tf_jobs import make_tf_job
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_users_labels_stay(kind: str) -> None:
-    """Services and dashboards that select by a team's own ``app`` find the pods."""
+    """A label ``app`` of the user's template stays, so that the team's Services and dashboards find the
+    pods."""
     world = JobsNamespace()
     world.add(make_example(kind))
     world.settle()

@@ -81,7 +81,7 @@ def edited(manifest: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def test_upstream_job_is_taken() -> None:
-    """A manifest with everything that DLRover's users write parses, with its values."""
+    """A manifest with everything that DLRover's users write is accepted, with its values."""
     job = ElasticJob.parse(yaml.safe_load(UPSTREAM_PS_JOB))
 
     assert job.spec.optimize_mode is OptimizeMode.CLUSTER
@@ -363,7 +363,7 @@ def test_mistake_in_a_plan_is_named(plan: Make, path: str, value: Any, answer: s
 
 
 def test_all_problems_are_told_at_once(job: Make) -> None:
-    """A user corrects a manifest once, not once a mistake."""
+    """All mistakes of a manifest are reported at once."""
     manifest = edited(job(), "spec.replicaSpecs.ps.template", {})
     manifest = edited(manifest, "spec.envs", {"JOB_UID": {"value": "x"}})
 
@@ -387,7 +387,7 @@ def test_empty_metadata_is_no_mistake(job: Make) -> None:
 
 
 def test_longest_name_fits(job: Make) -> None:
-    """A job with the longest name has services whose names Kubernetes takes."""
+    """The services of a job with the longest name have valid names."""
     from edl_workflows.jobs import names
 
     manifest = job()
@@ -399,7 +399,7 @@ def test_longest_name_fits(job: Make) -> None:
 
 
 def test_generated_names_leave_room(job: Make) -> None:
-    """GenerateName is checked with the five characters that the server adds."""
+    """The length of generateName is checked together with the five characters that the server adds."""
     manifest = job()
     manifest["metadata"] = {"generateName": "a" * 33}
 
@@ -409,7 +409,7 @@ def test_generated_names_leave_room(job: Make) -> None:
 
 
 def test_status_of_a_newer_writer_is_read(job: Make) -> None:
-    """Fields that we do not know yet are no error in a status."""
+    """Unknown fields in a status, which a newer writer may have set, are ignored."""
     found = ElasticJob.parse(job() | {"status": {"phase": "Running", "forecast": 0.9}})
 
     assert found.status.phase == "Running"

@@ -16,7 +16,7 @@ Make = Callable[..., dict[str, Any]]
 
 
 def test_view_of_a_running_job(job: Make) -> None:
-    """Everything that a stage reads comes from the status."""
+    """Everything that a stage reads of a running job comes from the status."""
     manifest = job()
     manifest["metadata"] |= {"uid": "u", "generation": 2, "labels": {"a": "b"}}
     manifest["status"] = {

@@ -24,7 +24,7 @@ def by_label(value: dict[str, Any]) -> list[str]:
 
 
 def test_newest_wins() -> None:
-    """A late event does not undo a newer state."""
+    """A late event does not replace a newer state."""
     cache = ObjectCache()
     cache.put(obj(5))
 
@@ -33,7 +33,7 @@ def test_newest_wins() -> None:
 
 
 def test_own_deletion_is_not_undone() -> None:
-    """An object that we saw removed does not come back by a late event of it, but a successor does."""
+    """An object that was deleted does not come back by a late event, but its successor is accepted."""
     cache = ObjectCache()
     cache.put(obj(5))
     cache.remove(obj(5))
@@ -44,7 +44,7 @@ def test_own_deletion_is_not_undone() -> None:
 
 
 def test_late_deletion_spares_the_successor() -> None:
-    """The DELETED event of an object leaves the next one of that name in place."""
+    """The DELETED event of an object does not remove the next object of the same name."""
     cache = ObjectCache()
     cache.put(obj(5))
     cache.put(obj(8, uid="u2"))

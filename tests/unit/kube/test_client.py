@@ -40,7 +40,8 @@ def test_delete_of_nothing_is_success(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
 def test_a_name_that_leads_elsewhere_is_refused(cluster: Cluster, name: str) -> None:
-    """The URL would be that of all objects, or of the namespace itself."""
+    """A name such as ``..`` is rejected; otherwise the URL would be that of all objects or of the
+    namespace."""
     client.create(cluster, config_map("a"))
 
     with pytest.raises(InvalidError, match="name"):
@@ -90,7 +91,7 @@ def test_create_twice(cluster: Cluster) -> None:
 
 
 def test_stale_writes_are_refused(cluster: Cluster) -> None:
-    """A write from an old state, by patch or by replace, is a ConflictError."""
+    """A patch or a replacement based on an old version raises ConflictError."""
     old = client.create(cluster, config_map("a"))
     client.patch(cluster, CONFIG_MAPS, "a", {"data": {"x": "1"}})
     stale = {"metadata": {"resourceVersion": old["metadata"]["resourceVersion"]}, "data": {"x": "2"}}

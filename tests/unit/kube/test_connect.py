@@ -83,7 +83,7 @@ def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_unknown_context(server: ApiServerProcess) -> None:
-    """A context that the file does not have is named."""
+    """The error for an unknown context names it."""
     with pytest.raises(InvalidError, match="elsewhere"):
         Cluster.from_kubeconfig(server.kubeconfig, "elsewhere")
 
@@ -98,7 +98,7 @@ def test_nothing_to_connect_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_not_in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The in-cluster account outside of a cluster is an InvalidError."""
+    """Using the in-cluster account outside of a cluster raises InvalidError."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
     with pytest.raises(InvalidError, match="service account"):

@@ -97,7 +97,7 @@ def test_nothing_is_unmapped(kind: type[Exception]) -> None:
 
 
 def test_defects_pass() -> None:
-    """An error that is no client's, a defect of our own, is not dressed up as a failure of the server."""
+    """An unexpected error, which is a defect of our own, is raised unchanged."""
     with pytest.raises(KeyError), errors.mapping_errors("do it"):
         raise KeyError("x")
 

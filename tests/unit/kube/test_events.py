@@ -66,7 +66,7 @@ def test_expired_event_is_made_anew(cluster: Cluster) -> None:
 
 
 def test_long_message_is_cut(cluster: Cluster) -> None:
-    """A message longer than the API takes is cut, not refused."""
+    """A message that is longer than the API allows is cut."""
     subject = client.create(cluster, config_map("a"))
     Recorder(cluster, "tester").record(subject, EventNote("Failed", "x" * 5000), NOW)
 

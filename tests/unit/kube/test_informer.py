@@ -69,7 +69,7 @@ def test_own_write_is_seen_at_once(cluster: Cluster, start: Start) -> None:
 
 
 def test_stop_is_prompt(cluster: Cluster, start: Start) -> None:
-    """A watch on which nothing happens ends at once."""
+    """Stopping ends a watch at once, even if nothing happens on it."""
     informer = start(cluster)
     began = time.monotonic()
     informer.stop()
@@ -122,7 +122,7 @@ def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
 
 
 def test_a_version_that_expires_at_once_is_no_reason_to_hammer(scripted: ScriptedApi) -> None:
-    """A server that lists but never watches is asked a few times a second, not as often as it can answer."""
+    """If a server lists but rejects every watch, it is asked a few times a second at most."""
     gone = Answer(code=410, body={"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"})
     listed = Answer(body={"metadata": {"resourceVersion": "1"}, "items": []})
     scripted.answers = [listed, gone] * 1000

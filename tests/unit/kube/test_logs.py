@@ -40,7 +40,7 @@ def test_read(scripted: ScriptedApi) -> None:
 
 
 def test_follow(scripted: ScriptedApi) -> None:
-    """A followed log comes line by line, the unfinished last one too, and ends with the container."""
+    """A followed log is read line by line, including an unfinished last line, and ends with the container."""
     scripted.answers = [Answer(body=b"one\n\ntwo")]
 
     assert list(logs.follow(scripted.cluster(), "p", "other")) == ["one", "", "two"]
@@ -48,7 +48,7 @@ def test_follow(scripted: ScriptedApi) -> None:
 
 
 def test_not_started(scripted: ScriptedApi) -> None:
-    """A container that has printed nothing because it has not started is an error in the server's words."""
+    """If a container has not started, reading its log raises the server's error."""
     message = 'container "main" in pod "p" is waiting to start: ContainerCreating'
     scripted.answers = [Answer(400, {"kind": "Status", "message": message})]
 

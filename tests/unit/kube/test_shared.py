@@ -89,7 +89,7 @@ def test_a_thousand_waiters_cost_one(cluster: Cluster) -> None:
 
 
 def test_clusters_and_namespaces_are_apart(cluster: Cluster) -> None:
-    """Waiters share by cluster key, kind and namespace, and by nothing less."""
+    """Waiters share a watch only if cluster key, kind and namespace are equal."""
     watches = SharedWatches()
     here = Scope(CONFIG_MAPS, cluster.namespace)
     one, same, other = (ClusterSource(key, lambda: cluster) for key in ("k", "k", "j"))
@@ -105,7 +105,7 @@ def test_clusters_and_namespaces_are_apart(cluster: Cluster) -> None:
 
 
 def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
-    """A kind that the server does not have ends the wait with an error, not never."""
+    """If the server does not have the kind, the wait ends with an error."""
     watches = SharedWatches()
 
     with (

@@ -107,7 +107,7 @@ def test_observer_sees_every_attempt(scripted: ScriptedApi) -> None:
 
 
 def test_expired_page_lists_anew(scripted: ScriptedApi) -> None:
-    """A list that outlives its continue token is read again in one piece."""
+    """A list whose continue token expires is read again in one piece."""
     page = {"metadata": {"resourceVersion": "5", "continue": "next"}, "items": [OBJECT]}
     whole = {"metadata": {"resourceVersion": "9"}, "items": [OBJECT, OBJECT]}
     scripted.answers = [Answer(body=page), Answer(410, {"kind": "Status", "code": 410}), Answer(body=whole)]

@@ -68,7 +68,7 @@ def test_subsets(made: Service, pods: list[Pod], expected: list[object]) -> None
 
 
 def test_endpoints_follow_their_service(pods: Pods) -> None:
-    """Endpoints name the ready pods of a service, and go with it."""
+    """The endpoints of a Service name its ready pods, and are deleted with it."""
     ports = [{"port": 80, "targetPort": 8000}]
     spec = {"selector": {"app": "web"}, "ports": ports}
     client.create(

@@ -37,7 +37,7 @@ def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
 
 
 def test_an_acknowledgement_is_answered_when_it_is_stored() -> None:
-    """While the store refuses, an acknowledgement waits and a lease does not."""
+    """While the store rejects writes, an acknowledgement is not answered, but a lease is."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -108,7 +108,8 @@ def test_a_directive_is_told_when_it_is_stored() -> None:
 
 
 def test_who_has_the_newest_directive_is_not_sent_it_again() -> None:
-    """Heartbeats and steps come often, and the directive of a large world is long."""
+    """Heartbeats and step reports are frequent and a directive may be long, so a node that has the newest
+    directive is not sent it again."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -223,7 +224,7 @@ def test_sync_groups_and_barriers_wake_who_waits() -> None:
 
 
 def test_metrics_are_in_prometheus_format() -> None:
-    """The step, nodes by status and their use can be scraped."""
+    """The metrics have the step, the nodes by status, and their use."""
 
     async def test(it: Served) -> None:
         await it.train()
@@ -255,7 +256,7 @@ def test_metrics_are_in_prometheus_format() -> None:
 
 
 def test_a_loss_that_diverged_does_not_stop_the_reports() -> None:
-    """A loss that is not a number is left out of the report, by the agent that makes it already."""
+    """A loss that is not a number is left out of the agent's report."""
     report = StepReport(
         node=NodeRef(type="worker", id=0), version=1, step=1, time=2.0, first_step_time=1.0, loss=float("nan")
     )

@@ -245,7 +245,7 @@ def test_refusals(status: int, error: type[EdlError]) -> None:
 
 
 def test_a_redirect_is_no_answer() -> None:
-    """A token is not carried to wherever an answer points."""
+    """A redirect raises an error, so that the token is not sent to another server."""
     with pytest.raises(UnavailableError):
         answering(lambda _: httpx.Response(302, headers={"Location": "http://elsewhere"})).optimize(
             QUESTION, JOB
@@ -267,7 +267,8 @@ def test_an_address_that_is_none(url: str) -> None:
 
 
 def test_the_environment(tmp_path: Path) -> None:
-    """A token's file wins, and is read at each call, as a Secret that changes."""
+    """A token file takes precedence over the variable, and is read at each call, since a Secret may
+    change."""
     file = tmp_path / "token"
     environment = {names.ENV_BRAIN_TOKEN: "plain"}
     assert BrainAccess.of_environment("brain:1", environment).token() == "plain"

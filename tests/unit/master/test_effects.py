@@ -159,7 +159,7 @@ def test_each_effect_is_tried_again_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_plan_whose_status_is_refused_does_not_hide_the_end(tmp_path: Path) -> None:
-    """The job's outcome is reported all the same."""
+    """If the status of a plan is rejected, the job's outcome is still reported."""
 
     async def main() -> None:
         master, outside = _decided(tmp_path), FakeBackend()
@@ -255,7 +255,7 @@ def test_a_decision_is_carried_out_once_it_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_can_not_be_made_now_is_made_later(tmp_path: Path) -> None:
-    """While the API server is away nothing is given up."""
+    """While the API server is unavailable, the plan is kept and created later."""
 
     async def main() -> None:
         master, outside, clock = _decided(tmp_path), FakeBackend(UnavailableError("away")), Clock()

@@ -94,7 +94,7 @@ def test_a_master_that_ends_does_not_wait_for_an_absent_store(monkeypatch: pytes
 
 
 def test_changes_during_a_write_wait_their_time() -> None:
-    """Writes without hurry begin an interval apart, however many changes there are."""
+    """Ordinary writes start at least an interval apart, however many changes there are."""
 
     async def main() -> None:
         store = SlowStore(0.05, interval=0.3)

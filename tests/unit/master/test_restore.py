@@ -50,7 +50,7 @@ def edited(path: Place, value: Any) -> bytes:
 
 
 def test_an_untouched_state_is_taken_on(tmp_path: Path) -> None:
-    """The cases below differ from it in one field."""
+    """A state that was not edited is accepted. The cases below differ from it in one field."""
     (tmp_path / "state.json").write_bytes(json.dumps(stored()).encode())
 
     state = load_state(SETTINGS, FileStore(tmp_path / "state.json"), watches_pods=False)

@@ -78,7 +78,7 @@ def test_a_bad_plan_is_refused(row: str, tmp_path: Path) -> None:
 
 
 def test_a_plan_is_taken_once(tmp_path: Path) -> None:
-    """A second one of its name is a conflict."""
+    """A second plan of the same name is a conflict."""
     assert asked(tmp_path, "POST", "/v1/scaleplans", plan(), times=2) == [200, 409]
 
 

@@ -111,13 +111,15 @@ def test_constructors_take_keywords_only_and_only_assign(found: type[BaseOperato
 
 
 def test_deferrable_follows_airflows_setting() -> None:
-    """``[operators] default_deferrable``, which is off unless an administrator sets it."""
+    """The default of ``deferrable`` is Airflow's setting ``[operators] default_deferrable``, which is off
+    unless an administrator sets it."""
     with DAG("parse", schedule=None):
         assert SubmitElasticJobOperator(task_id="task", manifest={}).deferrable is False
 
 
 def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
-    """A wrong package name would keep every Airflow command from starting."""
+    """Airflow finds the provider, and each module that it names exists; otherwise every Airflow command would
+    fail."""
     info = get_provider_info()
     named = [
         m for part in ("operators", "sensors", "hooks", "triggers") for m in info[part][0]["python-modules"]
@@ -133,7 +135,8 @@ def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
 
 @pytest.mark.parametrize("given", ["dict", "text"])
 def test_a_manifest_is_a_map_or_its_yaml(given: str) -> None:
-    """A path has become the file's text by templating."""
+    """A manifest is a map or its YAML text. A path is replaced with the file's text by Airflow's
+    templates."""
     manifest = {"kind": "ElasticJob", "spec": {"suspend": True}}
 
     assert read_manifest(manifest if given == "dict" else yaml.safe_dump(manifest)) == manifest
@@ -166,7 +169,8 @@ def test_a_wrong_manifest_says_what_it_is(text: str, says: str) -> None:
     ids=["XCom", "JSON", "a template's text", "short"],
 )
 def test_replicas_are_a_map_or_its_text(given: Any) -> None:
-    """A template gives a text unless the DAG renders native objects."""
+    """Replicas may be a map or its text, since a template gives text unless the DAG renders native
+    objects."""
     with DAG("parse", schedule=None):
         operator = scale_plan.ScaleElasticJobOperator(task_id="task", job="j", replicas=given)
 

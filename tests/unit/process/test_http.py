@@ -74,7 +74,7 @@ def part(body: bytes, *, more: bool) -> Message:
 
 @pytest.mark.parametrize("server", GUARDED)
 def test_a_whole_body_is_acted_on(server: str) -> None:
-    """A body may arrive in several parts."""
+    """A body that arrives in several parts is processed as a whole."""
     assert call(server, part(b'{"replicas"', more=True), part(b": 1}", more=False)) == (
         [b'{"replicas": 1}'],
         [200],

@@ -75,7 +75,7 @@ def test_release_hands_over_at_once(cluster: Cluster) -> None:
 
 
 def test_restart_with_the_same_identity(cluster: Cluster) -> None:
-    """A lease with our own identity is ours."""
+    """A lease that has our own identity, from before a restart, is taken over."""
     clock = Clock()
     elector(cluster, "one", clock).attempt()
 

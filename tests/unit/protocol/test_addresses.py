@@ -47,7 +47,7 @@ def test_the_embedded_cluster_resolves_by_its_map(address: str, expected: str) -
 
 
 def test_a_change_of_the_map_is_seen(embedded: Path) -> None:
-    """The map is read at each call."""
+    """The map of services is read at each call, so that changes are seen."""
     embedded.write_text(json.dumps({"ps-0.jobs.svc:2222": "127.0.0.1:31007"}))
 
     assert addresses.resolve("ps-0:2222") == "127.0.0.1:31007"

@@ -50,7 +50,7 @@ def test_records_per_shard(params: dict[str, int], expected: int) -> None:
     ],
 )
 def test_refused(params: dict[str, object], message: str) -> None:
-    """Parameters that can't work are refused at the door, in words."""
+    """Parameters that can't work are rejected with a message."""
     with pytest.raises(ValidationError, match=message):
         DatasetParams.model_validate(params)
 

@@ -154,7 +154,7 @@ def test_names_are_names(field: str, value: str) -> None:
 
 
 def test_ordinary_text_is_as_it_was() -> None:
-    """Letters of any script, emoji with their joiners, and single braces."""
+    """Letters of any script, emoji with their joiners, and single braces do not change."""
     text = "Größe {a: {b: 1}} 训练 👩\u200d💻\n\tend"
     assert inert_text(text) == text
 

@@ -124,7 +124,7 @@ def test_a_reason_names_what_limits_the_count() -> None:
 
 
 def test_cold_start() -> None:
-    """Four parameter servers, and the first worker, where nothing is known."""
+    """If nothing is known, the plan has four parameter servers and the first worker."""
     assert plan("ps_cold_create_resource", NEW).node_group_resources == {
         PS: NodeGroupResource(4, NodeSize(12, 16 * GIB))
     }
@@ -134,10 +134,8 @@ def test_cold_start() -> None:
 
 
 def test_former_jobs_tell_what_servers_need() -> None:
-    """1.5 times the 30 cores used together, in servers of at least 12 and of 4 more than the busiest.
-
-    Outliers, single samples or whole jobs, do not count.
-    """
+    """Servers get 1.5 times the 30 cores that earlier jobs used together, each at least 12 cores and 4 more
+    than the busiest. Outliers, single samples or whole jobs, do not count."""
     usual = former([[20, 10], [20, 10], [90, 90], [20, 10]], [1] * 4, 10 * GIB)
     absurd = former([[900, 900]], [1], 1 * GIB)
     history = (usual, usual, usual, absurd)
@@ -316,7 +314,8 @@ claims = st.builds(
 @given(st.lists(claims, unique_by=lambda claim: claim.job), st.sampled_from([1.0, 9.0, 30.0]))
 @settings(max_examples=50)
 def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
-    """Bounds and capacity hold, order does not matter, and no job below another's share could have more."""
+    """Shares keep bounds and capacity and do not depend on the order, and no job with less than another's
+    share could have more."""
     free = {"cpu": capacity, "memory": 20.0}
     workers = fair_shares(found, free).workers
     assert fair_shares(found[::-1], free).workers == workers

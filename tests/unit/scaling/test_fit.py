@@ -55,7 +55,7 @@ def test_what_a_job_holds_stays_where_it_is() -> None:
 
 
 def test_jobs_grow_in_turn() -> None:
-    """Free room is shared one replica at a time."""
+    """Free capacity is given to jobs in turn, one replica at a time."""
     found = optimized(job("a", 1, 9), job("b", 1, 9), on=nodes(n1=6))
     assert {key: len(places) for key, places in found.items()} == {"a": 3, "b": 3}
 
@@ -68,7 +68,7 @@ def test_a_waiting_job_takes_what_is_beyond_a_minimum() -> None:
 
 
 def test_a_minimum_is_safe_from_equals() -> None:
-    """A job of the same priority waits rather than take another's minimum, however old it is."""
+    """A job does not take the minimum of one with the same priority, however old it is."""
     held = {"a": ["n1", "n1"]}
     assert optimized(job("a", 2, 2), job("b", 1, 1, age=99), on=nodes(n1=2), held=held) == held | {"b": []}
 

@@ -88,12 +88,13 @@ def test_ties_are_broken_by_size(first: dict[str, float], second: dict[str, floa
 
 
 def test_the_name_breaks_the_last_tie() -> None:
-    """Jobs that are alike in all are taken by name."""
+    """Jobs that are equal in everything else are ordered by name."""
     assert after(plan_fulfilment({"b": job(0, 1), "a": job(0, 1)}, nodes(n1=1), ALL), "a", "b") == [1, None]
 
 
 def test_gpu_jobs_get_their_cores_first() -> None:
-    """A GPU does not idle because a less fulfilled job without GPUs took the last core."""
+    """Jobs with GPUs get their cores first, so that no GPU is idle because a less fulfilled job took the last
+    core."""
     machine = {"n1": FulfilmentNode({"cpu": 4.0, "memory": 64 * GI, GPU: 4.0})}
     jobs = {"cpu": job(0, 8), "gpu": job(0, 4, "n1", "n1", cpu=1.0, gpu=1.0)}
 
@@ -138,7 +139,7 @@ def test_a_node_is_filled_once() -> None:
 
 
 def test_a_job_waits_and_the_most_fulfilled_makes_room() -> None:
-    """A new job gets its minimum, no more, from the job that is most fulfilled."""
+    """A new job gets its minimum, and no more, from the most fulfilled job."""
     jobs = {"rich": job(1, 8, *["n1"] * 6), "less": job(1, 8, *["n1"] * 4), "new": job(2, 6, told=2)}
 
     planned = plan_fulfilment(jobs, nodes(n1=10), ALL)
@@ -160,7 +161,7 @@ def test_room_is_made_on_one_node() -> None:
 
 
 def test_nobody_gives_way_in_vain() -> None:
-    """A job that could not start even with all others at their minimum waits, and no other is touched."""
+    """If a job could not start even with all others at their minimum, it waits and no other job changes."""
     jobs = {"rich": job(2, 9, *["n1"] * 4), "huge": job(1, 1, told=1, cpu=3.0), "half": job(3, 5, told=3)}
 
     planned = plan_fulfilment(jobs, nodes(n1=4), ALL)
@@ -175,7 +176,7 @@ def test_nobody_gives_way_in_vain() -> None:
 
 
 def test_a_pod_of_others_makes_room_too() -> None:
-    """A service's pod that waits is a job of one instance that isn't elastic."""
+    """A waiting pod of a service counts as a job of one instance that is not elastic."""
     planned = plan_fulfilment({"rich": job(1, 9, *["n1"] * 4), "web-7": job(1, 1, told=1)}, nodes(n1=4), ALL)
     assert after(planned, "rich", "web-7") == [3, None]
 
@@ -288,7 +289,7 @@ def test_a_node_with_nonsense_is_ignored() -> None:
 
 
 def test_no_nodes() -> None:
-    """A view without nodes is no reason to shrink everything."""
+    """If there are no nodes, no job shrinks."""
     planned = plan_fulfilment({"a": job(1, 9, "n1", "n1", told=5)}, {})
     assert planned.changes == {}
     assert planned.held_back["a"].startswith("there is no node to plan on")

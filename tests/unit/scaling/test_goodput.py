@@ -74,7 +74,8 @@ def test_perfect_overlap_hides_the_shorter() -> None:
 
 
 def test_efficiency_at_its_ends() -> None:
-    """The initial batch is worth 1. A tenfold batch is worth 0.1 without noise, and 1 with pure noise."""
+    """The initial batch has an efficiency of 1. A tenfold batch has 0.1 without noise, and 1 with pure
+    noise."""
     assert float(MODEL.efficiency(128)) == 1
     assert float(replace(MODEL, grad=GradParams(1, 0)).efficiency(1280)) == pytest.approx(0.1)
     assert float(replace(MODEL, grad=GradParams(0, 1)).efficiency(1280)) == 1
@@ -82,7 +83,7 @@ def test_efficiency_at_its_ends() -> None:
 
 
 def test_efficiency_is_the_noise_scales() -> None:
-    """(φ + initial) / (φ + batch) with φ = initial · var / sqr."""
+    """The efficiency is (φ + initial) / (φ + batch) with φ = initial · var / sqr."""
     scale = 128 * GRAD.var / GRAD.sqr
     assert float(MODEL.efficiency(512)) == pytest.approx((scale + 128) / (scale + 512))
 
@@ -160,7 +161,7 @@ def test_absurd_parameters_are_refused(name: str, value: float) -> None:
 
 
 def test_absurd_limits_are_refused() -> None:
-    """Bounds in the wrong order, batches of nothing, no pass at all, negative noise."""
+    """Bounds in the wrong order, a batch of zero, no pass, or negative noise are rejected."""
     with pytest.raises(InvalidError, match="largest"):
         BatchLimits(128, 64, (1, 2))
     with pytest.raises(InvalidError, match="atomic"):
@@ -184,7 +185,7 @@ def test_noise_is_averaged() -> None:
 
 
 def test_passes_need_not_be_measured() -> None:
-    """Step times alone, with several replicas and with one, are enough for them."""
+    """Step times with several replicas and with one are enough to fit the times of passes, too."""
     steps = [replace(one, grad_seconds=None) for one in measured(PERF, PLACEMENTS)]
     assert largest_error(fit_step_times(steps), PERF, PLACEMENTS) < 0.02
 
@@ -197,7 +198,7 @@ def test_a_straggler_does_not_spoil_it() -> None:
 
 
 def test_useless_measurements_are_left_out() -> None:
-    """Measurements that can't be true do not change the fit."""
+    """Impossible measurements do not change the fit."""
     rows = measured(PERF, PLACEMENTS)
     absurd = [
         StepMeasurement(1, 2, 64, nan),
@@ -212,7 +213,7 @@ def test_useless_measurements_are_left_out() -> None:
 
 
 def test_order_does_not_matter() -> None:
-    """The same measurements in any order have the same parameters."""
+    """The fitted parameters do not depend on the order of measurements."""
     rows = measured(PERF, PLACEMENTS, 0.05)
     assert fit_step_times(rows[::-1]) == fit_step_times(rows)
 
@@ -285,7 +286,7 @@ def test_tables_are_made_once() -> None:
 
 
 def test_parameters_are_a_tuple_of_their_formula() -> None:
-    """The order in which AdaptDL lists them."""
+    """The parameters are in the order in which AdaptDL lists them."""
     assert astuple(PERF) == (0.121, 0.00568, 0.0236, 0.00634, 0.0118, 0.00317, 1.14)
 
 

@@ -45,7 +45,7 @@ def test_a_policy_that_no_controller_can_use_is_refused(name: str, message: str)
 
 
 def test_the_registry_imports_no_policy() -> None:
-    """A controller with first-fit does not load numpy."""
+    """The registry imports no policy, so that a controller with first-fit does not load numpy."""
     code = "import sys; from edl_workflows.scaling.policies import policy_of\n"
     code += "policy_of('fit'); print('numpy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

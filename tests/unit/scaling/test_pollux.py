@@ -73,7 +73,7 @@ def test_the_oldest_are_first_where_not_all_fit() -> None:
 
 
 def test_priority_comes_before_age() -> None:
-    """An important job takes the place of one that runs."""
+    """A more important job takes the nodes of a running one."""
     young = job("b", age=1)
     important = replace(young, info=replace(young.info, priority=1))
     assert optimize_allocations([job("a"), important], nodes(1), {"a": ["n0"]}) == {"a": [], "b": ["n0"]}
@@ -87,7 +87,7 @@ def test_weight_moves_replicas() -> None:
 
 
 def test_a_minimum_is_all_or_nothing() -> None:
-    """A job that needs more than is left waits, and leaves it to others."""
+    """A job that needs more than is left waits, and the rest goes to others."""
     assert counts(optimize_allocations([job("a", low=3), job("b", low=3)], nodes(4), {})) == {"a": 4, "b": 0}
 
 
@@ -136,7 +136,7 @@ def test_what_may_not_be_touched_stays() -> None:
 
 
 def test_a_young_job_is_not_moved_for_little() -> None:
-    """A replica more is worth a restart to an old job, not to one that has just started."""
+    """An additional replica is worth a restart to an old job, but not to one that has just started."""
     held = {"a": ["n0"] * 4}
     table = SpeedupTable((0, 1, 2, 3, 4, 4.4), (0, 1, 2, 3, 4, 4.4))
     for age, expected in ((60.0, 4), (36000.0, 5)):
@@ -144,7 +144,7 @@ def test_a_young_job_is_not_moved_for_little() -> None:
 
 
 def test_many_restarts_bind() -> None:
-    """A job that has lost most of its time by restarts stays where it is."""
+    """A job that has lost most of its time by restarts keeps its nodes."""
     held = {"a": ["n0"]}
     restless = replace(job("a", age=300), restarts=10)
     assert optimize_allocations([restless], nodes(4), held) == held
@@ -190,7 +190,7 @@ def test_what_stays_is_as_it_was() -> None:
 
 
 def test_a_lost_node_is_left() -> None:
-    """A job on a node that is gone gets another allocation."""
+    """A job on a node that no longer exists gets another allocation."""
     assert optimize_allocations([job("a", high=2)], nodes(4), {"a": ["gone", "n0"]}) == {"a": ["n0", "n0"]}
 
 
@@ -233,7 +233,7 @@ def test_absurd_nodes_are_of_no_use() -> None:
 
 
 def test_an_absurd_age_is_none() -> None:
-    """A job whose age is negative or no number gets replicas like others."""
+    """A job whose age is negative or not a number gets replicas like others."""
     assert counts(optimize_allocations([job("a", age=nan), job("b", age=-5)], nodes(2), {})) == {
         "a": 1,
         "b": 1,
@@ -247,7 +247,7 @@ def test_nothing_to_do() -> None:
 
 
 def test_a_table_of_nothing_still_starts() -> None:
-    """A job whose model allows no batch gets its minimum rather than wait for ever."""
+    """A job whose model allows no batch gets its minimum and does not wait for ever."""
     assert counts(optimize_allocations([job("a", SpeedupTable((0, 0, 0), (0, 0, 0)))], nodes(4), {})) == {
         "a": 1
     }

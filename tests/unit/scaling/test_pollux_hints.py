@@ -33,7 +33,7 @@ from tests.unit.scaling.hints import HINTS
     ],
 )
 def test_nonsense_is_named(change: dict[str, Any], field: str) -> None:
-    """The error tells which field, so that it can be shown."""
+    """The error for an invalid hint names the field."""
     with pytest.raises(InvalidError, match=field):
         read_hints(HINTS | change)
 
@@ -182,7 +182,7 @@ def test_a_job_that_is_trained_again_starts_with_more_than_one() -> None:
 )
 @pytest.mark.parametrize("policy", ["pollux", "shortest"])
 def test_a_wild_report_disturbs_nobody_else(policy: str, wild: dict[str, Any]) -> None:
-    """Numbers beyond all sense, of a job or of one of its scenario, change nothing for the others."""
+    """Absurd numbers from a job or from others of its scenario change nothing for other jobs."""
     report = FORMER | wild
     good = job("good", scenario="", **FORMER)
     alone = asked(policy, good)["good"]

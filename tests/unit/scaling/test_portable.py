@@ -69,7 +69,7 @@ def test_systems_of_equations_are_solved() -> None:
 
 
 def test_a_pivot_that_rounding_has_lost_is_the_least() -> None:
-    """A matrix that is only just positive has a solution of finite numbers."""
+    """A matrix that rounding has made not quite positive still has a solution of finite numbers."""
     found = solve_positive(np.ones((1, 2, 2)), np.ones((1, 2)), 1e-12)
     assert np.isfinite(found).all()
 

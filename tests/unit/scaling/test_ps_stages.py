@@ -126,7 +126,7 @@ def test_workers_stay_within_the_limits(limits: ResourceLimits, wanted: int | No
 
 
 def test_saturated_servers_get_no_more_workers() -> None:
-    """Beyond 95 % of their cores workers would only wait."""
+    """Above 95 % use of the servers' cores no workers are added, since they would only wait."""
     plan = worker_plan(TRAINING.measured(job(1, 8)))
     assert plan.empty
     assert "parameter servers use 100% of their cores" in plan.notes[0]

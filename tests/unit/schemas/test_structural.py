@@ -39,7 +39,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(["n", "inner", "list", "map", "z"]), VALUES))
 def test_pruning_and_defaulting_settle(value: dict[str, Any]) -> None:
-    """Pruning and defaulting twice is doing it once, and after pruning nothing unknown is left."""
+    """Pruning and defaulting twice equals doing it once, and after pruning no unknown field is left."""
     structural.prune_unknown_fields(value, SCHEMA)
     structural.set_defaults(value, SCHEMA)
     once = repr(value)

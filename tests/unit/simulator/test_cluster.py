@@ -74,7 +74,7 @@ def test_interference(places: dict[str, list[str]], slow: bool) -> None:
 
 
 def test_a_failure_undoes_what_no_checkpoint_holds() -> None:
-    """The job continues elsewhere from its last checkpoint, here from its beginning."""
+    """After a failure, the job continues elsewhere from its last checkpoint, here from its beginning."""
     down = [CapacityChange(150, N0, FAILURE, 2)]
     spare = Scripted(lambda jobs, nodes: {"a": [min(nodes)]})
 

@@ -6,7 +6,7 @@ from edl_workflows.simulator.paddle import PaddleCase, run_case
 
 
 def test_a_job_alone_grows_to_its_maximum() -> None:
-    """Ten parameter servers with 4 cores and sixty trainers with 5, of 2348 cores."""
+    """A single job grows to ten parameter servers with 4 cores and sixty trainers with 5, of 2348 cores."""
     outcome = run_case(PaddleCase(jobs=1, trainers=None, seconds=10))
     assert outcome.pending == 2  # pods run a second and a half after they have a node
     assert outcome.cpu == pytest.approx((10 * 4 + 60 * 5) / 2348 * 8 / 10)

@@ -50,6 +50,6 @@ def test_a_run_without_jobs(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """The error is a message, not a traceback."""
+    """A folder that does not exist gives a message, not a traceback."""
     with pytest.raises(InvalidError, match="can't write"):
         pictures.draw_jobs(run(), "w", tmp_path / "missing" / "jobs.png")

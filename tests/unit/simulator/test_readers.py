@@ -89,7 +89,7 @@ def test_a_bad_file_is_named(tmp_path: Path, content: bytes, message: str) -> No
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """The error is a message, not a traceback."""
+    """A folder in place of a file gives a message, not a traceback."""
     with pytest.raises(InvalidError, match="can't be read"):
         read_workload(tmp_path)
 
@@ -142,7 +142,7 @@ def test_a_validation_without_epochs(tmp_path: Path) -> None:
 
 
 def test_a_validation_of_no_batch(tmp_path: Path) -> None:
-    """The name of the file must contain the batch size."""
+    """The name of a validation file must contain the batch size."""
     folder = traces(tmp_path / "digits")
     (folder / "validation-new.csv").write_text(VALIDATION)
     with pytest.raises(InvalidError, match="'new' is not a batch size"):
@@ -225,7 +225,7 @@ def test_a_bad_job_is_named(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_no_job_is_left(tmp_path: Path) -> None:
-    """A status that no job has gives no workload."""
+    """If no job of the trace has the requested status, the error says so."""
     with pytest.raises(InvalidError, match="no job with a status of Passed"):
         read_cluster_jobs(written(tmp_path, CLUSTER_JOBS), ["Passed"])
 
@@ -254,7 +254,7 @@ def test_failures(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_failure_is_named(tmp_path: Path, line: str, message: str) -> None:
-    """A node that does not exist, or that is down already."""
+    """The error for a failure of a node that does not exist, or that is already down, names the line."""
     with pytest.raises(InvalidError, match=rf"philly\.csv:3: {re.escape(message)}"):
         read_failures(written(tmp_path, f"time,node,seconds\n60,0,60\n{line}\n"), NODES)
 

@@ -51,7 +51,8 @@ def test_tiresias_prefers_jobs_that_had_little() -> None:
 
 
 def test_tiresias_second_queue_is_in_order() -> None:
-    """Jobs are served in the order in which they came to it, regardless of their position in the workload."""
+    """Jobs of the second queue are served in the order in which they came to it, not in that of the
+    workload."""
     scheduler = TiresiasScheduler()
     late = active("a", 4, held=("n0",) * 4)
     soon = active("b", 4, held=("n1",) * 4, service=QUEUE_THRESHOLD)
@@ -75,7 +76,7 @@ def test_optimus_gives_no_more_than_helps() -> None:
 
 
 def test_optimus_respects_the_most() -> None:
-    """An application that can't be distributed gets one GPU."""
+    """With Optimus, an application that can't be distributed gets one GPU."""
     assert shares(OptimusScheduler(SchedulerInputs({"digits": 1})), active("a")) == {"a": ["n0"]}
 
 

@@ -52,7 +52,7 @@ def test_the_same_study_has_the_same_key() -> None:
     ],
 )
 def test_another_study_has_another_key(other: Study) -> None:
-    """The key contains everything that the result depends on."""
+    """The key depends on everything that affects the result."""
     assert other.key != STUDY.key
 
 
@@ -70,7 +70,8 @@ def test_an_unknown_policy() -> None:
 
 
 def test_a_job_that_never_fits() -> None:
-    """A policy that gives all or nothing would wait forever, so the job is reported."""
+    """With a policy that gives all or nothing, a job that never fits is reported instead of waiting for
+    ever."""
     study = replace(STUDY, policy="tiresias", settings=SimulationSettings(nodes=1, node_gpus=1))
     with pytest.raises(InvalidError, match="w: job a asks for 2 GPUs"):
         study.run(FitCache())
@@ -89,7 +90,7 @@ def test_results_survive_json() -> None:
     [{}, [], None, {"key": {}, "group": "", "metrics": {}}, result("w", 1.0).to_json() | {"metrics": 1}],
 )
 def test_what_is_no_result(value: object) -> None:
-    """A value that is no result of a simulation is rejected, and nothing is guessed."""
+    """A value that is not a result of a simulation is rejected."""
     with pytest.raises(InvalidError, match="not the result of a simulation"):
         StudyResult.parse(value)
 

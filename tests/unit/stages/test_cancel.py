@@ -22,7 +22,7 @@ def test_cancel_deletes_what_the_stage_made(cluster: Cluster) -> None:
 
 
 def test_cancel_can_suspend_instead(cluster: Cluster) -> None:
-    """The data position and the checkpoints stay."""
+    """A cancellation with ``suspend`` keeps the job with its data position and checkpoints."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
 
     assert ownership.cancel_object(cluster, handle, "suspend")
@@ -45,7 +45,8 @@ def test_a_retry_resumes_what_a_cancellation_suspended(cluster: Cluster) -> None
 
 
 def test_a_late_cancel_of_an_earlier_attempt_touches_nothing(cluster: Cluster) -> None:
-    """Airflow kills the trigger of a cleared task after its next attempt may have begun."""
+    """Airflow may kill the trigger of a cleared task after the next attempt has begun. The late cancellation
+    changes nothing."""
     first = begin(cluster, "submit", manifest=elastic_job("mnist"))
     begin(cluster, "submit", RETRY, manifest=elastic_job("mnist"))
 

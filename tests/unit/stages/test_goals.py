@@ -173,7 +173,8 @@ def test_a_job_that_fails_is_an_error_whatever_the_caller_says() -> None:
 
 
 def test_a_job_that_was_never_seen_is_waited_for() -> None:
-    """A sensor may start before the job is submitted."""
+    """A wait for a job that does not exist yet continues, since a sensor may start before the job is
+    submitted."""
     assert isinstance(evaluate_goal(_handle(_job_goal("Running"), uid=""), None), InProgress)
 
 
@@ -190,7 +191,7 @@ def test_outputs_are_small_and_camel_case() -> None:
 
 @pytest.mark.parametrize("metrics", [{}, {"accuracy": 0.98, "loss": 0.1}], ids=["none", "two"])
 def test_outputs_of_a_wait_have_the_newest_metrics(metrics: dict[str, float]) -> None:
-    """XCom has them as numbers, and no key for a program that reports none."""
+    """The outputs have the newest metrics as numbers, and no key for a program that reports none."""
     job = _view("Running", progress=Progress(step=3, metrics=metrics))
     result = evaluate_goal(_handle(_job_goal("Running")), job)
 

@@ -186,7 +186,7 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
 
 @pytest.mark.parametrize("row", ROWS)
 def test_changes(row: str) -> None:
-    """A line when something changes, and none for progress alone."""
+    """Each change gives a line, and progress alone gives none."""
     before, now, lines = ROWS[row]
 
     assert describe_changes(before, now) == lines

@@ -22,11 +22,11 @@ from edl_workflows.stages import manifest
     ],
 )
 def test_scalars_are_read_as_kubectl_reads_them(text: str, value: object) -> None:
-    """Dates and times of day are texts, numbers in Kubernetes' notations are numbers."""
+    """Dates and times of day are texts, and numbers in Kubernetes' notations are numbers."""
     assert manifest.parse_object(f"a: {text}\n", "job.yaml") == {"a": value}
 
 
 def test_a_text_nested_without_end_is_refused() -> None:
-    """A deeply nested text is refused before a parser overflows its stack."""
+    """A deeply nested text is rejected before a parser overflows its stack."""
     with pytest.raises(InvalidError, match=r"job\.yaml: line 1 is nested deeper than 100 levels"):
         manifest.parse_object("[" * 200_000, "job.yaml")

@@ -57,7 +57,7 @@ def test_differences(row: str) -> None:
 
 
 def test_many_differences_are_bounded() -> None:
-    """A task's log is no place for a whole manifest."""
+    """The number of listed differences is limited, since a task's log is no place for a whole manifest."""
     wanted = {f"field-{number}": number for number in range(100)}
 
     lines = describe_differences({"spec": wanted}, {"spec": {}})

@@ -107,7 +107,7 @@ def test_a_plan_that_comes_later_is_waited_for(cluster: Cluster, stand_in: Stand
 
 
 def test_no_plan_is_told_of_a_job_that_is_being_changed(cluster: Cluster) -> None:
-    """A plan from before the change is not reported."""
+    """While the job is being changed, a plan from before the change is not returned."""
     job(cluster)
     planned(cluster, PLANNED)
     handle = begin(cluster, "plan-scale", name="mnist")
@@ -249,7 +249,7 @@ def test_a_stage_that_may_not_switch_autoscaling_off_makes_no_plan(
 def test_who_asks_for_no_number_changes_no_annotation(
     cluster: Cluster, stage: str, request_: dict[str, Any]
 ) -> None:
-    """A checkpoint, or a number that the job can't have."""
+    """A request for a checkpoint, or for a number that the job can't have, does not change the annotation."""
     job(cluster, "true")
 
     if stage == "checkpoint":

@@ -96,7 +96,8 @@ def test_scale_makes_one_manual_plan_owned_by_the_job(cluster: Cluster, stand_in
 
 
 def test_checkpoint_says_where_it_is(cluster: Cluster, stand_in: StandIn) -> None:
-    """A plan that asks for nothing but a checkpoint."""
+    """The stage creates a plan that asks for a checkpoint only, and its outputs have the checkpoint's place
+    and step."""
     client.create(cluster, elastic_job("mnist"))
 
     outputs = run(cluster, "checkpoint", job="mnist")
@@ -209,7 +210,7 @@ def test_collect_tells_what_is(cluster: Cluster, stand_in: StandIn) -> None:
 
 
 def test_a_plan_is_no_job_to_wait_for(cluster: Cluster) -> None:
-    """The error names the stage that waits for plans."""
+    """Waiting for a ScalePlan with ``wait`` is an error that names ``wait-plan``."""
     with pytest.raises(InvalidError, match="wait-plan"):
         begin(cluster, "wait", name="mnist", kind="ScalePlan")
 

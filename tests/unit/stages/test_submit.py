@@ -24,7 +24,7 @@ def test_submit_waits_until_the_job_has_succeeded(cluster: Cluster, stand_in: St
 
 
 def test_a_job_without_a_name_is_named_after_the_task(cluster: Cluster) -> None:
-    """The name is the same however often the stage begins, and so is the job."""
+    """A job without a name gets the same name each time that the stage begins, so there is one job."""
     handles = [
         begin(cluster, "submit", who, manifest=elastic_job(None), hint="dag-task")
         for who in (ME, RETRY, RETRY)
@@ -67,7 +67,8 @@ def test_a_wrong_manifest_makes_nothing(cluster: Cluster) -> None:
 def test_what_a_later_attempt_does_with_a_finished_job(
     cluster: Cluster, stand_in: StandIn, ended: str, who: StageIdentity, same: bool
 ) -> None:
-    """A failed job is replaced, a result that was never delivered is used, one that was is history."""
+    """A later attempt replaces a failed job, uses a result that was not delivered, and creates a new job if
+    the result was delivered."""
     first = begin(cluster, "submit", manifest=elastic_job("mnist", ends=ended))
     eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == ended, ended)
 

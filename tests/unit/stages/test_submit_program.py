@@ -37,7 +37,8 @@ def test_submitting_twice_is_one_job_with_one_program(cluster: Cluster) -> None:
 
 
 def test_the_program_of_a_former_job_is_replaced(cluster: Cluster) -> None:
-    """A job of the same name was deleted, and the garbage collector has not come to its ConfigMap yet."""
+    """If a job of the same name was deleted and the garbage collector has not removed its ConfigMap yet, the
+    program is replaced."""
     first = submit(cluster)
     client.delete(cluster, ELASTIC_JOBS, first.name)
     second = submit(cluster)

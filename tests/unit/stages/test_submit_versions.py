@@ -41,7 +41,7 @@ def test_a_tf_job_of_each_version_is_submitted_as_it_is(
 
 
 def test_a_version_that_is_not_served_is_refused_with_those_that_are(cluster: Cluster) -> None:
-    """A misspelt version names the versions there are."""
+    """The error for a version that is not served names the versions that are."""
     manifest = {"apiVersion": "kubeflow.org/v2", "kind": "TFJob", "metadata": {"name": "mnist"}, "spec": {}}
     with pytest.raises(Exception, match=r"kubeflow\.org/v1'.*kubeflow\.org/v1beta2'"):
         SUBMIT.begin(cluster, SubmitRequest(manifest=manifest), StageIdentity(owner="tests/submit"))

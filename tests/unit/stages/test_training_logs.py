@@ -61,7 +61,7 @@ CHOICES: dict[str, tuple[list[Any], str, list[str]]] = {
 
 @pytest.mark.parametrize("row", CHOICES)
 def test_which_pods_are_followed(row: str) -> None:
-    """The chief is the pod whose log tells of training."""
+    """The followed pods include the chief, which is the pod whose log shows the training."""
     pods, which, names = CHOICES[row]
 
     assert [pod["metadata"]["name"] for pod in choose_pods(ELASTIC_JOB, pods, which)] == names  # type: ignore[arg-type]
@@ -261,7 +261,7 @@ def test_another_process_continues_where_the_first_was_killed(
 
 
 def test_the_last_lines_of_a_job_that_ended_are_written(cluster: Cluster, log: type[_FakeStream]) -> None:
-    """The wait's end is no reason to lose them."""
+    """When a job ends, its last lines are written before the wait ends."""
     _start_worker(cluster)
     written: list[PodLine] = []
 

@@ -103,7 +103,7 @@ def test_every_chart_has_a_handful_of_elements(browser: Browser, values: str, ti
 
 
 def test_shares_of_time_are_those_of_goodput(browser: Browser) -> None:
-    """The time of a suspension is shown, but is no part of the whole."""
+    """The time of a suspension is shown, but is not part of the total."""
     widths, shares = browser.value(SHARES)
 
     assert widths == ["75%", "25%"]

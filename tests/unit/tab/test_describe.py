@@ -63,7 +63,7 @@ def test_progress(progress: dict[str, Any], expected: tuple[Any, ...]) -> None:
 
 
 def test_a_finished_job_has_no_time_left() -> None:
-    """A job that failed half way does not promise an end."""
+    """A job that failed half way shows no remaining time."""
     progress = {"step": 50, "records": 500, "recordsTotal": 2000, "recordsPerSecond": 10.0}
 
     assert describe({"phase": "Failed", "progress": progress}).progress.eta_seconds is None
@@ -209,7 +209,7 @@ def test_brain_adds_what_the_cluster_forgot() -> None:
 
 
 def test_selection_keeps_the_ends() -> None:
-    """Evenly spread, in order, with the first and the last."""
+    """The selected points are spread evenly, in order, with the first and the last."""
     found = select_evenly(range(1001), 11)
 
     assert found == list(range(0, 1001, 100))

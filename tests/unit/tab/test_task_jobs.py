@@ -59,8 +59,8 @@ def test_the_rights_of_which_dag_hold(
 def test_an_xcom_cannot_choose_the_namespace(
     found: dict[str, Any] | None, arguments: dict[str, Any], expected: str | None
 ) -> None:
-    """A job of the same name in a namespace that the task does not work in is not shown, though the
-    connection could read it."""
+    """A job in a namespace in which the task does not work is not shown, even if the connection could read
+    it."""
     given = work(name="mnist", **arguments)
 
     assert dag_of_job(found, "mnist", given, "airflow", "connections") == expected

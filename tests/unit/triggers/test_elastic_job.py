@@ -124,7 +124,7 @@ def test_it_tells_failure_and_timeout_apart(
 
 
 def test_an_absent_connection_is_an_event_and_no_crash(cluster: Cluster) -> None:
-    """A crash would be retried for nothing."""
+    """A missing connection gives an event with the error. A crash of the trigger would be retried in vain."""
     made = ElasticJobTrigger(
         handle=begun(cluster).model_dump(mode="json"), connection={"kubernetes_conn_id": "absent"}
     )
@@ -184,7 +184,8 @@ def test_on_kill_deletes_only_for_a_task_that_was_killed(
     answer: dict[str, dict[str, str | None]],
     lives: bool,
 ) -> None:
-    """Airflow 3.3 calls it also on failover and while a cleared task's next attempt begins."""
+    """`on_kill` deletes the job only if the task was killed. Airflow 3.3 also calls it on failover and while
+    the next attempt of a cleared task begins."""
 
     def states(**_query: Any) -> dict[str, dict[str, str | None]]:
         time.sleep(0.2)  # longer than Airflow waits
@@ -219,7 +220,7 @@ def test_on_kill_spares_what_the_next_attempt_adopted(
 def test_on_kill_action(
     server: ApiServerProcess, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: str, suspended: bool
 ) -> None:
-    """A killed task can also leave its job suspended, or leave it be."""
+    """A killed task can also suspend its job, or keep it."""
     monkeypatch.setattr(
         RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
     )
@@ -232,7 +233,8 @@ def test_on_kill_action(
 def test_on_kill_after_the_event_does_nothing(
     server: ApiServerProcess, cluster: Cluster, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow calls it for a generator that has fired but not ended."""
+    """`on_kill` does nothing after the event, since Airflow also calls it for a generator that has fired but
+    not ended."""
     monkeypatch.setattr(
         RuntimeTaskInstance, "get_task_states", staticmethod(lambda **_q: {"run": {"task": "failed"}})
     )

@@ -51,7 +51,7 @@ def test_a_submitted_job_is_waited_for_and_its_outputs_are_handed_on(
 
 
 def test_a_failed_job_fails_the_step(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The step is Failed, which retry policies tell from Error, with the job's own reason."""
+    """The step is Failed, and not Error, which retry policies distinguish, and has the job's reason."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Failed")))
     with running(cluster):
@@ -246,7 +246,7 @@ def test_keep_leaves_the_job_as_it_is(cluster: Cluster, argo: Argo, stand_in: St
 
 
 def test_a_retried_step_replaces_the_failed_job(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """A new attempt of the step is a new job of the same name."""
+    """A new attempt of the step creates a new job of the same name."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job(ends="Failed")), name="w.train(0)")
@@ -294,7 +294,8 @@ def test_a_task_that_comes_back_is_answered_again(cluster: Cluster, argo: Argo, 
 def test_an_answer_half_taken_is_given_again_after_a_while(
     cluster: Cluster, argo: Argo, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller died between removing the result and removing the task."""
+    """If the controller died after removing the result and before removing the task, the result is written
+    again after a while."""
     monkeypatch.setattr(task_plan, "SETTLE_SECONDS", 0.5)
     argo.start("w")
     with running(cluster):
@@ -387,7 +388,7 @@ def test_a_passed_deadline_is_told_to_the_controller(cluster: Cluster, argo: Arg
 
 
 def test_only_the_asked_for_workflows_are_served(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """An agent of one workflow sees no other's tasks."""
+    """An agent for one workflow serves no tasks of others."""
     for name in ("mine", "other"):
         argo.start(name)
         argo.add(name, "n1", body("submit", manifest=elastic_job(name, ends="Succeeded")))
@@ -416,7 +417,8 @@ def test_an_agent_of_all_namespaces(cluster: Cluster, argo: Argo, stand_in: Stan
 def test_a_job_whose_step_vanishes_before_the_next_agent_has_taken_it_up(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """The new agent knows the job by its marks, though it never began the step itself."""
+    """If a step vanishes before the next agent has started to serve it, that agent finds its job by the marks
+    and cancels it."""
     argo.start("w")
     argo.start("other")
     step = body("submit", manifest=elastic_job())

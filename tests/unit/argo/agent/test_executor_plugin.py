@@ -65,7 +65,7 @@ def test_a_request_that_is_none_is_refused(http: httpx.Client) -> None:
 
 
 def test_a_taken_port_is_said(http: httpx.Client) -> None:
-    """The sidecar must not go on where Argo's agent can't ask it."""
+    """If its port is in use, the sidecar exits with an error, since Argo's agent could not reach it."""
     port = http.base_url.port or 0
     with (
         pytest.raises(UnavailableError, match=f"can't listen on 0.0.0.0:{port}"),

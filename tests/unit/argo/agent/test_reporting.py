@@ -48,7 +48,7 @@ def test_a_result_is_written_past_changes_that_leave_the_task(
 
 @pytest.mark.parametrize("how", ["vanish", "complete", "delete"])
 def test_a_late_result_is_not_written(cluster: Cluster, argo: Argo, key: TaskKey, how: str) -> None:
-    """The task is gone, and the agent's watch has not seen it."""
+    """If the task is gone, its result is not written, even if the agent's watch has not seen that."""
     seen = stale(cluster)
     match how:
         case "vanish":

@@ -68,7 +68,7 @@ def test_the_node_tells_how_far_training_came() -> None:
 
 
 def test_a_step_that_does_not_wait_says_why_its_job_does() -> None:
-    """A job in a queue has its reason in the node's message."""
+    """The message of a step that does not wait has the reason why its job is queued."""
     node = _node(phase=JobPhase.PENDING, reason="Unschedulable", message="0/3 nodes are available")
 
     assert node["message"].startswith("ElasticJob default/mnist is Pending")

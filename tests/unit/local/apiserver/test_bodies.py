@@ -89,7 +89,7 @@ def test_protobuf_of_an_unknown_kind() -> None:
 
 @given(st.binary(max_size=60))
 def test_protobuf_of_anything(data: bytes) -> None:
-    """Any bytes are an object or a refusal, never another error."""
+    """Any bytes are decoded to an object or rejected, and raise no other error."""
     for body in (data, protobuf.MAGIC + data, _body("Secret", data)):
         with contextlib.suppress(ApiError):
             assert isinstance(protobuf.decode(body), dict)

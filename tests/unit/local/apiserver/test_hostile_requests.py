@@ -61,7 +61,7 @@ def http(server: ApiServer) -> Http:
     ],
 )
 def test_a_query_that_asks_too_much(query: dict[str, str], http: Http) -> None:
-    """Numbers of thousands of digits and endless selectors are a BadRequest."""
+    """A query with numbers of thousands of digits or with very long selectors is a BadRequest."""
     began = time.process_time()
     answer = http.send("GET", MAPS, params=query)
 
@@ -195,7 +195,7 @@ def test_a_pattern_that_is_none(pattern: str, http: Http) -> None:
 
 
 def test_patterns_take_linear_time(http: Http) -> None:
-    """A pattern on which backtracking takes for ever is answered at once."""
+    """A pattern that would make backtracking take for ever is answered at once."""
     schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|aa)+$"}}}
     http.send("POST", CRDS, json=definition(schema)).raise_for_status()
     began = time.process_time()

@@ -26,7 +26,7 @@ def _has_null(value: Any) -> bool:
 
 @given(OBJECTS, OBJECTS)
 def test_merge_patch_is_idempotent(obj: dict[str, Any], patch: dict[str, Any]) -> None:
-    """Applying a merge patch twice is applying it once, and leaves the original alone."""
+    """Applying a merge patch twice equals applying it once, and the original does not change."""
     before = repr(obj)
     once = merge_patch(obj, patch)
 

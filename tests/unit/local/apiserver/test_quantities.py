@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("row", REFUSED)
 def test_a_number_that_is_none_is_refused_at_its_path(row: str, server: ApiServer) -> None:
-    """A pod with it is Invalid, the field is named, and nothing is stored."""
+    """A pod with an invalid number is Invalid at the field's path, and nothing is stored."""
     manifest, path = REFUSED[row]
 
     with pytest.raises(ApiError) as refused:
@@ -114,7 +114,7 @@ def test_quantities_as_kubernetes_takes_them(row: str, server: ApiServer) -> Non
 @pytest.mark.parametrize("field", ["capacity", "allocatable"])
 @pytest.mark.parametrize("amount", ["lots", "-1", "1.5", [], True])
 def test_nonsense_in_a_nodes_capacity_is_refused(field: str, amount: Any, server: ApiServer) -> None:
-    """A node offers whole pods, and no fewer than none."""
+    """A node's capacity must be a whole, non-negative number of pods."""
     server.client.create("nodes", {"metadata": {"name": "n"}})
 
     with pytest.raises(ApiError) as refused:

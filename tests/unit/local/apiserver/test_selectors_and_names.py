@@ -26,7 +26,7 @@ def test_opposites(labels: dict[str, str], key: str, value: str) -> None:
 
 
 def test_prefixed_keys() -> None:
-    """Keys may have a DNS prefix, values may be empty."""
+    """Label keys may have a DNS prefix, and values may be empty."""
     assert _holds("example.com/role=,a", {"example.com/role": "", "a": "b"})
 
 
@@ -39,7 +39,7 @@ def test_unparsable(selector: str) -> None:
 
 @given(st.from_regex(r"\A[a-z]([a-z0-9-]{0,80})\Z"))
 def test_generated_names_fit(base: str) -> None:
-    """A generated name is a DNS label whenever its base begins one."""
+    """A generated name is a valid DNS label if its base starts with one."""
     assert metadata.name_problem(metadata.generate_name(base), label=True) == ""
 
 
@@ -54,12 +54,12 @@ def test_generated_names_fit(base: str) -> None:
     ],
 )
 def test_metadata_of_the_wrong_shape(raw: object, problem: str) -> None:
-    """Metadata that can't be read names the field."""
+    """The error for metadata that can't be read names the field."""
     assert metadata.shape_problem(raw).startswith(problem)
 
 
 def test_owner_references_are_checked() -> None:
-    """An owner reference needs all of its four fields, and one owner controls."""
+    """An owner reference needs all of its four fields, and only one owner may be the controller."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
     broken = {"metadata": {"name": "a", "ownerReferences": [owner, {**owner, "uid": ""}]}}
     fields = [cause.field for cause in metadata.check_metadata(broken)]

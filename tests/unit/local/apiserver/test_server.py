@@ -22,7 +22,7 @@ def _pod(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def test_scheduler_and_runner_path(server: ApiServer) -> None:
-    """A neighbour can create, bind, report, mark and finish a pod, and follows all of it by a watch."""
+    """A component can create, bind, report on, mark and finish a pod, and a watch shows all of it."""
     client = server.client
     start = client.revision
     client.create("pods", _pod("p"))
@@ -116,7 +116,7 @@ def _get(server: ApiServer, path: str, **headers: str) -> httpx.Response:
 
 
 def test_logs_come_from_the_provider(server: ApiServer) -> None:
-    """The registered provider gets the whole request, and its pieces are the answer."""
+    """The registered provider gets the whole request for a log, and its chunks are the response."""
     asked: list[LogRequest] = []
 
     async def provide(request: LogRequest) -> AsyncIterator[bytes]:
@@ -155,7 +155,7 @@ def test_refused_log(server: ApiServer) -> None:
 
 
 def test_unexpected_errors_are_a_status(server: ApiServer) -> None:
-    """A bug in the server is 500 with a Status, not a broken connection."""
+    """A defect of the server gives a 500 with a Status, not a broken connection."""
 
     def explode(request: LogRequest) -> AsyncIterator[bytes]:
         raise RuntimeError("boom")
@@ -174,7 +174,7 @@ def test_unexpected_errors_are_a_status(server: ApiServer) -> None:
 
 
 def test_tokens_end(server: ApiServer) -> None:
-    """A service account's token is good until its end, for its namespace, and not once its text was
+    """A service account's token is valid until its expiry and in its namespace only, and not if its text was
     changed."""
     clock = [1000.0]
     authenticator = auth.Authenticator({}, "key", server.registry.store, lambda: clock[0])
@@ -245,7 +245,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_long_lists_let_others_go_on(server: ApiServer, form: str) -> None:
-    """While a long list is made, the event loop has other turns, and the list is of one version and whole."""
+    """While a long list is written, the event loop serves others. The list is complete and of one version."""
     for index in range(10 * views.PORTION):
         server.client.create("configmaps", {"metadata": {"name": f"c{index:05}", "namespace": "default"}})
     turns = 0

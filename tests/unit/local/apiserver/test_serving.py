@@ -9,7 +9,7 @@ from edl_workflows.local.apiserver import serving
 
 
 def test_prepared_twice(tmp_path: Path) -> None:
-    """A second start keeps token and certificates, and follows the port."""
+    """A second start keeps the token and the certificates, and updates the port."""
     first, second = serving.prepare_access(tmp_path, 1000), serving.prepare_access(tmp_path, 2000)
     config = yaml.safe_load(second.kubeconfig.read_text())
 

@@ -167,14 +167,14 @@ def test_a_long_body(kind: str, body: bytes, client: Client, longest: list[float
 
 
 def test_text_with_many_commas_is_one_value(client: Client) -> None:
-    """A table of 250,000 cells in a ConfigMap is not taken for as many values."""
+    """A table of 250,000 cells in a ConfigMap counts as one value."""
     table = json.dumps({"metadata": {"name": "table"}, "data": {"csv": 'a,"b",\n' * 125_000}}).encode()
 
     assert client.send("POST", MAPS, table).status_code == 201
 
 
 def test_writes_that_meet_are_not_lost(client: Client) -> None:
-    """Patches of one large object that are checked beside each other all take effect."""
+    """Concurrent patches of one large object all take effect."""
     big = {"metadata": {"name": "big"}, "data": {f"k{one}": "v" for one in range(5_000)}}
     client.send("POST", MAPS, json.dumps(big).encode()).raise_for_status()
 

@@ -24,8 +24,9 @@ def _next(watch: StoreWatch) -> list[StoreEvent]:
 
 
 def test_a_change_at_the_end_of_the_wait_is_handed_out(store: ObjectStore) -> None:
-    """A reader whose wait ends in the moment of a change gets the change. If nothing came, the server tells
-    it the newest version in a bookmark, and it would resume after a change that it has not seen."""
+    """If a change comes at the same moment as the end of a reader's wait, the reader gets the change.
+    Otherwise it would get a bookmark with the newest version, and would resume after a change that it has
+    not seen."""
 
     async def wait_while_something_changes() -> list[StoreEvent]:
         with store.watch("things", since=store.revision) as watch:
@@ -49,7 +50,7 @@ def test_returned_objects_are_copies(store: ObjectStore) -> None:
 
 
 def test_conflict_leaves_the_object(store: ObjectStore) -> None:
-    """A write that expects another version changes nothing."""
+    """A write with an outdated version changes nothing."""
     first = store.create(A, _thing(n=1))
     store.update(A, _thing(n=2))
     with pytest.raises(ApiError) as refused:
@@ -60,7 +61,7 @@ def test_conflict_leaves_the_object(store: ObjectStore) -> None:
 
 
 def test_failed_commit_leaves_memory_alone(store: ObjectStore) -> None:
-    """When the disk refuses a row, readers and watchers never saw the change."""
+    """If the database rejects a row, readers and watchers have not seen the change."""
     watch = store.watch("things", since=store.revision)
     store._db.execute("PRAGMA query_only=ON")
     with pytest.raises(sqlite3.OperationalError):
@@ -125,8 +126,8 @@ def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
 
 
 def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher that does not read holds no more than so many bytes, however few the changes, and then
-    none."""
+    """For a watcher that does not read, at most a number of bytes is held, however few the changes are, and
+    then none."""
     monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
@@ -154,7 +155,7 @@ def test_history_that_is_replayed_does_not_count(store: ObjectStore, monkeypatch
 
 
 def test_events_come_in_portions(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader gets many large events some at a time, all of them, in order."""
+    """A reader gets many large events in several portions, completely and in order."""
     monkeypatch.setattr("edl_workflows.local.apiserver.watches.BATCH_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
@@ -219,7 +220,8 @@ def test_closed_watch_is_forgotten(store: ObjectStore) -> None:
 
 
 def test_last_matching_state_on_leaving(store: ObjectStore) -> None:
-    """An object that leaves a selection is shown as it last matched, at the version in which it left."""
+    """An object that leaves a selection is sent in its last matching state, with the version in which it
+    left."""
 
     def match(revision: Revision) -> bool:
         return revision.labels.get("in") == "yes"

@@ -9,8 +9,8 @@ SEED = 20_261
 
 
 def test_a_port_taken_at_another_address_is_not_given_out() -> None:
-    """A server of a pod that asks for all interfaces could not have a port on which somebody listens at any
-    of them."""
+    """A port on which somebody listens at any address is not assigned, since a server in a pod may ask for
+    all interfaces."""
     with contextlib.closing(HostPorts(SEED)) as ports:
         port = ports.allocate(frozenset())
         assert ports.allocate(frozenset()) == port

@@ -76,7 +76,7 @@ def test_only_one_of_several_pods_has_the_services_port() -> None:
 
 
 def test_a_successor_inherits_the_port() -> None:
-    """When the pod is gone, the next one behind the Service listens on the same host port."""
+    """When a pod is gone, the next one behind the Service gets the same host port."""
     service = make_service("master", 50001, role="master")
     one, two = make_pod("master-0", 50001, role="master"), make_pod("master-1", 50001, role="master")
     ports = PortAssignments({}, allocator())

@@ -42,14 +42,14 @@ def test_an_end_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("repeat", range(5))
 def test_a_signal_right_after_the_start_reaches_the_container(tmp_path: Path, repeat: int) -> None:
-    """SIGTERM before the shim is ready is not lost and does not end the shim."""
+    """SIGTERM before the shim is ready reaches the container and does not end the shim."""
     ended = run(tmp_path, "exec sleep 60", terminate)
 
     assert (ended.code, ended.reason) == (143, "Error")
 
 
 def test_a_kill_keeps_its_reason(tmp_path: Path) -> None:
-    """Why a container was killed is part of its end."""
+    """The reason why a container was killed is recorded with its end."""
     ended = run(tmp_path, "exec sleep 60", kill)
 
     assert (ended.code, ended.reason, ended.message) == (137, "OOMKilled", "too much")

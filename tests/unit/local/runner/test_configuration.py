@@ -38,7 +38,7 @@ def make(pods: Pods, kind: str, name: str, **data: str) -> None:
 
 
 def test_variables_come_from_everywhere(pods: Pods) -> None:
-    """Fields, resources, ConfigMaps, Secrets and earlier variables make a container's environment."""
+    """A container's environment comes from fields, resources, ConfigMaps, Secrets and earlier variables."""
     make(pods, "ConfigMap", "config", color="blue", size="XL")
     make(pods, "Secret", "secret", password="hush")
     env = [
@@ -123,7 +123,7 @@ def test_working_directory(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_host_path_in_place(pods: Pods, tmp_path: Path) -> None:
-    """A hostPath volume mounted at its own path is simply there."""
+    """A hostPath volume mounted at its own path is available without a mount."""
     mount = [{"name": "data", "mountPath": str(tmp_path)}]
     pods.create(
         "writes",
@@ -217,7 +217,7 @@ def test_volumes_appear_where_they_are_mounted(pods: Pods, tmp_path: Path) -> No
 
 @needs_mounts
 def test_a_changed_config_map_reaches_a_running_container(pods: Pods) -> None:
-    """Files of a mounted ConfigMap follow the ConfigMap."""
+    """A change of a ConfigMap appears in the files of its volume in a running container."""
     make(pods, "ConfigMap", "live", value="old")
     mount = [{"name": "c", "mountPath": "/etc/edl-live"}]
     pods.create(
@@ -271,7 +271,7 @@ def test_shared_memory_of_a_pod_goes_with_it(pods: Pods) -> None:
 
 
 def test_the_memory_of_a_finished_pod_is_free(pods: Pods) -> None:
-    """A pod that has ended holds no memory of the machine, though it may not be deleted for days."""
+    """The shared memory of a pod is freed when the pod ends, though it may not be deleted for days."""
     volume = {"name": "m", "emptyDir": {"medium": "Memory"}}
     pods.create("done", container("true"), volumes=[volume])
     uid = uid_of(pods, "done")
@@ -282,8 +282,8 @@ def test_the_memory_of_a_finished_pod_is_free(pods: Pods) -> None:
 
 @needs_mounts
 def test_volumes_in_memory_are_closed_to_other_users(pods: Pods) -> None:
-    """An emptyDir of medium Memory lets every user of its pod write, as elsewhere, but lies in a folder of
-    its pod alone."""
+    """Every user in a pod may write to its emptyDir of medium Memory, but other users of the machine can't
+    reach it."""
     volume = {"name": "m", "emptyDir": {"medium": "Memory"}}
     mount = {"name": "m", "mountPath": "/mnt"}
     pods.create("writes", container("touch /mnt/x; sleep 300", volumeMounts=[mount]), volumes=[volume])
@@ -295,7 +295,7 @@ def test_volumes_in_memory_are_closed_to_other_users(pods: Pods) -> None:
 
 
 def test_memory_that_is_not_ours_is_not_used(tmp_path: Path) -> None:
-    """A link or an open folder that somebody has put in the place of a pod's memory fails the start."""
+    """If someone has put a link or an open folder in the place of a pod's memory, the start fails."""
     volumes = PodVolumes(
         tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing)
     )
@@ -328,7 +328,8 @@ def test_memory_of_clusters_that_were_removed_goes_at_the_next_start(tmp_path: P
 
 @needs_mounts
 def test_memory_of_a_cluster_in_another_container_is_left_alone(tmp_path: Path) -> None:
-    """A cluster that shares /dev/shm but does not see a pod's folder can't tell whether the pod lives."""
+    """Memory of pods that may belong to a cluster in another container, which shares /dev/shm, is not
+    removed."""
     volumes = PodVolumes(
         tmp_path / "pod" / "volumes", uid := str(uuid.uuid4()), [], Lookups(missing, missing)
     )

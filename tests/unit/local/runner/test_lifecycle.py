@@ -122,7 +122,7 @@ def test_deletion_grants_what_is_left_of_the_grace() -> None:
 
 
 def test_a_pod_that_is_gone_is_killed_even_while_it_stops() -> None:
-    """A forced deletion grants no grace, also to a container that was granted some before."""
+    """A forced deletion kills a container at once, even if it was granted a grace period before."""
     assert decide_pod(situation(make_pod(), a=replace(RUNNING, stopping=True), gone=True)).stop == {"a": 0.0}
 
 

@@ -187,7 +187,7 @@ def test_a_line_has_the_time_of_its_first_byte(tmp_path: Path) -> None:
 
 
 def test_a_log_without_times_counts_as_written_at_the_start(tmp_path: Path) -> None:
-    """The output of a container that an earlier release started is shown whole."""
+    """The output of a container that an earlier release started has no times, and is shown completely."""
     attempt = Attempt(tmp_path, 0, "u/main")
     attempt.folder.mkdir()
     attempt.log.write_bytes(b"a\nb\n")
@@ -201,7 +201,8 @@ def test_a_log_without_times_counts_as_written_at_the_start(tmp_path: Path) -> N
 
 
 def test_a_log_that_is_not_there_yet_is_empty_since_any_time(tmp_path: Path) -> None:
-    """The attempt is known a moment before its shim makes the file."""
+    """If the log file does not exist yet, because the container is just starting, its log is empty since any
+    time."""
     attempt = Attempt(tmp_path, 0, "u/main")
     times = logs.LineTimes(attempt)
 
@@ -210,7 +211,7 @@ def test_a_log_that_is_not_there_yet_is_empty_since_any_time(tmp_path: Path) -> 
 
 
 def test_a_container_that_never_started_has_no_log() -> None:
-    """A log that is not there yet is a 400 with kubelet's words."""
+    """The log of a container that never started is a 400 with the kubelet's message."""
 
     async def first() -> bytes:
         return await anext(logs.read(LogRequest("default", "p", "u", "main"), None))

@@ -84,8 +84,8 @@ def test_a_command_that_does_not_exist(pods: Pods) -> None:
 
 
 def test_on_failure_restarts_until_success(pods: Pods, tmp_path: Path) -> None:
-    """OnFailure starts a failed container again, counts it, backs off, and shows the failure as its last
-    state."""
+    """With OnFailure, a failed container starts again with a delay; the restart is counted, and the failure
+    is its last state."""
     script = f"echo x >> {tmp_path}/runs; [ $(wc -l < {tmp_path}/runs) -ge 4 ]"
     pods.create("flaky", container(script), restartPolicy="OnFailure")
     seen = pods.until(
@@ -285,7 +285,7 @@ def test_a_followed_log_has_times(pods: Pods, tmp_path: Path) -> None:
 
 
 def test_what_was_written_last_is_in_the_log(pods: Pods) -> None:
-    """Output right before the end, and of processes that outlive the main one, is complete."""
+    """Output right before the end, and output of processes that outlive the main one, is complete."""
     pods.create("big", container("(seq 1 200000; kill -9 $$$$) & wait"))
     pods.end("big")
 
@@ -293,7 +293,7 @@ def test_what_was_written_last_is_in_the_log(pods: Pods) -> None:
 
 
 def test_what_can_never_run_is_refused_with_every_reason(pods: Pods) -> None:
-    """A pod with things that the runner can't honour fails at once, and its status names each field."""
+    """A pod with unsupported fields fails at once, and its status names each of them."""
     pods.create(
         "exotic",
         {"name": "main", "image": "x", "volumeMounts": [{"name": "nas", "mountPath": "/nas"}]},
@@ -307,7 +307,7 @@ def test_what_can_never_run_is_refused_with_every_reason(pods: Pods) -> None:
 
 
 def test_events_tell_the_story(pods: Pods) -> None:
-    """Scheduling and starting are events of the pod."""
+    """Scheduling and starting a pod create Events."""
     pods.create("told", container("true"))
     pods.end("told")
     events = client.list_objects(pods.cluster, Scope(EVENTS, pods.cluster.namespace)).items

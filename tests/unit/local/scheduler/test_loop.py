@@ -81,7 +81,7 @@ def create(server: ApiServer, pods: Mirror[Pod], name: str, cpu: str) -> None:
 def test_a_pod_that_fits_does_not_wait_for_the_reasons_of_others(
     server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pod that is created while many others get their reasons is bound before they all have one. In the
+    """A pod that is created while many others get their reasons is bound before all of them have one. In the
     end all have one."""
     monkeypatch.setattr(loop, "_REPORTING_SECONDS", 0.0)
     monkeypatch.setattr(loop, "_REST", 0)

@@ -209,7 +209,7 @@ def test_who_does_not_count_and_who_does_not_wait() -> None:
 
 
 def test_init_containers_count_by_their_largest() -> None:
-    """A pod occupies the larger of its containers together and its largest init container."""
+    """A pod occupies the sum of its containers, or its largest init container if that is larger."""
     spec = {
         "containers": [{"name": n, "resources": {"requests": {"cpu": "500m"}}} for n in ("a", "b")],
         "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "800m", "memory": "1Gi"}}}],

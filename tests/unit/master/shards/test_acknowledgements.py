@@ -41,7 +41,7 @@ class TestAnswers:
         assert not ShardManager().finished
 
     def test_repeated_answers_change_nothing(self) -> None:
-        """The same acknowledgement twice is a duplicate."""
+        """Acknowledging the same shards twice counts as a duplicate and changes nothing."""
         manager = manager_of(table())
         shards = lease(manager, count=2).shards
         done(manager, *shards)
@@ -63,7 +63,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("answer", [fail, lambda manager, shard: release(manager, shard, 1)])
     def test_late_failure_or_release_is_stale(self, answer: object) -> None:
-        """A former holder can't take a shard from the present one."""
+        """A failure or release by a former holder does not take a shard from the present one."""
         manager = manager_of(table(3, 3))
         late = lease(manager, A).shards[0]
         manager.release_node(A)
@@ -124,7 +124,7 @@ class TestAnswers:
         assert manager.finished
 
     def test_release_of_listed_records(self) -> None:
-        """The rest of a shuffled text shard is the rest of its list."""
+        """The rest of a shuffled text shard is the rest of its list of records."""
         manager = manager_of(table(20, 20, splitter="text", shuffle=True))
         shard = lease(manager, A).shards[0]
         release(manager, shard, 5)
@@ -133,7 +133,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("records", [6, 100])
     def test_release_of_a_whole_shard_is_done(self, records: int) -> None:
-        """Giving back a shard of which nothing is left is acknowledging it."""
+        """Releasing a shard of which nothing is left acknowledges it."""
         manager = manager_of(table(6, 6))
 
         assert release(manager, lease(manager).shards[0], records).state is LeaseState.END
@@ -155,7 +155,7 @@ class TestLostWorkers:
 
     @pytest.mark.parametrize("task_type", list(TaskType))
     def test_time_out(self, task_type: TaskType) -> None:
-        """Shards of every task type time out, each as a retry."""
+        """Shards of every task type time out, and each time-out counts as a retry."""
         manager = manager_of(table(6, 3, task_type=task_type, timeout_s=60))
         lease(manager, A, count=2)
         assert manager.expire(NOW + 59) == []

@@ -90,7 +90,8 @@ class TestRollback:
         assert ranges(lease(manager, B, count=9)) == [(3, 6), (6, 9)]
 
     def test_answers_to_void_leases_are_stale(self) -> None:
-        """Work that went into the lost model does not count."""
+        """Acknowledgements of leases from before a rollback do not count, since that work went into the lost
+        model."""
         manager = manager_of(table(9, 3))
         shards = lease(manager, count=3).shards
         manager.rollback(manager.position())
@@ -110,7 +111,7 @@ class TestRollback:
         assert done(older, *forgotten).stale == 3
 
     def test_revives_a_finished_or_failed_data_set(self) -> None:
-        """An older checkpoint means older data, even if all was done."""
+        """After a rollback to an older checkpoint, a finished or failed data set can be leased again."""
         manager = manager_of(table(3, 3, max_retries=0))
         position = manager.position()
         fail(manager, lease(manager).shards[0])
@@ -201,7 +202,7 @@ class TestRegister:
     def test_bad_updates(
         self, params: DatasetParams, update: StreamUpdate, error: type[Exception], message: str
     ) -> None:
-        """An update that can't be is refused and changes nothing."""
+        """An impossible update is rejected and changes nothing."""
         manager = manager_of(params)
         before = manager.snapshot()
 

@@ -63,7 +63,8 @@ class TestSplitters:
         assert sum(len(shard.indices or []) for shard in reply.shards) == 1_000_000
 
     def test_partitions_take_turns(self) -> None:
-        """Streaming shards come from the partitions in turn, tails included once the stream is closed."""
+        """Shards of a stream come from the partitions in turn, including the short last ones once the stream
+        is closed."""
         shards = lease(manager_of(stream(True, a=125, b=110)), count=9).shards
 
         assert [(shard.partition, shard.start, shard.end) for shard in shards] == [
@@ -99,7 +100,7 @@ class TestSplitters:
         assert done(manager, *third.shards).state is LeaseState.END
 
     def test_ends_never_move_back(self) -> None:
-        """An update that arrives late changes nothing."""
+        """A late update with lower end offsets changes nothing."""
         manager = manager_of(stream(False, a=150))
         before = manager.snapshot()
 
@@ -110,9 +111,8 @@ class TestSplitters:
 
 class TestEpochs:
     def test_next_epoch_opens_while_the_last_shard_is_out(self) -> None:
-        """A straggler does not stop the others at the end of an epoch, but the epoch after the next waits for
-        it.
-        """
+        """A slow last shard of an epoch does not stop the others from starting the next epoch, but from
+        starting the one after."""
         manager = manager_of(table(2, 1, num_epochs=3))
         straggling, second = lease(manager, count=2).shards
         done(manager, second)

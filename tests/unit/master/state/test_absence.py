@@ -143,7 +143,7 @@ def test_a_step_is_a_sign() -> None:
 
 
 def test_a_new_master_listens_first() -> None:
-    """A new master takes no silent member out before it has listened for the whole time itself."""
+    """A new master removes no silent member before it has listened for the whole time-out."""
     standing = StandingJob(silent_member_seconds=30)
     standing.stand(25, waiting=(0, 1), busy=(2,))
     standing.job.crash()

@@ -84,7 +84,7 @@ def test_a_job_grows_by_a_plan_of_its_own() -> None:
     ],
 )
 def test_what_the_user_says_wins(change: dict[str, Any], expected: int) -> None:
-    """Bounds of the annotation, limits of the job, and roles that no plan may change."""
+    """Bounds of the annotation, limits of the job, and roles that no plan may change take precedence."""
     job = autoscaled_job(make_settings(**change), ps=0.4)
     pass_time(job, 250)
     assert job.state.counts["worker"] == expected

@@ -92,7 +92,7 @@ def test_nobody_is_asked_in_between(why: str) -> None:
 
 
 def test_an_answer_about_a_job_that_changed_is_forgotten() -> None:
-    """A slow optimizer's answer is not carried out on another job than it was asked about."""
+    """An answer of a slow optimizer is dropped if the job has changed since the question."""
     job = autoscaled_job(make_settings(SHOWN_ONLY))
     pass_time(job, 200)
     job.state.settings = make_settings()

@@ -33,7 +33,7 @@ def _set_clock(job: SimulatedJob, gap: float) -> None:
 
 
 def test_an_agent_gets_its_verdict(gap: float) -> None:
-    """Whether a failure is the shadow of another one is decided after the same time."""
+    """After a jump of the clock, the delay before a failure is judged stays the same."""
     job = _job()
     worker = NodeRef(type="worker", id=1)
     report = ExitReport(node=worker, incarnation="worker1", version=1, code=3)
@@ -45,7 +45,7 @@ def test_an_agent_gets_its_verdict(gap: float) -> None:
 
 
 def test_a_round_of_the_node_check_ends(gap: float) -> None:
-    """Nodes that don't measure are found after the same time."""
+    """After a jump of the clock, nodes that do not report are found after the same time."""
     job = _job(node_check=True)
     assert job.state.node_check.number == 1
     _set_clock(job, gap)
@@ -56,7 +56,7 @@ def test_a_round_of_the_node_check_ends(gap: float) -> None:
 
 
 def test_newcomers_are_let_in(gap: float) -> None:
-    """Newcomers are tried again after the same duration although the clock was set."""
+    """After a jump of the clock, new members are tried again after the same time."""
     job = _job()
     rendezvous.give_up_newcomers(job.state, job.now + 60.0)
     _set_clock(job, gap)
@@ -64,7 +64,7 @@ def test_newcomers_are_let_in(gap: float) -> None:
 
 
 def test_a_plan_fails_in_its_time(gap: float) -> None:
-    """A phase that does not end fails its plan after the same time."""
+    """After a jump of the clock, a plan's phase times out after the same time."""
     job = _job()
     workers = {"worker": ReplicaResourceSpec(replicas=3)}
     job.submit("more", ScalePlanSpec(replica_resource_specs=workers, step_timeout_seconds=60))

@@ -194,7 +194,8 @@ def test_what_becomes_of_the_data_of_a_finished_job(
 
 
 def test_a_manifest_without_a_position_is_told_of() -> None:
-    """Programs that save without one train all of their data on top of the model, and people can know."""
+    """A checkpoint without a data position trains all data on top of the restored model, and the status warns
+    of it."""
     job = submitted()
     model_messages.take_restored_checkpoint(job.state, restored(), job.now)
     assert done(job) == 0
@@ -206,7 +207,7 @@ def test_a_manifest_without_a_position_is_told_of() -> None:
 
 
 def test_what_failed_before_is_tried_again() -> None:
-    """A shard that has used up its tries fails a job once, not each time that it is submitted."""
+    """A shard that has used up its retries fails the job once, not each time that the job is submitted."""
     job = submitted()
     sequence = {"cursor": 1, "outstanding": [[0, 1]], "retries": {"0": 3}}
     model_messages.take_restored_checkpoint(job.state, with_sequence(job, sequence), job.now)

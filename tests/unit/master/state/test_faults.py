@@ -143,9 +143,8 @@ def test_a_hung_world_is_restarted(joins: bool) -> None:
 
 
 def test_stragglers_are_told() -> None:
-    """A worker that acknowledges shards at a third of the others' pace is named, with how much slower it
-    is.
-    """
+    """The status names a worker that acknowledges shards at a third of the others' pace, and how much slower
+    it is."""
     job = _job(nodes="ps=1,worker=4", straggler_ratio=2.0)
     for second in range(30):
         for worker in range(4):

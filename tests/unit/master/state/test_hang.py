@@ -54,7 +54,7 @@ def test_stacks_first_then_the_action(action: HangAction, steps: list[str], fail
     ids=["something moves", "a change of the cluster is no hang"],
 )
 def test_no_hang(looks: list[tuple[float, int | None]]) -> None:
-    """Time counts from the last move, and only while training is expected to move."""
+    """The time of a hang counts from the last step, and only while training is expected to make steps."""
     assert _run(RULES, looks)[1] == [""] * len(looks)
 
 

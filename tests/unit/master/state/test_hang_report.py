@@ -49,7 +49,7 @@ def test_one_stack_for_all_that_stand_there() -> None:
 
 
 def test_the_report_is_bounded() -> None:
-    """Hundreds of nodes, each elsewhere, with deep stacks."""
+    """The report of hundreds of nodes with different deep stacks has a limited size."""
     frame = '  File "/app/deep.py", line {} in {}'
     said = {
         f"worker-{node}": NodeStacks(stacks(*(frame.format(node, "f" * 50) for _ in range(100))))

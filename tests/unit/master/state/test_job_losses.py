@@ -35,7 +35,8 @@ def test_a_lost_server_means_a_version_from_the_newest_checkpoint() -> None:
 
 
 def test_a_lost_worker_gives_its_shards_back_and_is_replaced() -> None:
-    """The rank stays, the id is fresh, and the job ends with all data seen."""
+    """The replacement of a lost worker has its rank and a new id. Its shards are leased to others, and the
+    job ends with all data trained."""
     job = make_job(shards=200)
     job.kill(("worker", 1))
     job.calm(5)

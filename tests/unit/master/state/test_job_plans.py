@@ -96,7 +96,7 @@ def test_a_plan_that_can_not_begin_says_what_it_waits_for(
 
 
 def test_a_plan_during_a_recovery_says_so() -> None:
-    """The plan names the node that is being waited for."""
+    """A plan that waits during a recovery names the node that it waits for."""
     job = SilentJob(
         JobSettings("job", "default", parse_nodes("ps=2,worker=2"), timeouts=Timeouts(verdict=0.0))
     )
@@ -347,7 +347,8 @@ def test_plans_run_one_after_another_in_order() -> None:
 
 
 def test_a_plan_of_the_master_that_somebody_deletes_is_made_again() -> None:
-    """Nodes whose ScalePlan was deleted before it was carried out are asked for by another one."""
+    """If somebody deletes the master's ScalePlan before its pods are created, the master creates another
+    one."""
     job = SimulatedJob(JobSettings("job", "default", parse_nodes("ps=1,worker=1")), 1000)
     job.observe()
     job.delete_plan("job-scaleplan-1")

@@ -110,7 +110,7 @@ def test_what_could_not_be_compared_is_not_claimed(says: Says, message: str) -> 
 
 
 def test_plan_without_a_switch_says_nothing_of_verification() -> None:
-    """A plan for workers alone has nothing to verify."""
+    """A plan for workers alone has no verification in its status."""
     spec = ScalePlanSpec(replica_resource_specs={"worker": ReplicaResourceSpec(replicas=3)})
     _, plan = changed(says_by_servers(Evaluation(value=1.0), Evaluation(value=2.0)), spec)
     assert plan.phase is ScalePlanPhase.SUCCEEDED

@@ -139,7 +139,8 @@ def test_who_says_nothing_has_failed() -> None:
 
 
 def test_a_newcomer_is_checked_with_one_that_passed() -> None:
-    """The replacement of a faulty node needs a partner, and the others need no second check."""
+    """The replacement of a faulty node is checked with one that has passed, and the others are not checked
+    again."""
     check, _, _ = _check(4, frozenset({"worker-0"}), {"worker-2": 0.5})
     there = ["worker-1", "worker-2", "worker-3", "worker-4"]
     check, _ = advance_check(check, there, complete=True, rules=RULES, now=5.0)

@@ -36,14 +36,14 @@ def test_a_recorded_document_is_stored_again_as_it_was(name: str) -> None:
 
 
 def test_every_stored_field_is_recorded() -> None:
-    """A further field must be added here by hand, since the recorded documents don't have it."""
+    """The recorded documents have every stored field; a new field must be added by hand."""
     stored = {field.name for field in fields(StoredState)} - {"format"}
 
     assert stored == read("every_field.json").keys()
 
 
 def test_what_is_not_stored_is_one_value() -> None:
-    """A further attribute is either a stored field or a field of `VolatileState`."""
+    """Each attribute of the state is either a stored field or a field of `VolatileState`."""
     state = JobState(JobSettings("job", "default", NODES))
     stored = {field.name for field in fields(StoredState)}
 

@@ -171,7 +171,7 @@ def test_the_last_line_of_output_tells_why() -> None:
 
 
 def test_every_reason_but_success_has_a_rule() -> None:
-    """The table has no gap, and no exit code has two reasons."""
+    """Each exit reason except success has a rule, and no exit code has two reasons."""
     assert set(RULES) == set(ExitReason) - {ExitReason.SUCCEEDED}
     codes = [code for rule in RULES.values() for code in rule.codes]
     assert len(codes) == len(set(codes))

@@ -44,7 +44,8 @@ def test_a_group_joins_when_it_is_complete() -> None:
 
 
 def test_a_sound_member_of_a_broken_group_starts_anew_in_the_same_group() -> None:
-    """A process ends without a fault of its node. Both nodes form their group again, with new processes."""
+    """If a process ends without a fault of its node, both nodes of its group start new processes and form the
+    group again."""
     job = grouped_job()
     die(job, 1, CLUSTER_LOST_EXIT_CODE)
     assert processes(job) == {2: 1, 3: 1}

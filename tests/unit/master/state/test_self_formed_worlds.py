@@ -138,7 +138,8 @@ def test_the_end_of_rank_0_is_enough_where_another_is_lost() -> None:
 
 
 def test_the_failure_of_rank_0_fails_the_job_although_others_ended_well() -> None:
-    """Rank 0 writes the model, and may have failed meanwhile."""
+    """If rank 0 fails, the job fails even if other members ended with success, since rank 0 writes the
+    model."""
     job = job_of()
     job.ends(1)
     for _ in range(8):

@@ -147,7 +147,7 @@ def test_who_is_to_blame(code: int, charged: bool) -> None:
 
 
 def test_a_process_that_went_on_is_known_by_its_first_version() -> None:
-    """The agent names the version for which it started the process, whichever it is in now."""
+    """A process is identified by the version for which it was started, whatever version it is in now."""
     job = in_place_job()
     die(job, 2)
     job.kill(("worker", 2))

@@ -25,7 +25,7 @@ def test_a_worker_that_ended_is_not_waited_for() -> None:
 
 
 def test_a_thousand_groups_of_many_workers_fit_into_the_stored_state() -> None:
-    """A job that meets in each epoch must not outgrow its ConfigMap."""
+    """The stored state of a thousand sync groups of many workers fits into the job's ConfigMap."""
     present = sync.SyncGroups()
     for number in range(sync.MAX_NAMES):
         for worker in WORKERS:

@@ -78,9 +78,8 @@ def gained(job: SimulatedJob, before: dict[str, int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("collective", [False, True], ids=["servers", "collective"])
 def test_the_life_of_a_job(collective: bool) -> None:
-    """Waiting for pods since the job was created, training, a master that dies, a loss, a hang, and a
-    suspension that outlives the master.
-    """
+    """The job's time is divided into waiting for pods, training, the death of a master, a loss, a hang, and a
+    suspension that outlives the master."""
     job: Any = SlowGroup(GROUP, steps=10_000) if collective else SlowServers(SETTINGS, shards=10_000)
     job.calm(20)
     assert parts_of(job) == {"queued": 120}

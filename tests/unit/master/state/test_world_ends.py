@@ -103,7 +103,7 @@ def test_a_program_that_ends_well_before_its_world_trains_has_failed() -> None:
 
 
 def test_exit_reasons_of_members() -> None:
-    """A member that is taken away is replaced without budget, as any other node."""
+    """A member that is removed is replaced without using a restart, like any other node."""
     job = collective_job(2)
     job.kill(("worker", 1), code=143)
     job.observe()
