@@ -48,8 +48,7 @@ SETTLE_SECONDS = 1.0
 DRAINED_SECONDS = 1.0
 """Interval at which a drained process checks whether to exit or to save again."""
 LAST_SAVE_SECONDS = 300.0
-"""Time during which the last checkpoint of a training is retried: the model is in memory, and a full disk can
-be fixed."""
+"""Time during which the last checkpoint of a training is retried, since somebody may free a full disk."""
 LAST_SAVE_PAUSE = 5.0
 SYNC_WAIT_SECONDS = 2.0
 """Interval at which a process that waits in `Job.sync` or `Job.barrier` follows the master's directive."""
@@ -248,8 +247,7 @@ class Job(ClusterMember):
 
     @property
     def data_position(self) -> Mapping[str, Any] | None:
-        """The data consumed when the newest checkpoint began, for its manifest
-        (`CheckpointStore.publish`)."""
+        """The data consumed when the newest checkpoint began (see `CheckpointStore.publish`)."""
         return self._saving.position
 
     def should_checkpoint(self) -> bool:
@@ -414,8 +412,7 @@ class Job(ClusterMember):
         self._saving.go_on_in(cluster.version)
 
     def close(self) -> None:
-        """Return leases and send the last messages, within seconds. Called automatically when the process
-        exits."""
+        """Return leases and send the last messages, within seconds. Called when the process exits, too."""
         if not self._closed:
             self._closed = True
             for reader in self._readers:
@@ -438,8 +435,7 @@ class Job(ClusterMember):
         return reader
 
     def _tracked(self, parts: Iterator[T], reader: ShardReader) -> Iterator[T]:
-        """The same parts; notes that something was trained, and saves once at the end, since other data may
-        follow."""
+        """The same parts. Notes that something was trained, and saves once at their end."""
         for part in parts:
             self._saving.trained = True
             yield part
@@ -490,8 +486,7 @@ class Job(ClusterMember):
         return True
 
     def leave(self) -> NoReturn:
-        """Exit after SIGTERM: save if this is the chief of the active cluster and has the whole model, and
-        return leases."""
+        """Exit after SIGTERM: save if this is the active chief and has the whole model, and return leases."""
         alone = self.is_chief and self.replica_size == 1
         if self.active and not self._watch.latest.drain and self._saving.configured and alone:
             self.checkpoint()

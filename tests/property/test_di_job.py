@@ -2,16 +2,15 @@
 deaths."""
 
 import copy
-from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from edl_workflows.jobs.di_job import pods
 from edl_workflows.jobs.di_job.model import DIJob
-from edl_workflows.jobs.testing import JobsNamespace
+from tests.property.job_machine import JobMachine
 from tests.unit.jobs.di_jobs import NAME, make, task
 
 FINAL = ("Succeeded", "Failed")
@@ -25,23 +24,16 @@ ENDS = st.sampled_from(
 COUNTERS = ("restarts", "reschedules", "generation")
 
 
-class DIJobs(RuleBasedStateMachine):
-    """One job, to which any event may happen in any order. The controller may die while it acts."""
+class DIJobs(JobMachine):
+    """A DIJob, to which any event may happen in any order."""
+
+    kind, name = "DIJob", NAME
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = JobsNamespace()
         self.final: str | None = None
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.failures = 0
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["DIJob", NAME].get("status", {})
-        return found
-
-    def pods(self) -> list[str]:
-        return sorted(name for kind, name in self.world.objects if kind == "Pod")
 
     def limit(self) -> int | None:
         found: int | None = self.world.objects["DIJob", NAME]["spec"].get("backoffLimit")
@@ -72,28 +64,10 @@ class DIJobs(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 10), end=ENDS)
     def pod_event(self, which: int, end: tuple[str, int | None]) -> None:
-        live = [
-            n
-            for n in self.pods()
-            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
-        ]
-        if live:
+        if live := self.live():
             phase, code = end
             self.failures += phase == "Failed"
             self.world.set_pod(live[which % len(live)], phase, code)
-
-    @rule(which=st.integers(0, 10))
-    def pod_deleted(self, which: int) -> None:
-        if found := self.pods():
-            self.world.delete("Pod", found[which % len(found)])
-
-    @rule()
-    def deleted_pods_go(self) -> None:
-        self.world.reap()
-
-    @rule(seconds=st.sampled_from([1, 30, 400]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.tick(seconds)
 
     def verdict(self) -> str | None:
         """The final phase that the controller would write now."""

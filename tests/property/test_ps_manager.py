@@ -6,28 +6,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaResourceSpec, ScalePlanSpec
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state.settings import JobSettings
-from edl_workflows.master.state.stored_state import StoredState
+from tests.property.simulated_machine import MAX_PLANS, STEP_TIMEOUT, SimulatedMachine
 from tests.unit.master.simulated_job import SimulatedJob
 
 JOB = "job"
-STEP_TIMEOUT = 100
-MAX_PLANS = 4
-MAX_KILLS = 6
-MAX_PASSED = 4
-"""So many step time-outs do not add up to a heartbeat's: nodes that nobody moves are no silent ones."""
 
 
-class Versions(RuleBasedStateMachine):
+class Versions(SimulatedMachine[SimulatedJob]):
     """A job to which any event may happen. When events stop, it must end in the old or the new cluster,
     trained with all data."""
-
-    job: SimulatedJob
 
     @initialize(ps=st.integers(1, 3), workers=st.integers(1, 3))
     def begin(self, ps: int, workers: int) -> None:
@@ -36,61 +29,7 @@ class Versions(RuleBasedStateMachine):
         )
         self.counts = {"ps": ps, "worker": workers}
         self.wanted: list[tuple[str, dict[str, int]]] = []
-        self.kills = 0
-        self.passed = 0
-        self.deleted = False
         self.job.calm(4)
-
-    @rule()
-    def master_crashes(self) -> None:
-        self.job.crash()
-
-    @rule()
-    def master_commits(self) -> None:
-        self.job.commit()
-
-    @rule()
-    def cluster_is_seen(self) -> None:
-        self.job.observe()
-
-    @rule()
-    def plan_is_recorded(self) -> None:
-        self.job.record()
-
-    @rule()
-    def controller_acts(self) -> None:
-        self.job.control()
-
-    @rule()
-    def pods_start(self) -> None:
-        self.job.start_pods()
-
-    @rule(pick=st.integers(0, 100))
-    def node_acts(self, pick: int) -> None:
-        pods = sorted(self.job.pods)
-        self.job.act(pods[pick % len(pods)])
-
-    @rule()
-    def chief_saves(self) -> None:
-        self.job.save_periodically()
-
-    @rule(rounds=st.integers(1, 3))
-    def all_goes_well_for_a_while(self, rounds: int) -> None:
-        self.job.calm(rounds)
-
-    @rule()
-    def time_passes(self) -> None:
-        if self.passed < MAX_PASSED:
-            self.passed += 1
-            self.job.now += STEP_TIMEOUT + 20
-            self.job.settle()
-
-    @rule(pick=st.integers(0, 100))
-    def pod_dies(self, pick: int) -> None:
-        pods = sorted(self.job.pods)
-        if self.kills < MAX_KILLS:
-            self.kills += 1
-            self.job.kill(pods[pick % len(pods)])
 
     @rule(
         ps=st.integers(0, 3), workers=st.integers(0, 3), migrate=st.integers(0, 7), checkpoint=st.booleans()
@@ -137,10 +76,6 @@ class Versions(RuleBasedStateMachine):
             if cluster is not None:
                 assert [member.rank for member in cluster.ps] == list(range(len(cluster.ps)))
                 assert len({member.id for member in cluster.ps}) == len(cluster.ps)
-
-    @invariant()
-    def restoring_the_stored_state_changes_nothing(self) -> None:
-        assert StoredState.from_json(self.job.stored).to_json() == self.job.stored
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):

@@ -5,9 +5,9 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
-from edl_workflows.jobs.testing import JobsNamespace
+from tests.property.job_machine import JobMachine
 
 NAME = "mnist"
 FINAL = ("Succeeded", "Failed")
@@ -16,23 +16,16 @@ POLICIES = st.sampled_from(["Always", "OnFailure", "Never", "ExitCode"])
 STEPS = st.integers(0, 8)
 
 
-class TFJobs(RuleBasedStateMachine):
-    """One job, to which any event may happen in any order. The controller may die while it acts."""
+class TFJobs(JobMachine):
+    """A TFJob, to which any event may happen in any order."""
+
+    kind, name = "TFJob", NAME
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = JobsNamespace()
         self.final: str | None = None
         self.counts: dict[str, int] = {}
         self.done: set[str] = set()
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["TFJob", NAME].get("status", {})
-        return found
-
-    def pods(self) -> list[str]:
-        return sorted(name for kind, name in self.world.objects if kind == "Pod")
 
     def set_pod(self, name: str, phase: str, exit_code: int | None) -> None:
         if phase == "Succeeded" and "deletionTimestamp" not in self.world.objects["Pod", name]["metadata"]:
@@ -71,27 +64,9 @@ class TFJobs(RuleBasedStateMachine):
         code=st.sampled_from([1, 137, None]),
     )
     def pod_event(self, which: int, phase: str, code: int | None) -> None:
-        live = [
-            n
-            for n in self.pods()
-            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
-        ]
-        if live:
+        if live := self.live():
             exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
             self.set_pod(live[which % len(live)], phase, exit_code)
-
-    @rule(which=st.integers(0, 10))
-    def pod_deleted(self, which: int) -> None:
-        if pods := self.pods():
-            self.world.delete("Pod", pods[which % len(pods)])
-
-    @rule()
-    def deleted_pods_go(self) -> None:
-        self.world.reap()
-
-    @rule(seconds=st.sampled_from([1, 30, 400]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.tick(seconds)
 
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:

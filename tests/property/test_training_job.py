@@ -5,9 +5,10 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from edl_workflows.jobs.testing import JobsNamespace
+from tests.property.job_machine import JobMachine
 
 NAME = "ctr"
 FINAL = ("succeeded", "failed")
@@ -15,29 +16,15 @@ PHASES = {"Creating", "Running", "Scaling", "Suspended", "Succeeded", "Failed"}
 STEPS = st.integers(0, 8)
 
 
-class TrainingJobs(RuleBasedStateMachine):
-    """One job, to which any event may happen in any order. The controller may die while it acts."""
+class TrainingJobs(JobMachine):
+    """A TrainingJob, to which any event may happen in any order."""
+
+    kind, name = "TrainingJob", NAME
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = JobsNamespace()
         self.final: tuple[str, str] | None = None
         self.seen: dict[str, tuple[str, str]] = {}
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["TrainingJob", NAME].get("status", {})
-        return found
-
-    def pods(self) -> list[str]:
-        return sorted(name for kind, name in self.world.objects if kind == "Pod")
-
-    def live(self) -> list[str]:
-        return [
-            n
-            for n in self.pods()
-            if self.world.objects["Pod", n]["status"]["phase"] in ("Pending", "Running")
-        ]
 
     @initialize(
         ft=st.booleans(),
@@ -79,19 +66,6 @@ class TrainingJobs(RuleBasedStateMachine):
         if live := self.live():
             exit_code = 0 if phase == "Succeeded" else code if phase == "Failed" else None
             self.world.set_pod(live[which % len(live)], phase, exit_code)
-
-    @rule(which=st.integers(0, 10))
-    def pod_deleted(self, which: int) -> None:
-        if pods := self.pods():
-            self.world.delete("Pod", pods[which % len(pods)])
-
-    @rule()
-    def deleted_pods_go(self) -> None:
-        self.world.reap()
-
-    @rule(seconds=st.sampled_from([1, 30, 400]))
-    def time_passes(self, seconds: int) -> None:
-        self.world.tick(seconds)
 
     @rule(steps=STEPS)
     def controller_dies_at_it(self, steps: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from edl_workflows.exceptions import ConflictError
 from edl_workflows.jobs import names
@@ -13,26 +13,19 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, PodMeta, ReplicaRe
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages, model_messages
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
-from edl_workflows.master.state.stored_state import StoredState
 from edl_workflows.master.state.versions.cluster_versions import cut_into_groups
 from edl_workflows.protocol.nodes import NodeRef, ProcessReport, ProcessState
 from edl_workflows.protocol.training import CheckpointBegin, StepReport
+from tests.property.simulated_machine import MAX_PLANS, STEP_TIMEOUT, SimulatedMachine
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 
 JOB = "job"
-STEP_TIMEOUT = 100
 MOST = 4
-MAX_PLANS = 4
-MAX_KILLS = 6
-MAX_PASSED = 4
-"""So many step time-outs do not add up to a heartbeat's: nodes that nobody moves are no silent ones."""
 
 
-class Worlds(RuleBasedStateMachine):
+class Worlds(SimulatedMachine[SimulatedCollectiveJob]):
     """A collective job to which any event may happen. When events stop, it must end in the wanted world, with
     each step trained once."""
-
-    job: SimulatedCollectiveJob
 
     @initialize(
         workers=st.integers(1, MOST),
@@ -57,61 +50,7 @@ class Worlds(RuleBasedStateMachine):
         self.groups_seen: dict[int, set[tuple[int, ...]]] = {}
         self.count = workers
         self.wanted: list[tuple[str, int | None]] = []
-        self.kills = 0
-        self.passed = 0
-        self.deleted = False
         self.job.calm(4)
-
-    @rule()
-    def master_crashes(self) -> None:
-        self.job.crash()
-
-    @rule()
-    def master_commits(self) -> None:
-        self.job.commit()
-
-    @rule()
-    def cluster_is_seen(self) -> None:
-        self.job.observe()
-
-    @rule()
-    def plan_is_recorded(self) -> None:
-        self.job.record()
-
-    @rule()
-    def controller_acts(self) -> None:
-        self.job.control()
-
-    @rule()
-    def pods_start(self) -> None:
-        self.job.start_pods()
-
-    @rule(pick=st.integers(0, 100))
-    def node_acts(self, pick: int) -> None:
-        if pods := sorted(self.job.pods):
-            self.job.act(pods[pick % len(pods)])
-
-    @rule()
-    def chief_saves(self) -> None:
-        self.job.save_periodically()
-
-    @rule(rounds=st.integers(1, 3))
-    def all_goes_well_for_a_while(self, rounds: int) -> None:
-        self.job.calm(rounds)
-
-    @rule()
-    def time_passes(self) -> None:
-        if self.passed < MAX_PASSED:
-            self.passed += 1
-            self.job.now += STEP_TIMEOUT + 20
-            self.job.settle()
-
-    @rule(pick=st.integers(0, 100))
-    def pod_dies(self, pick: int) -> None:
-        pods = sorted(self.job.pods)
-        if pods and self.kills < MAX_KILLS:
-            self.kills += 1
-            self.job.kill(pods[pick % len(pods)])
 
     @rule(node=st.integers(0, 12), version=st.integers(1, 8), what=st.sampled_from(ProcessState))
     def somebody_speaks_out_of_turn(self, node: int, version: int, what: ProcessState) -> None:
@@ -217,10 +156,6 @@ class Worlds(RuleBasedStateMachine):
             assert set(versions.change.ready) <= {f"worker-{node}" for node in versions.change.target}
             members = versions.active.members if versions.active else ()
             assert set(versions.change.drained) <= {f"worker-{node}" for node in members}
-
-    @invariant()
-    def restoring_the_stored_state_changes_nothing(self) -> None:
-        assert StoredState.from_json(self.job.stored).to_json() == self.job.stored
 
     def teardown(self) -> None:
         if not hasattr(self, "job"):
