@@ -62,8 +62,7 @@ def test_a_failed_job_fails_the_step(cluster: Cluster, argo: Argo, stand_in: Sta
 def test_a_step_that_does_not_wait_is_answered_when_it_has_begun(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """With ``wait: false`` the job continues after the step, even when its task has been removed and after a
-    restart of the agent."""
+    """With ``wait: false`` the job continues after its task is gone and the agent has restarted."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job(), wait=False))
     with running(cluster):
@@ -159,8 +158,7 @@ def test_tasks_of_others_are_left_alone(cluster: Cluster, argo: Argo, stand_in: 
 
 
 def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, argo: Argo) -> None:
-    """A result for an unknown node would keep the controller from reading any result, so even the error for a
-    wrong body waits for the node."""
+    """A result for an unknown node would stop the controller from reading results, so it waits."""
     argo.start("w")
     argo.start("later")
     with running(cluster):
@@ -175,8 +173,7 @@ def test_nothing_is_answered_before_the_workflow_has_the_node(cluster: Cluster, 
 def test_a_node_that_has_ended_is_not_brought_back_to_life(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """If the controller could not remove the task of an ended node, the late result of its job is not
-    written."""
+    """If the task of an ended node is still there, the late result of its job is not written."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("late")))
@@ -214,8 +211,7 @@ def test_a_vanished_step_cancels_its_job(cluster: Cluster, argo: Argo, stand_in:
 def test_a_job_may_be_suspended_instead_and_a_retry_resumes_it(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """With ``onCancel: suspend`` the job is suspended. The next attempt of the step has another node and
-    resumes the job."""
+    """The suspended job is resumed by the next attempt of the step, which has another node."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(), on_cancel="suspend")
     with running(cluster):
@@ -261,8 +257,7 @@ def test_a_retried_step_replaces_the_failed_job(cluster: Cluster, argo: Argo, st
 def test_a_manual_retry_uses_the_same_node_and_is_a_new_attempt(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """After a manual retry, the same node starts later: the job is created again, even if the earlier one had
-    succeeded."""
+    """The same node starts later, and the job is created again, even if it had succeeded."""
     argo.start("w")
     step = body("submit", manifest=elastic_job(ends="Succeeded"))
     with running(cluster):
@@ -340,8 +335,7 @@ def _owned_by(manifest: dict[str, Any], owner: str) -> dict[str, Any]:
 def test_a_step_in_error_leaves_its_job_for_a_retry_until_the_workflow_ends(
     cluster: Cluster, argo: Argo, stand_in: StandIn
 ) -> None:
-    """A new agent keeps the job of a step in phase Error while the workflow runs, and deletes it when the
-    workflow ends."""
+    """A new agent keeps the job of a step in phase Error until the workflow ends."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job("left")))
@@ -486,8 +480,7 @@ def counts(agent: ArgoAgent) -> Counter[tuple[str, str]]:
 
 
 def test_jobs_of_another_instance_are_left_alone(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """The agent of one Argo controller neither serves nor deletes what the agent of another instance has
-    begun."""
+    """The agent of one Argo controller leaves alone what that of another has begun."""
     argo.start("theirs", instance="blue")
     argo.start("ours")
     blue = ArgoAgentOptions(namespace=cluster.namespace, instance="blue")
