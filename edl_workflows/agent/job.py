@@ -295,7 +295,8 @@ class Job(ClusterMember):
                 parameter servers that is the default, because a lost chief may have trained their model.
 
         Raises:
-            SystemExit: saving failed for `LAST_SAVE_SECONDS`, or the process was asked to exit.
+            SystemExit: saving failed for `LAST_SAVE_SECONDS` (or once, if several processes hold parts
+                of the model), the job's cluster is gone, or the process was asked to exit.
         """
         if not self._unsaved(always):
             return

@@ -175,7 +175,8 @@ class ObjectCache:
         return None if own else _change(ahead.reported, before)
 
     def _accept(self, key: ObjectKey, obj: Object) -> Object | None:
-        """What is kept of it; None if it was removed, or the cache has this version or a newer one."""
+        """Store an object and return what the cache keeps of it. Return None, and store nothing, if the
+        object was removed or the cache has this version or a newer one."""
         old = self._objects.get(key)
         over = version_of(obj) <= self._removed.get(_uid(obj), -1)
         if over or (old is not None and not _newer(obj, old)):

@@ -109,8 +109,9 @@ def test_a_second_run_with_the_same_data_and_code_makes_no_job(argo: Argo) -> No
 
 
 def test_a_step_that_waits_says_what_its_job_does(argo: Argo) -> None:
-    """The node has the message, and stays Pending, so that the step's time-out ends it. The message does not
-    stay in the task set, where it would make the controller write the workflow again and again."""
+    """While a step waits, the message of its workflow node describes the job, and the node stays Pending, so
+    that the step's ``timeout`` applies. The agent then removes the message from the task set, since the
+    controller would otherwise write the workflow at every pass."""
     argo.start("talk", [submit("talks", timeout="45s")])
     argo.made("talks")
     status = {"phase": "Running", "progress": {"step": 7}, "message": "{{workflow.name}}"}

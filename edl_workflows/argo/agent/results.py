@@ -67,8 +67,8 @@ def _describe_training(found: Outputs) -> str:
 def result_of_stage(outcome: StageResult) -> StepResult:
     """The result of a step whose wait has ended.
 
-    A step that is skipped has Succeeded, and its message says why: in Argo, too, what depends on a skipped
-    step runs.
+    A skipped stage gives the phase Succeeded, and the message has the reason. The steps that depend on it
+    then run, as they do after a step that Argo itself skips.
     """
     if isinstance(outcome, Failed):
         return result_of_error(outcome.error)

@@ -320,12 +320,13 @@ class GoodputStatus(Status):
 
 
 class ParameterServersStatus(Status):
-    """Which changes of its parameter servers the training program allows, as it says itself.
+    """Which changes of the parameter servers the training program allows. The program reports it.
 
     Attributes:
-        changes: ``SameCount``: each may be replaced, but their number can't change. A plan for another change
-            is refused.
-        reason: why not ``Any``.
+        changes: ``Any``: servers can be replaced, and their number can change. ``SameCount``: servers can be
+            replaced, but their number can't change. ``Never``: neither. ``Unknown``: the program reported
+            nothing, so no plan is refused for it. A plan for a change that is not allowed fails.
+        reason: why ``changes`` is not ``Any``.
     """
 
     changes: Literal["Any", "SameCount", "Never", "Unknown"]

@@ -50,7 +50,7 @@ def test_scalars_are_read_as_the_api_server_reads_them(scalar: str, expected: ob
 
 
 def test_keys_are_texts() -> None:
-    """Keys of maps must be strings, since JSON has no others."""
+    """Numbers and Booleans as keys of a YAML map are read as strings, since JSON has only string keys."""
     assert value("{2: a, true: b}") == {"2": "a", "true": "b"}
 
 

@@ -154,8 +154,8 @@ def test_what_an_agent_before_left_is_persisted(
 def test_storage_that_refuses_is_told_with_its_reason(
     master: FakeMaster, folder: SnapshotFolder, tmp_path: Path, persister: Persister
 ) -> None:
-    """If storage rejects the copy, the ticket ends with its message, the training process can read it, and
-    the next copy is tried."""
+    """If a copy can't be written to storage, the master gets the error, the training process reads the same
+    error from the snapshot, and the next copy is written."""
     persister.start()
     (tmp_path / "checkpoints").write_text("a file where the folder should be")
     copy(folder, CheckpointStore(tmp_path / "checkpoints"), 10)

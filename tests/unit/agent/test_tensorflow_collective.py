@@ -133,7 +133,8 @@ def test_any_type_is_broadcast(join: Any, adapter: Any) -> None:
 
 
 def test_type_that_can_not_be_broadcast_is_refused(join: Any, adapter: Any) -> None:
-    """A variable of a type that can't be broadcast raises InvalidError with its name before training."""
+    """A variable of a type that can't be broadcast, or with the name of another variable, raises InvalidError
+    before training."""
     with pytest.raises(InvalidError, match="variable text of type string"):
         join(text=adapter.tf.Variable("text"))
     with pytest.raises(InvalidError, match="same name"):

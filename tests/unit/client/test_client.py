@@ -120,7 +120,7 @@ def test_a_cluster_needs_an_image(cluster: Cluster) -> None:
 
 
 def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
-    """A misspelt option or framework is an error, before anything is created."""
+    """Unknown options, unknown frameworks, and script arguments that are not a list are refused."""
     with pytest.raises(InvalidError, match="max_worker"):
         train(fit, {"rate": 1}, on=cluster, image="train:1", max_worker=2)
     with pytest.raises(InvalidError, match="caffe"):

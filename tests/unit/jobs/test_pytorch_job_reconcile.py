@@ -298,7 +298,8 @@ def test_a_suspended_job_has_no_pods() -> None:
 
 
 def test_a_gang() -> None:
-    """A scheduling policy makes a PodGroup of all replicas, and the pods belong to it."""
+    """A job with a scheduling policy gets a PodGroup whose ``minMember`` is the number of all replicas, and
+    its pods have the scheduler Volcano."""
     world = TorchWorld(Master=1, Worker=2, policies={"schedulingPolicy": {"queue": "gpu"}})
     group = world.namespace.objects["PodGroup", NAME]
 
