@@ -21,7 +21,7 @@ TORCH_READY := $(VENV)-torch/.ready
 # What `make test-airflow-versions` runs, and with which versions. Other tests need what only the newest has.
 AIRFLOW := 3.0 3.1 3.2
 AIRFLOW_TESTS := tests/unit/operators tests/unit/hooks tests/unit/triggers $(addprefix tests/airflow/test_,\
-	operators.py semantics.py deferral.py finished_early.py task_state.py reaper.py reruns.py lineage.py)
+	operators.py semantics.py deferral.py finished_early.py task_state.py reaper.py reruns.py lineage.py task_log.py)
 # Those of them that CI runs with each version, a minute each: what the older versions do in another way.
 AIRFLOW_QUICK := tests/unit/hooks tests/unit/operators tests/unit/triggers tests/airflow/test_deferral.py \
 	tests/airflow/test_task_state.py
