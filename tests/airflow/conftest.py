@@ -1,5 +1,6 @@
 """A migrated Airflow database, connections to a real API server, and DAGs that run in this process."""
 
+import functools
 import json
 import signal
 import warnings
@@ -25,6 +26,16 @@ def airflow_db() -> None:
     with warnings.catch_warnings(action="ignore"):  # of Airflow's own modules
         initdb()
     signal.setitimer(signal.ITIMER_REAL, *timer)
+    _keep_the_task_api()
+
+
+def _keep_the_task_api() -> None:
+    """Let all tasks of `dag.test()` ask one execution API, as Airflow 3.3 does. Older versions make one for
+    each task, and each computes the routes of all API versions, which takes seconds of CPU."""
+    from airflow.sdk.execution_time import supervisor
+
+    if not hasattr(supervisor.in_process_api_server, "cache_info"):
+        vars(supervisor)["in_process_api_server"] = functools.cache(supervisor.in_process_api_server)
 
 
 @pytest.fixture
