@@ -37,7 +37,7 @@ USER = 65532
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _NETWORK = (resources.NETWORK_POLICIES, resources.PODS)
 RBAC = "rbac.authorization.k8s.io/v1"
-READY_SECONDS = 120
+READY_SECONDS = 240
 STEPS_FOR_EVER = """
 import time
 from edl_workflows.agent import connect

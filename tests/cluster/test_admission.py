@@ -69,7 +69,7 @@ def guarded(bed: Bed, cluster: Cluster) -> Iterator[Guarded]:
     ]
     apply(bed, definitions)
     for one in definitions:
-        bed.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{one['metadata']['name']}")
+        bed.kubectl("wait", "--for=condition=Established", "--timeout=240s", f"crd/{one['metadata']['name']}")
     policies = list(admission_policies(options))
     try:
         for user in (names.CONTROLLER, MINE, OTHER, PERSON, SHARED):

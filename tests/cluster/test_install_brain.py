@@ -144,7 +144,7 @@ def brain(
         bindings = [one["metadata"]["name"] for one in objects if one["kind"] == "ClusterRoleBinding"]
         bed.kubectl("delete", "--ignore-not-found", "clusterrolebinding", *bindings)
         with contextlib.suppress(BedError):  # Brain leaves its folder before it is removed, as a rule
-            bed.kubectl("delete", "--ignore-not-found", "--timeout=60s", "namespace", own)
+            bed.kubectl("delete", "--ignore-not-found", "--timeout=240s", "namespace", own)
         bed.kubectl("delete", "--ignore-not-found", "--wait=false", "persistentvolume", own)
         shutil.rmtree(volume, ignore_errors=True)
 
