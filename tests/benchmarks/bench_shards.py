@@ -118,7 +118,7 @@ def in_process_rate(batch: int) -> float:
     tasks = turn = 0
     began = time.perf_counter()
     while shards := dataset.lease(nodes[turn % WORKERS], batch, time.time()):
-        dataset.done(shards, time.time())
+        dataset.acknowledge("", shards, time.time())
         tasks += len(shards)
         turn += 1
     seconds = time.perf_counter() - began

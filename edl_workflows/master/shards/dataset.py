@@ -141,17 +141,15 @@ class ShardedDataset:
             for ordinal in ordinals
         ]
 
-    def done(self, shards: Iterable[ShardName], now: float) -> list[AckResult]:
-        """Takes acknowledgements of shards, from any node."""
-        return [self._take_done(shard, now) for shard in shards]
+    def acknowledge(self, node: str, shards: Iterable[ShardName], now: float) -> list[AckResult]:
+        """Takes a node's answers: shards that are done, from any node, shards that failed (they are retried,
+        or the data set fails), and shards that are given back unfinished.
 
-    def failed(self, node: str, shards: Iterable[FailedShard]) -> list[AckResult]:
-        """Takes failed shards: they are retried, or the data set fails."""
-        return [self._take_failed(node, shard) for shard in shards]
-
-    def released(self, node: str, shards: Iterable[ReleasedShard], now: float) -> list[AckResult]:
-        """Takes shards given back unfinished."""
-        return [self._take_released(node, shard, now) for shard in shards]
+        Answers of earlier epochs come first: after a restart of the master they open the epochs of the later
+        ones. So the same answers once more change nothing.
+        """
+        ordered = sorted(shards, key=lambda shard: (shard.epoch, shard.ordinal))
+        return [self._take(node, shard, now) for shard in ordered]
 
     def release_node(self, node: str) -> int:
         """Re-queues what a dead or restarted node held. Returns the number of shards."""
@@ -295,6 +293,15 @@ class ShardedDataset:
         if self._source.lists_records and sequence.order is not None:
             indices = [sequence.order[place] for place in range(start, end)]
         return LeasedShard(sequence.epoch, ordinal, lease, sequence.partition, start, end, indices)
+
+    def _take(self, node: str, shard: ShardName, now: float) -> AckResult:
+        match shard:
+            case FailedShard():
+                return self._take_failed(node, shard)
+            case ReleasedShard():
+                return self._take_released(node, shard, now)
+            case _:
+                return self._take_done(shard, now)
 
     def _take_done(self, shard: ShardName, now: float) -> AckResult:
         ordinal = shard.ordinal

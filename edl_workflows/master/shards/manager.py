@@ -107,9 +107,8 @@ class ShardManager:
         node = str(request.node)
         if request.done or request.failed or request.released:
             self._answered[node] = now
-        outcomes = dataset.done(request.done, now)
-        outcomes += dataset.failed(node, request.failed)
-        outcomes += dataset.released(node, request.released, now)
+        answers = [*request.done, *request.failed, *request.released]
+        outcomes = dataset.acknowledge(node, answers, now)
         return AckReply(
             accepted=outcomes.count(AckResult.ACCEPTED),
             duplicates=outcomes.count(AckResult.DUPLICATE),
@@ -172,7 +171,7 @@ class ShardManager:
         """
         for name, said in consumed.items():
             if name in self._datasets:
-                self._datasets[name].done(said.done, now)
+                self._datasets[name].acknowledge(str(node), said.done, now)
         return self._position(str(node), consumed)
 
     def rollback(self, position: JobPosition) -> None:

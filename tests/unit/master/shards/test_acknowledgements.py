@@ -40,6 +40,20 @@ class TestAnswers:
         """A job without a registered data set has not finished its data."""
         assert not ShardManager().finished
 
+    def test_answers_of_two_epochs_count_in_any_order_after_a_restart(self) -> None:
+        """A worker answers for a shard of the second epoch and for one of the first in one message, and the
+        master was restarted from a time before it leased them: both count, and repeated they change
+        nothing."""
+        params = table(4, 2, num_epochs=2)
+        first = lease(before := manager_of(params), count=2).shards
+        second = lease(before, B, count=1).shards
+        manager = manager_of(params)
+
+        assert done(manager, *second, first[1]) == AckReply(accepted=2, state=LeaseState.OK)
+        after = manager.snapshot()
+        assert done(manager, *second, first[1]) == AckReply(duplicates=2, state=LeaseState.OK)
+        assert manager.snapshot() == after
+
     def test_repeated_answers_change_nothing(self) -> None:
         """Acknowledging the same shards twice counts as a duplicate and changes nothing."""
         manager = manager_of(table())
