@@ -184,6 +184,7 @@ def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
     assert browser.text("#job h1") == "search/ctr-daily"
     assert "ps 2/2" in browser.text("#job .facts")
     assert {"steps/s", "steps", "nodes"} <= set(browser.texts("#job .chart text"))
+    browser.until("document.querySelector('#job figcaption strong')")
     assert browser.texts("#job figcaption strong") == ["Speed", "Step", "loss", "reward", "Nodes"]
     assert browser.value("document.querySelectorAll('#job .chart .mark').length") >= 3
     assert "it is replaced by one of 12 cores" in browser.text("#job table")
@@ -250,6 +251,7 @@ def test_extreme_metrics_are_drawn(browser: Browser, serve: Serve, value: float)
 
     browser.open(f"{serve(filled)}/#/jobs/uid-mnist")
 
+    browser.until("document.querySelector('figcaption strong')")  # charts are drawn once their width is known
     assert "loss" in browser.texts("figcaption strong")
     assert 0 < browser.value("document.querySelectorAll('svg.chart *').length") < 500
 
