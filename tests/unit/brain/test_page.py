@@ -183,8 +183,8 @@ def test_one_job_by_the_keyboard(browser: Browser, full: str) -> None:
 
     assert browser.text("#job h1") == "search/ctr-daily"
     assert "ps 2/2" in browser.text("#job .facts")
-    assert {"steps/s", "steps", "nodes"} <= set(browser.texts("#job .chart text"))
     browser.until("document.querySelector('#job figcaption strong')")
+    assert {"steps/s", "steps", "nodes"} <= set(browser.texts("#job .chart text"))
     assert browser.texts("#job figcaption strong") == ["Speed", "Step", "loss", "reward", "Nodes"]
     assert browser.value("document.querySelectorAll('#job .chart .mark').length") >= 3
     assert "it is replaced by one of 12 cores" in browser.text("#job table")
