@@ -201,17 +201,21 @@ class StageTask(LineageTask, ClusterTask):
             queue_deadline=queue_deadline,
             on_kill_action=self.on_kill_action,
             link=self.link,
+            attempt=self._ti.try_number,
             logs=self.log_request,
         )
         left = None if deadline is None else timedelta(seconds=max(0.0, deadline - time.time())) + BACKSTOP
         self.defer(trigger=trigger, method_name="execute_complete", timeout=left)
 
-    def execute_complete(self, context: "Context", event: dict[str, Any]) -> dict[str, Any]:
+    def execute_complete(self, context: "Context", event: dict[str, Any]) -> Any:
         """Continue after the trigger's event."""
         self._ti = context["ti"]
         from edl_workflows.triggers.elastic_job import StageEvent
 
         told = StageEvent.model_validate(event)
+        if told.attempt not in (0, self._ti.try_number):
+            # A retry begins anew. Airflow 3.0 starts it with the event of the attempt before it.
+            return self.execute(context)
         self._handle, self.link = told.handle, told.link
         if told.status == "skipped":
             raise AirflowStageSkipped(told.message)

@@ -6,6 +6,7 @@ Importable without the Kubernetes client: that is loaded, in a thread, when a tr
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Literal
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -44,6 +45,7 @@ class StageEvent(Model):
         error: the branch of our errors' tree on failure.
         message: why it failed or is skipped.
         link: to the object, for the task's page.
+        attempt: as the trigger's.
     """
 
     status: Literal["success", "skipped", "failed", "timeout"]
@@ -52,6 +54,7 @@ class StageEvent(Model):
     error: str = ""
     message: str = ""
     link: str = ""
+    attempt: int = 0
 
 
 class ElasticJobTrigger(KillableTrigger):
@@ -64,6 +67,7 @@ class ElasticJobTrigger(KillableTrigger):
         queue_deadline: Unix time until which the job must have begun to run; None: no limit.
         on_kill_action: what to do with the object of the stage when a user kills the deferred task.
         link: for the event.
+        attempt: number of the task's attempt that waits; 0: unknown.
         logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
     """
 
@@ -76,6 +80,7 @@ class ElasticJobTrigger(KillableTrigger):
         queue_deadline: float | None = None,
         on_kill_action: ownership.CancelAction = "keep",
         link: str = "",
+        attempt: int = 0,
         logs: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -85,6 +90,7 @@ class ElasticJobTrigger(KillableTrigger):
         self.queue_deadline = queue_deadline
         self.on_kill_action = on_kill_action
         self.link = link
+        self.attempt = attempt
         self.logs = logs
         self._fired = False
 
@@ -99,6 +105,7 @@ class ElasticJobTrigger(KillableTrigger):
                 "queue_deadline": self.queue_deadline,
                 "on_kill_action": self.on_kill_action,
                 "link": self.link,
+                "attempt": self.attempt,
                 "logs": self.logs,
             },
         )
@@ -124,16 +131,15 @@ class ElasticJobTrigger(KillableTrigger):
             )
         except EdlError as error:
             result = Failed(error)
+        tell = partial(StageEvent, handle=handle, link=self.link, attempt=self.attempt)
         if isinstance(result, Skipped):
-            return StageEvent(status="skipped", handle=handle, message=result.reason, link=self.link)
+            return tell(status="skipped", message=result.reason)
         if not isinstance(result, Failed):
-            return StageEvent(status="success", handle=handle, outputs=result.outputs, link=self.link)
-        return StageEvent(
+            return tell(status="success", outputs=result.outputs)
+        return tell(
             status="timeout" if isinstance(result.error, StageTimeoutError) else "failed",
-            handle=handle,
             error=branch_name(result.error),
             message=str(result.error),
-            link=self.link,
         )
 
     async def _training_logs(self, source: ClusterSource, handle: Handle) -> TrainingLogs | None:

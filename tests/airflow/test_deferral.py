@@ -1,5 +1,6 @@
 """What an operator does when Airflow itself ends its deferral, without an event of the trigger."""
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import TaskDeferred
 
-from edl_workflows.exceptions import JobDisappearedError, StageTimeoutError
+from edl_workflows.exceptions import JobDisappearedError, JobFailedError, StageTimeoutError
 from edl_workflows.hooks.airflow_versions import TaskDeferralError
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators import base
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
+from edl_workflows.triggers import elastic_job as triggers
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
 pytestmark = IN_AIRFLOW
@@ -110,6 +112,25 @@ def test_a_job_that_succeeded_while_no_triggerer_ran(connection: None, cluster: 
     told = operator().resume_execution("__fail__", {"error": "Trigger timeout"}, context(store))
 
     assert told["phase"] == "Succeeded"
+
+
+def test_the_event_of_an_earlier_attempt_is_not_taken(
+    connection: None, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow 3.0 resumes a retry with the event of the attempt before it. The retry begins anew: it replaces
+    the failed job, and defers."""
+    monkeypatch.setattr(triggers, "SETTLE_SECONDS", 0.0)
+    store = Store()
+    first = deferred(store).trigger
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Failed"})
+    event = asyncio.run(anext(first.run())).payload
+
+    with pytest.raises(JobFailedError):
+        operator().execute_complete(context(store), event)
+    with pytest.raises(TaskDeferred):
+        operator().execute_complete(context(store, try_number=2), event)
+    (job,) = jobs(cluster)
+    assert "status" not in job
 
 
 @pytest.mark.parametrize(("state", "lives"), [("failed", False), ("running", True)])

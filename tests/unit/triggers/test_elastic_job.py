@@ -92,6 +92,7 @@ def test_stored_arguments_are_a_fixed_point_without_secrets(
         "queue_deadline",
         "on_kill_action",
         "link",
+        "attempt",
         "logs",
     }
     assert "containers" not in json.dumps(made.serialize()[1])
