@@ -22,7 +22,12 @@ from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
 from edl_workflows.stages.goals import GoneGoal, Handle
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
-from edl_workflows.stages.job_log import PROGRESS_SECONDS, StateReporter, describe_state
+from edl_workflows.stages.job_log import (
+    PROGRESS_SECONDS,
+    StateReporter,
+    describe_details,
+    describe_state,
+)
 from edl_workflows.stages.observed import ObservedObject, read_object
 from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.ownership import resource_of
@@ -131,11 +136,12 @@ class GoalWait:
             return queueing.fail_queued(self._handle, seen)
         if state is not None and not self._handle.uid:
             self._handle = self._handle.model_copy(update={"uid": state["metadata"]["uid"]})
+        self._state = result.message
         if state is None or seen is None or isinstance(self._handle.goal, GoneGoal):
             self._write(self._reporter.take_line(result.message, time.monotonic()))
         else:
             self._write(self._reporter.take(seen, time.monotonic(), _age_of(state)))
-        self._state = result.message
+            self._state = "; ".join([result.message, *describe_details(seen)])
         return result
 
     def _write_end(self, seen: ObservedObject) -> None:

@@ -56,12 +56,18 @@ def describe_state(seen: JobView | ScalePlan) -> str:
     why = ": ".join(part for part in (seen.reason, seen.message) if part)
     if seen.phase is JobPhase.SUSPENDED and (queue := seen.labels.get(KUEUE_LABEL)):
         why += f"; in the queue {queue} of Kueue"
-    head = f"is {seen.phase}" + (f" ({why})" if why else "")
+    return "; ".join([f"is {seen.phase}" + (f" ({why})" if why else ""), *describe_details(seen)])
+
+
+def describe_details(seen: ObservedObject) -> list[str]:
+    """What a line says of a job beside its phase; nothing of a plan."""
+    if not isinstance(seen, JobView):
+        return []
     nodes = [f"{role} {count.ready}/{count.desired}" for role, count in sorted(seen.replicas.items())]
     ready = [f"ready: {', '.join(nodes)}"] if nodes and not seen.phase.final else []
     plan = [f"carries out {seen.plan}"] if seen.plan else []
     checkpoint = [f"checkpoint at step {seen.checkpoint.step:,}"] if seen.checkpoint else []
-    return "; ".join([head, *ready, *plan, *_describe_progress(seen.progress), *checkpoint])
+    return [*ready, *plan, *_describe_progress(seen.progress), *checkpoint]
 
 
 def is_unobserved(seen: ObservedObject) -> bool:

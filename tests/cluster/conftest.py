@@ -21,6 +21,7 @@ from tests.cluster.bed import build, lifecycle
 from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.components import default_site
 from tests.cluster.bed.wait import until
+from tests.cluster.training import Place, place
 
 _FOLDER = Path(__file__).parent
 # Read before the tests' environment is cleaned.
@@ -76,6 +77,15 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 def module_namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace that the tests of one module share, deleted after them."""
     yield from _namespace(cluster)
+
+
+@pytest.fixture(scope="module")
+def here(
+    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
+) -> Iterator[Place]:
+    """A controller in a namespace, for all tests of one module."""
+    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
+        yield running
 
 
 def _namespace(cluster: Cluster) -> Iterator[str]:

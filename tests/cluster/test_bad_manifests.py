@@ -1,7 +1,7 @@
 """Wrong manifests of every kind on a real API server, with our definitions and a controller behind them."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ from edl_workflows.exceptions import InvalidError, NotFoundError
 from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.kube import client, resources
 from edl_workflows.kube.connect import Cluster
-from tests.cluster.bed.bed import Bed
 from tests.cluster.bed.wait import until
-from tests.cluster.training import Place, place
+from tests.cluster.training import Place
 from tests.unit.jobs import (
     test_di_job_model,
     test_pytorch_job_model,
@@ -28,15 +27,6 @@ ROWS = [
     for table in TABLES
     for row in table.BAD
 ]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """One controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 @pytest.mark.parametrize(("make", "change", "message"), ROWS)

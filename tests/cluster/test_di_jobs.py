@@ -1,26 +1,14 @@
 """DIJobs in real pods: an agent learns while its collectors come, go and die."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from edl_workflows.jobs.di_job.model import DIJobPhase
-from edl_workflows.kube.connect import Cluster
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.di_jobs import SLOW, DITraining, collectors_come_and_die, manifest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """One controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 def submit(here: Place, name: str, *options: str, **spec: object) -> DITraining:

@@ -1,16 +1,12 @@
 """A job in real pods that can't save: people hear of it at once, and by its setting it ends."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, events
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.submitted import SubmittedJob
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -29,15 +25,6 @@ for number, batch in enumerate(job.batches("train", size=10_000, shard_size=10, 
     job.report_step(number + 1)
     time.sleep(0.05)
 """
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """A controller for the test here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 def test_failed_saves_are_an_event_and_by_a_setting_the_end(here: Place) -> None:

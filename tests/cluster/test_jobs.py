@@ -2,7 +2,6 @@
 take."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -10,13 +9,11 @@ from edl_workflows.jobs import names
 from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.kube import client, resources
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.delete import DELETE, DeleteRequest
 from edl_workflows.stages.migrate_ps import MIGRATE_PS, MigratePsRequest
 from edl_workflows.stages.scale import SCALE, ScaleRequest
 from edl_workflows.stages.suspend import RESUME, SUSPEND, ResumeRequest, SuspendRequest
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, place
+from tests.cluster.training import Place
 from tests.e2e.records import all_records, consumed, evaluate, trained
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,15 +23,6 @@ OWNED = (
     resources.PODS, resources.SERVICES, resources.SECRETS, resources.CONFIG_MAPS, resources.SERVICE_ACCOUNTS,
     resources.ROLES, resources.ROLE_BINDINGS, resources.SCALE_PLANS,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """One controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 def test_job_grows_migrates_and_ends(here: Place) -> None:

@@ -1,24 +1,11 @@
 """Real kills in real pods: three of the rows of `tests.e2e.test_kills`, with a job of either kind."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from edl_workflows.kube.connect import Cluster
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.kills import Counting, CountingJob, Kind, Moment, Victim, kill_at, prepare
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """A controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 @pytest.mark.parametrize(

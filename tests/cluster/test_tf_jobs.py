@@ -1,7 +1,6 @@
 """TFJobs that train with TensorFlow in real pods."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,8 @@ import pytest
 from edl_workflows.jobs.api import TF_JOBS
 from edl_workflows.jobs.kubeflow.model import KubeflowPhase
 from edl_workflows.kube import client
-from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import PODS
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.tf_jobs import MirroredTraining, TfTraining
 
 pytestmark = [
@@ -22,15 +19,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.long,
 ]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """One controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 def folder(here: Place, name: str) -> Path:

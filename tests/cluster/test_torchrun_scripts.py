@@ -1,27 +1,14 @@
 """Unmodified scripts for ``torchrun`` in real pods: DistributedDataParallel, Hugging Face's ``Trainer``,
 Lightning."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from edl_workflows.jobs import names
 from edl_workflows.jobs.view import JobPhase
-from edl_workflows.kube.connect import Cluster
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.torchrun_jobs import SCRIPTS, TorchrunJob, assert_progress
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """A controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

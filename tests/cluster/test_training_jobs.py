@@ -1,13 +1,10 @@
 """TrainingJobs that train with TensorFlow in real pods."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
-from edl_workflows.kube.connect import Cluster
-from tests.cluster.bed.bed import Bed
-from tests.cluster.training import Place, container, place
+from tests.cluster.training import Place, container
 from tests.e2e.training_jobs import PaddleTraining, manifest, trainers_come_and_die
 
 pytestmark = [
@@ -17,15 +14,6 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.long,
 ]
-
-
-@pytest.fixture(scope="module")
-def here(
-    request: pytest.FixtureRequest, bed: Bed, cluster: Cluster, module_namespace: str
-) -> Iterator[Place]:
-    """One controller for all tests here."""
-    with place(request, bed, cluster.in_namespace(module_namespace)) as running:
-        yield running
 
 
 def test_trainers_come_and_die_and_every_chunk_is_trained(here: Place) -> None:

@@ -55,9 +55,14 @@ function scales({ times, series, fromZero }, width) {
   return {
     width, from, to, axis,
     x: (time) => MARGIN.left + ((time - from) / span) * inner.width,
-    y: (value) => MARGIN.top + (1 - (value - axis.from) / (axis.to - axis.from)) * inner.height,
+    // Within the picture also for values that the axis leaves out, which are near the largest number.
+    y: (value) => MARGIN.top + (1 - inUnit((value - axis.from) / (axis.to - axis.from))) * inner.height,
     time: (x) => from + ((x - MARGIN.left) / inner.width) * span,
   };
+}
+
+function inUnit(share) {
+  return Math.min(1, Math.max(0, share));
 }
 
 /** Ends and a step of 1, 2 or 5 times a power of ten, two to five steps apart. Without values, or with values near the

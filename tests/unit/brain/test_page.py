@@ -237,7 +237,8 @@ def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
 
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
 def test_extreme_metrics_are_drawn(browser: Browser, serve: Serve, value: float) -> None:
-    """A training program may report any finite number: the page shows it with a handful of grid lines."""
+    """A training program may report any finite number: the page shows it with a handful of grid lines,
+    and within the picture."""
 
     def filled(store: BrainStore) -> None:
         now = time.time()
@@ -254,6 +255,9 @@ def test_extreme_metrics_are_drawn(browser: Browser, serve: Serve, value: float)
     browser.until("document.querySelector('figcaption strong')")  # charts are drawn once their width is known
     assert "loss" in browser.texts("figcaption strong")
     assert 0 < browser.value("document.querySelectorAll('svg.chart *').length") < 500
+    drawn = browser.value("document.querySelector('main').innerHTML")
+    assert "Infinity" not in drawn
+    assert "NaN" not in drawn
 
 
 def test_what_gets_into_the_page_can_not_run(browser: Browser, full: str) -> None:

@@ -120,13 +120,16 @@ def test_a_cluster_needs_an_image(cluster: Cluster) -> None:
 
 
 def test_options_that_do_not_exist_are_refused(cluster: Cluster) -> None:
-    """Unknown options, unknown frameworks, and script arguments that are not a list are refused."""
+    """Unknown options, unknown frameworks, and script arguments that are not a list are refused, and nothing
+    is created."""
     with pytest.raises(InvalidError, match="max_worker"):
         train(fit, {"rate": 1}, on=cluster, image="train:1", max_worker=2)
     with pytest.raises(InvalidError, match="caffe"):
         train(fit, {"rate": 1}, on=cluster, image="train:1", framework="caffe")
     with pytest.raises(InvalidError, match="a list of strings"):
         train("train.py", {"rate": 1}, on=cluster, image="train:1")
+
+    assert not client.list_objects(cluster, Scope(ELASTIC_JOBS, cluster.namespace)).items
 
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:

@@ -1,10 +1,10 @@
-"""One DIJob in a world of its own, for tests of its state machine."""
+"""DIJobs for tests of their state machine."""
 
 import copy
 from collections.abc import Mapping
 from typing import Any
 
-from edl_workflows.jobs.testing import JobsNamespace
+from tests.unit.jobs.settled_job import SettledJob
 
 NAME = "atari"
 API_VERSION = "diengine.opendilab.org/v2alpha1"
@@ -31,72 +31,38 @@ def node_asked_for(pod: Mapping[str, Any]) -> str:
     return str(name)
 
 
-class Job:
-    """The job in its world."""
+class Job(SettledJob):
+    """One DIJob; see `make` for the arguments."""
 
     def __init__(self, *tasks: dict[str, Any], **spec: Any) -> None:
-        self.world = JobsNamespace()
-        self.world.add(make(*tasks, **spec))
-        self.world.settle()
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["DIJob", NAME]["status"]
-        return found
-
-    @property
-    def phase(self) -> str:
-        return str(self.status["phase"])
-
-    @property
-    def pods(self) -> list[str]:
-        return sorted(name.removeprefix(f"{NAME}-") for kind, name in self.world.objects if kind == "Pod")
-
-    def pod(self, short: str) -> dict[str, Any]:
-        return self.world.objects["Pod", f"{NAME}-{short}"]
-
-    def uid(self, short: str) -> str:
-        return str(self.pod(short)["metadata"]["uid"])
+        super().__init__(make(*tasks, **spec))
 
     def env(self, short: str) -> dict[str, str]:
+        """A pod's environment, as far as it is given by value."""
         variables = self.pod(short)["spec"]["containers"][0]["env"]
         return {v["name"]: v["value"] for v in variables if "value" in v}
 
     def rank(self, short: str) -> int:
+        """A pod's."""
         return int(self.env(short)["DI_RANK"])
 
     def count(self) -> tuple[int, int, int]:
         """Restarts, reschedules, generation."""
         return self.status["restarts"], self.status["reschedules"], self.status["generation"]
 
-    def set(self, **phases: Any) -> None:
-        """Pods' phases, as ``collector_0="Running"``, ``=("Failed", 137)`` or ``=("Failed", None,
-        "Evicted")``, and what the controller makes of it."""
-        for short, value in phases.items():
-            phase, code, reason = (*value, "", "")[:3] if isinstance(value, tuple) else (value, None, "")
-            code = 0 if phase == "Succeeded" else code
-            self.world.set_pod(f"{NAME}-{short.replace('_', '-')}", phase, code, reason)
-        self.world.settle()
-
     def run(self) -> None:
         """All pods run."""
         self.set(**{short.replace("-", "_"): "Running" for short in self.pods})
 
     def delete(self, short: str) -> None:
+        """Delete a pod."""
         self.world.delete("Pod", f"{NAME}-{short}")
         self.world.settle()
 
     def settle(self) -> None:
-        """Pods that are being deleted go, and the controller makes what it wants of it, until nothing more
-        happens.
-        """
+        """The same, until nothing more happens."""
         for _ in range(3):
-            self.world.reap()
-            self.world.settle()
-
-    def edit(self, **spec: Any) -> None:
-        self.world.edit("DIJob", NAME, {"spec": spec})
-        self.world.settle()
+            super().settle()
 
     def resize(self, **replicas: int) -> None:
         """Other replicas by type of task."""
@@ -109,6 +75,3 @@ class Job:
         """What the allocator writes."""
         self.world.edit("DIJob", NAME, {"status": {"allocation": list(nodes)}})
         self.world.settle()
-
-    def true_conditions(self) -> list[str]:
-        return [c["type"] for c in self.status["conditions"] if c["status"] == "True"]

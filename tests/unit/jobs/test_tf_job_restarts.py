@@ -1,10 +1,11 @@
 """Which replicas of a TFJob are restarted, how fast and how often."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.unit.jobs.tf_jobs import NAME, Job
+from tests.unit.jobs.tf_jobs import Job
 
 RESTARTS: list[Any] = [
     pytest.param("ExitCode", 1, "", False, id="1 is permanent"),
@@ -84,34 +85,32 @@ def test_a_pod_that_was_replaced_leaves_its_number_and_how_it_ended() -> None:
     }
 
 
+def assert_slows_down(job: Job, short: str, fail: Callable[[], None]) -> None:
+    """A pod is replaced at once the first time that it fails, then after 10 s, then after 20 s."""
+    for wait in (0, 10, 20):
+        before = job.uid(short)
+        fail()
+        if wait:
+            assert job.uid(short) == before, "too early"
+            assert job.world.decide("TFJob", job.name).requeue_after == wait
+            job.world.tick(wait)
+        job.settle()
+        assert job.uid(short) != before
+
+
 def test_a_crash_loop_slows_down() -> None:
     """A replica's second restart is delayed by 10 s, and its third by 20 s."""
     job = Job(Worker=(2, "ExitCode"))
-    for wait in (0, 10, 20):
-        before = job.pod("worker-1")["metadata"]["uid"]
-        job.set(worker_1=("Failed", 137))
-        if wait:
-            assert job.pod("worker-1")["metadata"]["uid"] == before, "too early"
-            assert job.world.decide("TFJob", NAME).requeue_after == wait
-            job.world.tick(wait)
-        job.settle()
-        assert job.pod("worker-1")["metadata"]["uid"] != before
+
+    assert_slows_down(job, "worker-1", lambda: job.set(worker_1=("Failed", 137)))
 
 
 def test_a_pod_that_its_node_refuses_is_not_made_again_at_once_for_ever() -> None:
     """For a pod that was rejected by its node and has no container status, the delay counts from the creation
     of the pod."""
     job = Job(Worker=(1, "OnFailure"))
-    for wait in (0, 10, 20):
-        before = job.pod("worker-0")["metadata"]["uid"]
-        job.world.set_pod("mnist-worker-0", "Failed", reason="UnexpectedAdmissionError")
-        job.world.settle()
-        if wait:
-            assert job.pod("worker-0")["metadata"]["uid"] == before, "too early"
-            assert job.world.decide("TFJob", NAME).requeue_after == wait
-            job.world.tick(wait)
-        job.settle()
-        assert job.pod("worker-0")["metadata"]["uid"] != before
+
+    assert_slows_down(job, "worker-0", lambda: job.set(worker_0=("Failed", None, "UnexpectedAdmissionError")))
 
 
 def test_back_off_limit() -> None:

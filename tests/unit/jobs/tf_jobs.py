@@ -1,9 +1,9 @@
-"""TFJobs for tests, in a namespace of their own with the controller's `reconcile`."""
+"""TFJobs for tests of their state machine."""
 
 import json
 from typing import Any
 
-from edl_workflows.jobs.testing import JobsNamespace
+from tests.unit.jobs.settled_job import SettledJob
 
 NAME = "mnist"
 
@@ -23,59 +23,16 @@ def make_tf_job(*, policies: dict[str, Any] | None = None, compat: str = "", **t
     return {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "metadata": metadata, "spec": spec}
 
 
-class Job:
-    """One job in a world of its own."""
+class Job(SettledJob):
+    """One TFJob; see `make_tf_job` for the arguments."""
 
     def __init__(self, spec: dict[str, Any] | None = None, **kwargs: Any) -> None:
         manifest = make_tf_job(**kwargs)
         manifest["spec"] |= spec or {}
-        self.world = JobsNamespace()
-        self.world.add(manifest)
-        self.world.settle()
-
-    @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["TFJob", NAME]["status"]
-        return found
-
-    @property
-    def phase(self) -> str:
-        return str(self.status["phase"])
-
-    @property
-    def pods(self) -> list[str]:
-        return sorted(name.removeprefix(f"{NAME}-") for kind, name in self.world.objects if kind == "Pod")
-
-    @property
-    def services(self) -> list[str]:
-        return sorted(name.removeprefix(f"{NAME}-") for kind, name in self.world.objects if kind == "Service")
-
-    def pod(self, short: str) -> dict[str, Any]:
-        return self.world.objects["Pod", f"{NAME}-{short}"]
-
-    def set(self, **phases: Any) -> None:
-        """Pods' phases, as ``worker_0="Running"`` or ``worker_0=("Failed", 137)``, and what the controller
-        makes of it.
-        """
-        for short, value in phases.items():
-            phase, code = value if isinstance(value, tuple) else (value, None)
-            name = f"{NAME}-{short.replace('_', '-')}"
-            self.world.set_pod(name, phase, 0 if phase == "Succeeded" else code)
-        self.world.settle()
-
-    def settle(self) -> None:
-        """Pods that are being deleted go, and the controller makes what it wants of it."""
-        self.world.reap()
-        self.world.settle()
-
-    def edit(self, **spec: Any) -> None:
-        self.world.edit("TFJob", NAME, {"spec": spec})
-        self.world.settle()
+        super().__init__(manifest)
 
     def config(self, short: str) -> dict[str, Any]:
+        """A pod's TF_CONFIG."""
         env = {v["name"]: v["value"] for v in self.pod(short)["spec"]["containers"][0].get("env", ())}
         found: dict[str, Any] = json.loads(env["TF_CONFIG"])
         return found
-
-    def true_conditions(self) -> list[str]:
-        return [c["type"] for c in self.status["conditions"] if c["status"] == "True"]

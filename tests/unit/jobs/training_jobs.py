@@ -1,8 +1,9 @@
-"""One TrainingJob in a world of its own, for tests of its state machine."""
+"""TrainingJobs for tests of their state machine."""
 
 from typing import Any
 
 from edl_workflows.jobs.testing import JobsNamespace
+from tests.unit.jobs.settled_job import SettledJob
 
 NAME = "ctr"
 FINAL = ("succeeded", "failed")
@@ -33,13 +34,11 @@ def make_training_job(
     }
 
 
-class Job:
-    """One job in a world of its own."""
+class Job(SettledJob):
+    """One TrainingJob; see `make_training_job` for the arguments."""
 
     def __init__(self, world: JobsNamespace | None = None, **kwargs: Any) -> None:
-        self.world = world or JobsNamespace()
-        self.world.add(make_training_job(**kwargs))
-        self.world.settle()
+        super().__init__(make_training_job(**kwargs), world)
 
     @classmethod
     def running(cls, **kwargs: Any) -> "Job":
@@ -58,65 +57,27 @@ class Job:
             self.settle()
 
     @property
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.world.objects["TrainingJob", NAME]["status"]
-        return found
-
-    @property
-    def phase(self) -> str:
-        return str(self.status["phase"])
-
-    @property
-    def pods(self) -> list[str]:
-        return sorted(name.removeprefix(f"{NAME}-") for kind, name in self.world.objects if kind == "Pod")
-
-    @property
     def trainers(self) -> list[str]:
+        """Names of the trainers' pods, without the job's."""
         return [name for name in self.pods if name.startswith("trainer")]
 
-    @property
-    def services(self) -> list[str]:
-        return sorted(name.removeprefix(f"{NAME}-") for kind, name in self.world.objects if kind == "Service")
-
-    def pod(self, short: str) -> dict[str, Any]:
-        return self.world.objects["Pod", f"{NAME}-{short}"]
-
-    def uid(self, short: str) -> str:
-        return str(self.pod(short)["metadata"]["uid"])
-
-    def report(self, **phases: Any) -> None:
-        """Pods' phases, as ``trainer_0="Running"`` or ``trainer_0=("Failed", 137)``."""
-        for short, value in phases.items():
-            phase, code = value if isinstance(value, tuple) else (value, None)
-            name = f"{NAME}-{short.replace('_', '-')}"
-            self.world.set_pod(name, phase, 0 if phase == "Succeeded" else code)
-
-    def set(self, **phases: Any) -> None:
-        """The same, and what the controller makes of it."""
-        self.report(**phases)
-        self.world.settle()
-
-    def settle(self) -> None:
-        """Pods that are being deleted go, and the controller makes what it wants of it."""
-        self.world.reap()
-        self.world.settle()
-
-    def edit(self, **spec: Any) -> None:
-        self.world.edit("TrainingJob", NAME, {"spec": spec})
-        self.world.settle()
-
     def scale(self, trainers: int) -> None:
+        """Ask for another number of trainers."""
         self.edit(trainer={"parallelism": trainers})
 
     def records(self) -> list[tuple[int, str]]:
+        """Additional trainers and status of each record of a scaling."""
         return [(r["additional"], r["status"]) for r in self.status.get("scale_records", ())]
 
     def failed(self) -> list[str]:
+        """The failures in the status, as role and index."""
         return [f"{f['role']}-{f['index']}" for f in self.status.get("failures", ())]
 
     def counts(self, role: str) -> dict[str, Any]:
+        """The status of a role's replicas."""
         found: dict[str, Any] = self.status["replicaStatuses"][role]
         return found
 
     def true_conditions(self) -> list[str]:
-        return sorted(c["type"] for c in self.status["conditions"] if c["status"] == "True")
+        """Types of the conditions that hold, sorted."""
+        return sorted(super().true_conditions())

@@ -62,9 +62,10 @@ def test_an_outage_does_not_end_a_wait(
 
 def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster, stand_in: StandIn) -> None:
     """Both the blocking wait and the one in an event loop end with StageTimeoutError, which has the job's
-    phase."""
+    phase and step."""
     handle = begin(cluster, "submit", manifest=elastic_job("mnist"))
     source = ClusterSource.of(cluster)
+    eventually(lambda: jobs(cluster)["mnist"].get("status", {}).get("phase") == "Running", "the job runs")
 
     blocking = driver.wait_for_goal(source, handle, time.time() + 1)
     in_loop = asyncio.run(driver.await_goal(source, handle, time.time() + 1))
@@ -73,6 +74,7 @@ def test_a_deadline_ends_the_wait_and_says_where_the_job_stood(cluster: Cluster,
         assert isinstance(result, Failed)
         assert isinstance(result.error, StageTimeoutError)
         assert "is Running" in str(result.error)
+        assert "step 100" in str(result.error)
 
 
 def test_a_wait_in_vain_for_a_controller_says_so(cluster: Cluster, stand_in: StandIn) -> None:

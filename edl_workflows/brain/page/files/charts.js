@@ -61,9 +61,14 @@ function scales({ from, to, height, series, free }, width) {
   return {
     top,
     x: (time) => MARGIN.left + ((time - from) / span) * inner.width,
-    y: (value) => MARGIN.top + (1 - (value - top.low) / (top.end - top.low)) * inner.height,
+    // Within the picture also for values that the axis leaves out, which are near the largest number.
+    y: (value) => MARGIN.top + (1 - inUnit((value - top.low) / (top.end - top.low))) * inner.height,
     time: (x) => from + ((x - MARGIN.left) / inner.width) * span,
   };
+}
+
+function inUnit(share) {
+  return Math.min(1, Math.max(0, share));
 }
 
 /** An upper end and a step such that the steps are 1, 2 or 5 times a power of ten, and there are two to five of them. */
