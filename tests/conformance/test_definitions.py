@@ -165,7 +165,7 @@ def test_defaults(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_null_takes_the_default(api: Api, wpath: str, widget: MakeWidget) -> None:
-    """A field of null that may not be null gets its default. A nullable field keeps null."""
+    """A null in a field that is not nullable becomes the default. A nullable field keeps null."""
     spec = api.post(wpath, widget(replicas=None, nullable=None))["spec"]
 
     assert (spec["replicas"], spec["nullable"]) == (1, None)

@@ -50,8 +50,8 @@ PODS_REFUSED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("row", PODS_REFUSED)
 def test_a_pod_that_reaches_out_of_its_place_is_refused(row: str, api: Api) -> None:
-    """Names become folders and files on a node. A pod with a path in a name is rejected with the field, and
-    nothing is created."""
+    """Names become folders and files on a node. A pod with a path in a name, or with another invalid value,
+    is rejected with the field."""
     spec, path = PODS_REFUSED[row]
 
     answer = api.raw("POST", PODS, pod("hostile", **spec))
@@ -159,7 +159,7 @@ def test_a_patch_can_not_make_a_huge_object_of_a_small_one(api: Api) -> None:
     ids=json.dumps,
 )
 def test_a_malformed_strategic_patch_is_refused(patch: Object, api: Api) -> None:
-    """A malformed strategic merge patch gets 400, and the pod does not change."""
+    """A malformed strategic merge patch gets a client error."""
     # A name for each case: the end of one pod must not be taken for that of the next.
     name = f"patched-{uuid.uuid4().hex[:8]}"
     api.post(PODS, pod(name))

@@ -67,7 +67,7 @@ def test_apply(kubectl: Kubectl) -> None:
 
 
 def test_apply_of_a_service(kubectl: Kubectl) -> None:
-    """Ports are merged by kubectl as on any cluster."""
+    """If a port of the manifest is replaced by another, the service has only the new one."""
     service: Object = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -113,7 +113,8 @@ def test_invalid(run: Run, widget: MakeWidget) -> None:
 
 
 def test_create(kubectl: Kubectl) -> None:
-    """Kubectl create makes config maps, secrets, accounts and services, which it sends as protobuf."""
+    """`kubectl create` creates ConfigMaps, Secrets, ServiceAccounts and Services, which it sends as
+    protobuf."""
     kubectl("create", "configmap", "c", "--from-literal=k=v")
     kubectl("create", "secret", "generic", "s", "--from-literal=k=v")
     kubectl("create", "serviceaccount", "a")
@@ -169,7 +170,7 @@ def test_describe(kubectl: Kubectl, api: Api, core: str, namespace: str) -> None
 
 
 def test_label_annotate_edit(kubectl: Kubectl) -> None:
-    """Labels and annotations can be set and removed."""
+    """Labels and annotations can be set, and labels can be removed."""
     kubectl("apply", "-f", "-", manifest=pod("p", schedulerName="nobody"))
     kubectl("label", "pod", "p", "a=b")
     kubectl("annotate", "pod", "p", "c=d")

@@ -55,8 +55,8 @@ def test_an_access_review_needs_a_question(api: Api) -> None:
 
 
 def test_a_service_account_learns_its_limits(api: Api, core: str, namespace: str) -> None:
-    """A service account may ask about itself. What the server rejects is not allowed, with or without a
-    reason."""
+    """A service account may ask about itself, and the reviews do not allow what the server rejects. It may
+    not review tokens."""
     token = service_account_token(api, core, "worker")
     with anonymous(api, authorization=f"Bearer {token}") as client:
         account = Api(client, api.kubeconfig)

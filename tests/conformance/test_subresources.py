@@ -71,7 +71,7 @@ def test_scale(api: Api, wpath: str, widget: MakeWidget) -> None:
 
 
 def test_no_such_subresource(api: Api, core: str) -> None:
-    """A subresource that a resource does not have gets 404."""
+    """A subresource that a resource does not have gets 404 or 405."""
     api.post(f"{core}/configmaps", config_map("a"))
 
     assert refusal(lambda: api.merge(f"{core}/configmaps/a/status", {})).code in (404, 405)
@@ -104,7 +104,7 @@ def test_pod_defaults(api: Api, core: str) -> None:
     ],
 )
 def test_pod_validation(api: Api, core: str, spec: Object, path: str) -> None:
-    """A pod with a missing field is Invalid at the field's path."""
+    """A pod with a missing or invalid field is Invalid at the field's path."""
     error = refusal(lambda: api.post(f"{core}/pods", pod("p", **spec)))
 
     assert (error.code, error.reason) == (422, "Invalid")
@@ -237,7 +237,7 @@ def test_secret_string_data(api: Api, core: str) -> None:
 
 
 def test_immutable_config_map(api: Api, core: str) -> None:
-    """An immutable config map keeps its data."""
+    """An immutable ConfigMap keeps its data."""
     api.post(f"{core}/configmaps", config_map("a", data={"k": "v"}, immutable=True))
     error = refusal(lambda: api.merge(f"{core}/configmaps/a", {"data": {"k": "w"}}))
 

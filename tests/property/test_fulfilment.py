@@ -257,7 +257,7 @@ def test_a_stale_view_changes_nothing(cluster: Cluster) -> None:
 
 @given(CLUSTERS, st.sampled_from(RESOURCES))
 def test_who_does_not_use_a_resource_keeps_what_it_has(cluster: Cluster, name: str) -> None:
-    """A job that requests no GPUs loses nothing because of a shortage of GPUs."""
+    """A job that does not request a resource loses nothing because of a shortage of it."""
     jobs = {
         key: replace(job, requests={name: job.requests.get(name, 0.0)})
         if number % 2

@@ -72,8 +72,7 @@ OPERATIONS = st.lists(
 def test_a_job_whose_processes_hang_ends_with_all_of_its_data(
     collective: bool, operations: list[tuple[str, int]]
 ) -> None:
-    """Whatever hangs, dies, saves or changes, no job gets stuck or ends twice, and every record is
-    trained."""
+    """Whatever hangs, dies, saves or changes, the job ends, and every record is trained."""
     job: Any = _World() if collective else _Servers()
     for number, (what, choice) in enumerate(operations):
         job.calm(1)

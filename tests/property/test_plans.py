@@ -128,8 +128,7 @@ def test_a_version_that_trains_is_never_taken_back(world: ObservedJob, reported:
 def test_nothing_begins_before_its_phase_is_recorded(
     spec: ScalePlanSpec, worlds: list[tuple[ObservedJob, float]]
 ) -> None:
-    """If the status has not been recorded, the only effect is a rollback and the only next phase is
-    Failed."""
+    """While its status has not been recorded, a plan has no effect, and it stays Pending or fails."""
     blind = [(replace(world, recorded=False, trained=1), pause) for world, pause in worlds]
     for run, effects in _run(spec, blind):
         assert run.phase in (ScalePlanPhase.PENDING, ScalePlanPhase.FAILED)

@@ -59,7 +59,7 @@ def test_the_oldest_is_rank_0(waiting: WaitingWorkers, job: RendezvousLimits) ->
 def test_the_order_in_which_news_came_does_not_matter(
     waiting: WaitingWorkers, job: RendezvousLimits, random: object
 ) -> None:
-    """Joins that are reported in another order, or twice, give the same verdict."""
+    """Joins that are reported in another order give the same verdict."""
     told = list(waiting.joined.items())
     random.shuffle(told)  # type: ignore[attr-defined]
     assert next_group(replace(waiting, joined=dict(told + told)), job, NOW) == next_group(waiting, job, NOW)

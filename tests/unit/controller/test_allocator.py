@@ -104,7 +104,7 @@ def test_nodes_come_change_and_go(cluster: Cluster, farm: Farm, controller: Runn
 def test_an_end_and_a_suspension_make_room(
     cluster: Cluster, farm: Farm, controller: RunningController
 ) -> None:
-    """A waiting job gets the nodes of one that has ended or is suspended. A resumed one waits for free
+    """A waiting job gets the nodes of one that is suspended or deleted. A resumed one waits for free
     nodes."""
     one = farm.add("a", 1)
     create(cluster, farm.task(), name="first", preemptible=True)
@@ -119,7 +119,7 @@ def test_an_end_and_a_suspension_make_room(
 
 
 def test_an_edit_is_followed(cluster: Cluster, farm: Farm, controller: RunningController) -> None:
-    """An edit of the bounds gives a new allocation at once."""
+    """An edit of the replicas gives a new allocation at once."""
     one = farm.add("a", 9)
     create(cluster, farm.task(2), preemptible=True)
     becomes(cluster, [one] * 2)
@@ -148,7 +148,7 @@ def test_the_cycle_sees_what_no_event_tells(cluster: Cluster, farm: Farm, option
 def test_profilings_reach_the_policy(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy gets what the jobs reported, in the same cycle."""
+    """The policy gets what the jobs reported."""
     told: list[Any] = []
 
     class Curious(FirstFitPolicy):
@@ -171,8 +171,8 @@ def test_profilings_reach_the_policy(
 def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
     cluster: Cluster, farm: Farm, options: RunOptions
 ) -> None:
-    """If earlier jobs of its scenario reported hints, a new job has more than one replica from the next cycle
-    on, even if they have ended. A job without a scenario has one."""
+    """If earlier jobs of its scenario reported hints, even jobs that have ended, a new job has more than one
+    replica from the next cycle on. A job without a scenario has one."""
     one = farm.add("a", 9)
 
     def submit(name: str, scenario: str) -> None:
@@ -197,8 +197,8 @@ def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
 def test_a_policy_that_fails_or_lies_changes_nothing(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception in a policy and an answer beyond the job's bounds are logged. The loop continues, and a
-    later valid answer is applied."""
+    """An exception in a policy and answers beyond the job's bounds do not stop the loop, and a later valid
+    answer is applied."""
     one = farm.add("a", 9)
     answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
     calls = 0

@@ -133,9 +133,8 @@ def test_a_job_grows_as_far_as_there_is_room(
 def test_jobs_share_what_there_is(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A new job takes nodes from a job that has many, which gets them back when the new job ends. Without a
-    scheduler in this test, all nodes beyond the minima are distributed again, to the least fulfilled job
-    first."""
+    """A new job gets trainers at the cost of a job that has many, which gets them back when the new job is
+    deleted. All trainers beyond the minima are distributed again, to the least fulfilled job first."""
     farm.add("a", 6)
     start(options)
     training_job(cluster, farm, "first", 1, 6)
@@ -175,8 +174,8 @@ def test_who_asks_for_a_number_gets_it(
 def test_what_is_switched_off_stays(
     cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
 ) -> None:
-    """A job whose annotation is ``false`` keeps its number. So does a job with an invalid annotation, whose
-    status reports it."""
+    """A job whose annotation is ``false`` keeps its number. So does a job with an invalid annotation, which
+    gets an Event."""
     farm.add("a", 9)
     start(options)
     training_job(cluster, farm, "no", 1, 3, "false")
@@ -364,7 +363,8 @@ def test_a_stage_that_comes_between_wins(
 def test_what_an_elastic_job_can_not_be_told(
     cluster: Cluster, farm: Farm, mode: str, bounds: str, message: str
 ) -> None:
-    """In mode manual, the annotation must give the bounds, because the job has no others."""
+    """In mode manual, the annotation must give the bounds, because the job has no others. In each mode,
+    invalid bounds are rejected."""
     elastic_job(cluster, farm, mode=mode)
 
     with pytest.raises(ManifestError, match=message):
@@ -377,7 +377,7 @@ def test_what_an_elastic_job_can_not_be_told(
     [("manual", "2-4"), ("manual", "false"), ("single-job", "true"), ("cluster", "2-4")],
 )
 def test_what_an_elastic_job_can_be_told(cluster: Cluster, farm: Farm, mode: str, bounds: str) -> None:
-    """In modes in which the master plans, the stage may set the annotation, which the master reads."""
+    """In each mode, the stage sets the annotation to what is valid in that mode."""
     elastic_job(cluster, farm, mode=mode)
 
     AUTOSCALE.begin(cluster, AutoscaleRequest(name="elastic", bounds=bounds), ME)

@@ -13,7 +13,7 @@ TF_JOBS = resource_of("TFJob")
 
 
 def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
-    """A TFJob is not touched by a controller of ElasticJobs: no status, no pods."""
+    """A controller of ElasticJobs does not touch a TFJob, which gets no status."""
     pod = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
     tf_job = {
         "apiVersion": TF_JOBS.api_version,

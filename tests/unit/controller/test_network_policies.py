@@ -49,8 +49,8 @@ def policies(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("policies")
 def test_a_job_gets_its_policy_once(cluster: Cluster) -> None:
-    """The policy is created with the job's first pod and again if it is lost. Once all exist, nothing is
-    written."""
+    """The job has its policy as soon as its first pod exists, and a lost policy is created again. Once all
+    objects exist, the controller is idle."""
     settings = InstallationSettings(network_policies=True)
     running = run_in_thread(cluster, RunOptions(manager=ManagerOptions(cluster.namespace, settings=settings)))
     try:

@@ -131,7 +131,7 @@ def test_no_maximum_is_replicas() -> None:
     ids=["ready", "cordoned", "not ready for two minutes", "new"],
 )
 def test_closed_nodes(about: dict[str, Any], there: bool, schedulable: bool) -> None:
-    """A node that is cordoned or not ready takes no new replicas, and keeps what it has."""
+    """A node that is cordoned or not ready still counts, but is not schedulable."""
     found = taken([], [about])
     assert (bool(found.nodes), found.nodes["n1"].schedulable) == (there, schedulable)
 

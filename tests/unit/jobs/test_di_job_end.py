@@ -18,8 +18,8 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("policy", "left"), CLEAN)
 def test_clean_up(policy: str, left: list[str]) -> None:
-    """CleanPodPolicy decides which pods stay. The service is deleted under each policy, and the counters say
-    that nothing runs."""
+    """The cleanPodPolicy decides which pods stay. The service is deleted under each policy, and the counters
+    say that nothing runs."""
     job = Job(cleanPodPolicy=policy, backoffLimit=0)
     job.run()
     job.set(collector_0="Succeeded")
@@ -64,7 +64,7 @@ def test_an_end_is_an_end() -> None:
 
 
 def test_what_has_succeeded_is_not_run_again() -> None:
-    """A task that has succeeded is not started again, even if its pod is deleted."""
+    """A replica that has succeeded is not started again, even if its pod is deleted."""
     job = Job()
     job.run()
     job.set(collector_0="Succeeded")

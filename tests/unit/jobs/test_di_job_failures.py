@@ -138,7 +138,8 @@ def test_failures_at_once_are_one_restart() -> None:
 
 
 def test_a_pod_made_for_a_restart_that_fails_is_another_failure() -> None:
-    """Two replicas that fail in turn count as two failures, so that the job does not restart for ever."""
+    """If the new pod of a replica fails before its restart is over, this counts as another failure, so that
+    the job does not restart for ever."""
     job = Job(backoffLimit=2)
     job.run()
     job.set(learner_0=("Failed", 1))

@@ -288,8 +288,8 @@ def test_two_tasks_of_type_none_have_lists_of_their_own() -> None:
 
 
 def test_a_list_too_long_for_a_program_is_left_out() -> None:
-    """Linux starts no program with a longer environment variable; the program can ask the DI server for the
-    list."""
+    """A list of nodes that is too long for an environment variable is left out, since Linux would not start
+    the program. The program can ask the DI server for the list."""
     job = DIJob.parse(make(task("learner"), task("collector", 3000)))
     maker = pods.DIPodMaker(job, InstallationSettings())
     told = {v["name"] for v in maker.pod(next(pods.list_replicas(job)))["spec"]["containers"][0]["env"]}
@@ -298,8 +298,8 @@ def test_a_list_too_long_for_a_program_is_left_out() -> None:
 
 
 def test_volumes_ports_restart_policy_and_priority() -> None:
-    """Every pod has the job's volumes and declares the port. The controller restarts replicas, not the
-    kubelet."""
+    """Every pod has the job's volumes, the port and the priority class. The kubelet restarts no container,
+    since the controller replaces pods."""
     manifest = make(volumes=[{"name": "cache", "emptyDir": {}}], priority="high")
     spec = manifest["spec"]["tasks"][0]["template"]["spec"]
     spec |= {"restartPolicy": "Always", "volumes": [{"name": "own", "emptyDir": {}}]}

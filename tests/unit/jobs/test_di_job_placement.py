@@ -8,8 +8,8 @@ from tests.unit.jobs.di_jobs import NAME, Job, make, node_asked_for, task
 
 
 def test_without_an_allocation_a_preemptible_job_waits() -> None:
-    """A preemptible job without an allocation, or with an impossible one, is Pending without pods and says
-    why."""
+    """A preemptible job without an allocation, or with an impossible one, is Pending and has no pods. Without
+    an allocation, it says so."""
     job = Job(preemptible=True)
     assert (job.phase, job.status["reason"], job.pods) == ("Pending", "Unallocated", [])
     job.allocate("a")
@@ -119,7 +119,7 @@ def test_a_failure_of_an_old_template_is_none() -> None:
 
 
 def test_a_preempted_job_waits_for_nodes() -> None:
-    """An empty allocation takes all pods; a new one starts the job again."""
+    """An empty allocation removes all pods of a job; a new one starts the job again."""
     job = Job(preemptible=True)
     job.allocate("a", "a", "a")
     job.run()

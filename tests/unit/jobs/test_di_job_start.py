@@ -12,8 +12,8 @@ ALL = ["collector-0", "collector-1", "evaluator-0", "learner-0"]
 
 
 def test_pods_and_one_service() -> None:
-    """Each replica has a pod with upstream's name. The job has one headless service with upstream's port, and
-    owns everything."""
+    """Each replica has a pod with upstream's name, owned by the job. The job has one headless service with
+    upstream's port."""
     job = Job()
     assert job.pods == ALL
     assert [name for kind, name in job.world.objects if kind == "Service"] == ["di-atari"]
@@ -57,8 +57,8 @@ PHASES: list[Any] = [
 
 @pytest.mark.parametrize(("pods", "phase"), PHASES)
 def test_phases_of_a_job_that_goes_well(pods: dict[str, str], phase: str) -> None:
-    """The job is Starting until all pods run, and Running until all have succeeded. Only the condition of the
-    phase is True."""
+    """The job is Starting until all pods run, and Running until all have succeeded. Beside Created, only the
+    condition of the phase is True."""
     job = Job()
     job.set(**pods)
     assert job.phase == phase

@@ -47,8 +47,7 @@ def test_the_token_is_made_before_the_pods_that_have_it() -> None:
 
 
 def test_the_token_stays() -> None:
-    """A job that has its Secret creates no other, and the token digest in its status is that of the Secret's
-    label."""
+    """A job that has its Secret creates no other, and the token digest in its status does not change."""
     first = decided(job(), "secret-1")
     assert first.status is not None
     again = decided(job(**first.status), "secret-2", *first.create)

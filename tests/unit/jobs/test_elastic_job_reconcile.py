@@ -199,7 +199,7 @@ def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> No
 
 
 def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
-    """The controller's patches never change progress and checkpoint, which belong to the master."""
+    """The controller's patches never change the progress, which belongs to the master."""
     progress = {"step": 7, "records": 70, "unknownYet": 1}
     running.edit("ElasticJob", "digits", {"status": {"progress": progress}})
     running.set_pod(MASTER, "Failed", 2)
@@ -244,8 +244,8 @@ def test_a_named_account_gets_no_rights_from_us(world: JobsNamespace, job: Make)
     ],
 )
 def test_counters_may_wait(changed: dict[str, int], seconds: float) -> None:
-    """Changes of counters alone may be delayed and written together, for a shorter time if they are
-    larger."""
+    """Changes of counters alone may be delayed and written together: longest while pods are only created,
+    shorter while some of them start, and shortest otherwise."""
     old = ElasticJobStatus.model_validate({"replicaStatuses": {"worker": {"desired": 1}}})
     assert status_delay(old, {"replicaStatuses": {"worker": changed}}) == seconds
 

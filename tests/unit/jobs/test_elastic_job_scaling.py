@@ -108,8 +108,7 @@ def test_plans_are_numbered_by_those_that_are_there() -> None:
 
 
 def test_a_plan_is_the_jobs_and_goes_with_it() -> None:
-    """A plan has the labels by which the master finds it, and the job as an owner that does not block
-    deletion."""
+    """A plan belongs to the job, is in its namespace and is manual. The job owns it."""
     wanted = {"replicaResourceSpecs": {"worker": {"replicas": 3}}, "reason": "there is room"}
 
     plan = ScalePlan.parse(manual_plan.manual_plan(job(), "ctr-autoscale-1", wanted))

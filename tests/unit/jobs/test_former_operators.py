@@ -173,8 +173,8 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
-    """Pods of training-operator, which have another cluster, are replaced, servers last. The job does not
-    count as new."""
+    """A pod that training-operator created is replaced, since it was given another cluster. The job counts as
+    restarting, not as new."""
     world = JobsNamespace()
     running = of_tf_operator(replicaStatuses={"Worker": {"active": 1}}, completionTime=None)
     running["conditions"][1]["status"] = "True"

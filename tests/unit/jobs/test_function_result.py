@@ -71,7 +71,8 @@ def test_a_json_value_becomes_the_result(value: object, result: object) -> None:
     ids=["object", "set", "bytes", "key", "large", "too-deep", "class", "class of Airflow 3"],
 )
 def test_what_is_no_small_json_value_is_refused(value: object, message: str) -> None:
-    """The error says what to return instead."""
+    """A value that is not JSON, is too large or too deep, or has a reserved key is rejected with the
+    reason."""
     with pytest.raises(InvalidError, match=message):
         render_result(value)
 

@@ -15,8 +15,8 @@ def selects(selector: str, labels: dict[str, str]) -> bool:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_pods_of_a_job_are_those_that_its_kind_makes(kind: str) -> None:
-    """`edl describe` and `edl logs` find each pod of a job, and no pods that another operator created for a
-    job of the same name."""
+    """The selector of a kind, by which `edl describe` and `edl logs` find the pods of a job, matches each of
+    them."""
     world = JobsNamespace()
     job = world.add(make_example(kind))
     world.settle()

@@ -140,7 +140,8 @@ def test_a_history_has_few_metrics_and_keeps_their_names(reported: list[dict[str
 
 
 def test_metrics_in_words() -> None:
-    """In text, the loss comes first with few digits, and of too many metrics only their number is given."""
+    """In text, the loss comes first, and numbers have few digits. If there are too many metrics, only the
+    number of the rest is given."""
     metrics = {"auc": 0.123456, "loss": 3.0, "z": -1e-9}
     assert describe_metrics(metrics) == "loss 3, auc 0.1235, z -1e-09"
     assert describe_metrics(metrics, 1) == "loss 3, 2 more"

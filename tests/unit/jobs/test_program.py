@@ -184,7 +184,7 @@ def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
 def test_framework_and_strategy_follow_from_the_imports(
     file: str, framework: Framework, strategy: DistributionStrategy
 ) -> None:
-    """For each example program, the imports give the framework and the strategy that its manifest has."""
+    """The framework and the strategy of each example program follow from its imports."""
     program = TrainingProgram.of_script(file, (TRAINING / file).read_text())
 
     assert recognize_framework(program) is framework
@@ -202,8 +202,8 @@ def test_an_unchanged_program_finds_its_group_in_the_environment() -> None:
 
 
 def test_the_job_is_valid_and_receives_the_program() -> None:
-    """Workers and parameter servers mount the program, the master does not. Arguments reach the program
-    unchanged."""
+    """Workers and parameter servers get the program in an environment variable, from its ConfigMap. Arguments
+    reach the program unchanged."""
     program = script("import tensorflow\nimport edl_workflows.agent.tensorflow\n")
     options = ProgramOptions(
         workers=2,
@@ -246,8 +246,7 @@ spec:
 
 
 def test_a_users_pod_template_stays() -> None:
-    """Volumes, secrets, labels and sidecars of the user's pod template stay, and so does its image unless
-    another one is given."""
+    """Image, volumes, secrets, labels and sidecars of the user's pod template stay."""
     template = yaml.safe_load(TEMPLATE)
     job = ElasticJob.parse(attached(script(), ProgramOptions(template=template, env={"MORE": "1"})))
     found = job.spec.replica_specs["worker"].template
@@ -270,7 +269,7 @@ def test_a_users_pod_template_stays() -> None:
 def test_a_program_can_be_written_on_a_read_only_filesystem(
     read_only: bool, mounted: str, added: bool
 ) -> None:
-    """On a read-only filesystem, the pod gets an empty volume at /tmp."""
+    """On a read-only filesystem, the pod gets an empty volume at /tmp, unless something is mounted there."""
     template = yaml.safe_load(TEMPLATE)
     trainer, sidecar = template["spec"]["containers"]
     trainer["volumeMounts"][0]["mountPath"] = mounted

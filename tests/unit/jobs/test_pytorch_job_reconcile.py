@@ -133,8 +133,8 @@ def test_an_elastic_job_is_told_where_to_meet() -> None:
 
 
 def test_the_least_that_an_elastic_job_is_told() -> None:
-    """For options that elasticPolicy leaves out, torchrun's defaults apply. Host and port of the rendezvous
-    may be the user's own."""
+    """Options that elasticPolicy leaves out get no variable, apart from the backend and the processes per
+    node. Host and port of the rendezvous may be the user's own."""
     told = TorchWorld(Worker=2, elastic={"rdzvHost": "etcd", "rdzvPort": 2379}).env("worker-0")
 
     assert told == {
@@ -222,8 +222,8 @@ def test_other_numbers_of_workers_restart_a_job_without_a_policy() -> None:
 
 
 def test_workers_of_an_elastic_job_come_and_go() -> None:
-    """The other workers are not restarted: torchrun forms the new group. Surplus workers are deleted, highest
-    index first."""
+    """If workers are added, the present ones are not restarted: torchrun forms the new group. Surplus workers
+    are deleted, highest index first."""
     world = TorchWorld(Worker=2, elastic={"minReplicas": 1, "maxReplicas": 4})
     world.set(worker_0="Running", worker_1="Running")
     before = world.uids
@@ -237,7 +237,8 @@ def test_workers_of_an_elastic_job_come_and_go() -> None:
 
 
 def test_scaling_stays_within_the_policys_bounds() -> None:
-    """`edl scale` and `kubectl scale` refuse other numbers, and say which are possible."""
+    """`edl scale` rejects a number of workers outside the bounds of elasticPolicy, and says which are
+    possible."""
     kind = kind_of("PyTorchJob")
     manifest = make_pytorch_job(Worker=2, elastic={"minReplicas": 1, "maxReplicas": 4})
     manifest["metadata"] |= {"uid": "u", "namespace": "default"}

@@ -40,9 +40,8 @@ def test_auto_plan_makes_a_pod_a_node(running: JobsNamespace, plan: Make) -> Non
 
 
 def test_a_size_with_any_resource_reaches_the_pod(running: JobsNamespace, plan: Make) -> None:
-    """Extended resources are requests and limits by the name that the cluster knows; memory of zero keeps the
-    template's.
-    """
+    """Extended resources are set as requests and limits under the names that the cluster knows. A memory of
+    zero sets none."""
     size = {"memory": "0", "nvidia.com/gpu": "1", "example.com/fpga": "2"}
     running.add(plan("p", auto=True, createPods=[meta("worker-0", resource=size)]))
     running.settle()
@@ -221,7 +220,8 @@ def test_auto_plan_for_a_suspended_job_makes_no_pods(running: JobsNamespace, pla
 
 
 def test_foreign_pod_fails_an_auto_plan(running: JobsNamespace, plan: Make) -> None:
-    """A pod of somebody else under a node's name is left alone and named."""
+    """If somebody else's pod has the name of a node, the plan's reason is NameConflict, and its message names
+    the pod."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "digits-edljob-worker-0"}, "spec": {}}
     running.add(pod)
     running.add(plan("p", auto=True, createPods=[meta("worker-0")]))

@@ -89,7 +89,7 @@ def test_every_field_of_the_model_is_in_the_schema(kind: Kind) -> None:
 
 @each_kind
 def test_fields_are_described(kind: Kind) -> None:
-    """`kubectl explain` shows the text of the docstring."""
+    """Each field of a spec has a description, which `kubectl explain` shows."""
     spec = schema_of(kind)["properties"]["spec"]["properties"]
     silent = [name for name, node in spec.items() if not node.get("description")]
 
@@ -97,9 +97,8 @@ def test_fields_are_described(kind: Kind) -> None:
 
 
 def test_scale_subresource_reaches_the_workers() -> None:
-    """`kubectl scale` and autoscalers change spec.replicaSpecs.worker.replicas, whose path the
-    schema knows.
-    """
+    """The paths of the scale subresource, which `kubectl scale` and autoscalers use, are fields of the right
+    types in the schema."""
     kind = kinds.kind_of("ElasticJob")
     version = crd.crd_of_kind(kind)["spec"]["versions"][0]
     scale = version["subresources"]["scale"]
@@ -161,8 +160,8 @@ TYPES: list[Any] = [
 @pytest.mark.parametrize(("spec", "message"), TYPES)
 @pytest.mark.parametrize("version", ["v1", "v1alpha2"])
 def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema, message: str) -> None:
-    """Each replica type is either accepted in any case, as upstream does, or rejected, but never pruned.
-    Rules apply in every case, and the model agrees with the API server."""
+    """A replica type is either accepted in upper and lower case, as in upstream, or rejected, but never
+    pruned. The model agrees with the API server."""
     head = {"apiVersion": f"kubeflow.org/{version}", "kind": "TFJob", "metadata": {"name": "job"}}
     manifest = {**head, "spec": spec}
     said = refused(manifest)
@@ -177,8 +176,7 @@ def test_types_of_replicas_in_any_case_and_no_others(version: str, spec: Schema,
 
 
 def test_rules_stand_at_their_objects() -> None:
-    """The schema has the validators' rules in CEL, and the transition rules that only the server can
-    check."""
+    """The schema of a ScalePlan has the transition rules in CEL, which only the server can check."""
     plan = schema_of(kinds.kind_of("ScalePlan"))
     messages = [rule["message"] for rule in plan["x-kubernetes-validations"]]
     messages += [rule["message"] for rule in plan["properties"]["spec"]["x-kubernetes-validations"]]

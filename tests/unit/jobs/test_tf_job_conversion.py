@@ -35,8 +35,8 @@ def job(**spec: Any) -> TFJob:
 
 
 def test_to_v1_and_back() -> None:
-    """Flat policies become runPolicy, and types get the names of v1. Converting back loses nothing but the
-    status."""
+    """Flat policies become runPolicy, types get the names of v1, and the status is left out. Converting back
+    keeps the policies."""
     found = conversion.to_v1(job())
     assert found.notes == ()
     assert found.manifest["apiVersion"] == "kubeflow.org/v1"

@@ -86,9 +86,8 @@ def test_what_has_succeeded_stays_so_when_it_is_deleted() -> None:
 
 
 def test_all_workers_when_asked_for() -> None:
-    """SuccessPolicy AllWorkers waits for every worker, also for one whose pod is gone after it had
-    succeeded.
-    """
+    """With successPolicy AllWorkers, the job succeeds when every worker has succeeded. A worker that has
+    succeeded counts even if its pod is deleted, and is not run again."""
     job = Job({"successPolicy": "AllWorkers"}, PS=1, Worker=2)
     job.set(worker_0="Succeeded", worker_1="Running")
     assert job.phase == "Running"
@@ -141,7 +140,7 @@ CLEAN: list[Any] = [
 
 @pytest.mark.parametrize(("policies", "compat", "left"), CLEAN)
 def test_clean_up(policies: dict[str, Any], compat: str, left: list[str]) -> None:
-    """CleanPodPolicy decides which pods stay. A service stays only if its pod still runs."""
+    """The cleanPodPolicy decides which pods stay. A service stays only if its pod still runs."""
     job = Job(policies=policies, compat=compat, PS=1, Worker=2)
     job.set(ps_0="Running", worker_1="Running")
     job.set(worker_0="Succeeded")

@@ -8,8 +8,8 @@ from tests.unit.jobs.tf_jobs import NAME, Job, make_tf_job
 
 
 def test_a_gang_is_made_once_before_its_pods() -> None:
-    """With a scheduling policy, a PodGroup is created once before the pods, and the pods have its
-    annotation."""
+    """With a scheduling policy, the job has a PodGroup of the size of the job. Its pods name the PodGroup and
+    the scheduler Volcano."""
     job = Job(policies={"schedulingPolicy": {"queue": "q"}}, PS=1, Worker=2)
     group = job.world.objects["PodGroup", NAME]
     assert group["spec"] == {"minMember": 3, "queue": "q"}

@@ -137,7 +137,7 @@ def test_both_spellings_of_the_policies_mean_the_same() -> None:
 
 
 def test_spellings_of_types_and_defaults() -> None:
-    """The names of replica types may have any case, as upstream allows. One replica is the default, and the
+    """The names of replica types may have any case, as upstream allows. The defaults are one replica and the
     template's restart policy, or else Never."""
     manifest = make()
     template = manifest["spec"]["tfReplicaSpecs"]["PS"]["template"]

@@ -94,7 +94,7 @@ def test_a_tf_job_of_another_controller_stays() -> None:
 
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_the_longest_time_is_that_of_a_kubernetes_job(kind: str) -> None:
-    """The longest time to live is that of a Kubernetes Job, 32 bits; the API server rejects a longer one."""
+    """The longest time to live is that of a Kubernetes Job, 2**31 - 1 seconds; a longer one is rejected."""
     model = next(one.model for one in KINDS if one.name == kind)
     manifest = make_example(kind)
     manifest["spec"]["ttlSecondsAfterFinished"] = 2**31 - 1

@@ -247,7 +247,8 @@ def test_who_loses_its_peers_while_they_are_taken_down_has_not_failed(
     ("kind", "name"), [("Pod", "ctr-master-0"), ("Pod", "ctr-trainer-1"), ("Service", "ctr-pserver-1")]
 )
 def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
-    """The job's reason is NameConflict, the message says what to do, and no other object is created."""
+    """If another object has a name that the job needs, the reason is NameConflict, the message names the
+    object, and no trainer is created."""
     world = JobsNamespace()
     spec = {"containers": [{"name": "x", "image": "y"}]}
     world.add({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": {}}, "spec": spec})
@@ -264,8 +265,8 @@ def test_a_foreign_object_of_our_name_is_told(kind: str, name: str) -> None:
 
 
 def test_what_is_said_of_a_job() -> None:
-    """The status has counters and states by role, the selector of the scale subresource, and exactly one
-    condition that is True."""
+    """The status has counters and states by role, and the selector of the scale subresource. At the end, only
+    the conditions Created and Succeeded are True."""
     job = Job.running()
     assert job.counts("trainer") == {
         "desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "completed": [],
@@ -279,7 +280,8 @@ def test_what_is_said_of_a_job() -> None:
 
 
 def test_counters_alone_may_wait_for_more_of_them() -> None:
-    """Changes of counters may be delayed to be written together. The end of the job is written at once."""
+    """Changes of counters may be delayed to be written together. Failures and the end of the job are written
+    at once."""
     job = Job(trainers=(4, 4))
     job.set(master_0="Running")
     job.report(pserver_0="Running")

@@ -46,8 +46,7 @@ def test_which_roles_there_are(spec: dict[str, Any], servers: list[str]) -> None
 
 
 def test_running_needs_all_trainers_of_a_job_that_is_not_fault_tolerant() -> None:
-    """A job that is not fault-tolerant runs when all its trainers run, since they wait for each other. A
-    fault-tolerant job runs with the first."""
+    """A job that is not fault-tolerant runs when all its trainers run, since they wait for each other."""
     job = Job(ft=False, master=False, pservers=0, trainers=(2, 2))
     job.set(trainer_0="Running")
     assert job.phase == "creating"
@@ -56,7 +55,7 @@ def test_running_needs_all_trainers_of_a_job_that_is_not_fault_tolerant() -> Non
 
 
 def test_names_labels_and_owners() -> None:
-    """All objects have upstream's labels, ours and an owner reference. Masters and pservers have a headless
+    """All pods have upstream's labels, ours and an owner reference. Masters and pservers have a headless
     service."""
     job = Job.running()
     assert job.pods == ["master-0", "pserver-0", "pserver-1", "trainer-0", "trainer-1"]

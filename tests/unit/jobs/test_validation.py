@@ -118,7 +118,7 @@ def test_restart_policy_of_a_role(role: str | None, template: str | None, found:
 
 
 def test_upstream_plan_is_taken() -> None:
-    """A plan may name its job by the older label only."""
+    """A plan may name its job by the older label alone."""
     plan = ScalePlan.parse(yaml.safe_load(UPSTREAM_PLAN))
 
     assert plan.job == "deepfm"

@@ -184,7 +184,7 @@ def test_a_job_that_can_t_be_told(job: OptimizerJob) -> None:
 
 
 def test_bounds_without_an_end_are_told(planning: Api) -> None:
-    """A minimum without a maximum is passed on as such."""
+    """Brain answers about a role that has a minimum but no maximum."""
     role = OptimizerRole(3, SIZE, bounds=UserBounds(count=Range(3, math.inf)))
     brain = client(planning.url)
     assert brain.optimize(

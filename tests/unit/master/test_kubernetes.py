@@ -185,7 +185,7 @@ def test_statuses_are_written_and_pass_the_schema(cluster: Cluster, job: Elastic
 
 
 def test_the_cluster_is_watched(cluster: Cluster, job: ElasticJob) -> None:
-    """Pods, plans and the job's suspension are observed and reach the state."""
+    """Plans and the job's suspension are observed and reach the state."""
 
     async def main() -> None:
         _state_map(cluster, job)

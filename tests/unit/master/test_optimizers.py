@@ -209,7 +209,8 @@ ENDS = {
 def test_brain_is_told_how_a_job_ended(
     mode: OptimizeMode, outcome: TrainingResult | None, error: EdlError | None, told: list[tuple[bool, str]]
 ) -> None:
-    """The report has the samples that Brain lacks; if Brain is unavailable, the master ends all the same."""
+    """In mode cluster, Brain is told once whether the job has succeeded, with a reason of limited length. If
+    Brain is unavailable, the master ends all the same."""
     roles = {"ps": MasterRole(1), "worker": MasterRole(2)}
     job = SimulatedJob(JobSettings("job", "default", roles, optimizing=AutoscalingSettings(mode)), 10_000)
     job.calm(5)

@@ -83,7 +83,7 @@ def test_a_plan_is_taken_once(tmp_path: Path) -> None:
 
 
 def test_what_the_server_sets_is_not_the_client_s(tmp_path: Path) -> None:
-    """A client can't set the deletion, owner or number of a plan that it posts."""
+    """A client can't set the deletionTimestamp, generation, uid or finalizers of a plan that it posts."""
     times = {
         "deletionTimestamp": "2020-01-01T00:00:00Z",
         "generation": 7,
@@ -99,5 +99,5 @@ def test_what_the_server_sets_is_not_the_client_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "a%00b", "%ff", "..%2f..", "a" * 5_000])
 @pytest.mark.parametrize(("method", "statuses"), [("GET", (404,)), ("DELETE", (200, 404))])
 def test_a_plan_that_is_not_there(method: str, statuses: tuple[int, ...], name: str, tmp_path: Path) -> None:
-    """A plan that does not exist is not found, whatever its name."""
+    """A plan that does not exist gets 404 on GET, whatever its name, and no server error on DELETE."""
     assert asked(tmp_path, method, f"/v1/scaleplans/{name}")[0] in statuses

@@ -78,7 +78,8 @@ def test_hot_servers_get_cores_for_32_workers() -> None:
 
 
 def test_no_hot_server_gets_more_than_there_is() -> None:
-    """All servers get the ratio at which the hottest one gets 32 cores."""
+    """If a hot server would get more than 32 cores, the new sizes of all servers are scaled down by one
+    ratio. Here only the hottest needs more than it has."""
     hot = Training(skew=3, ps_cpu=3).measured(job(2, 8, ps_size=NodeSize(22, 8 * GIB), worker_size=SMALL))
     sizes = plan("hot_ps_resource", hot).node_resources
     assert sizes == {node(PS): NodeSize(32)}
@@ -98,8 +99,8 @@ def test_full_memory_grows_by_8_gib() -> None:
 
 
 def test_memory_at_most_doubles_in_one_step() -> None:
-    """Large servers get 8 GiB more in one step. A server, or a worker killed for its memory, of 512 MiB gets
-    1 GiB."""
+    """In one step, memory at most doubles: a server, or a worker killed for its memory, of 512 MiB gets 1
+    GiB."""
     small = NodeSize(8, 512)
     full = Training(model=480).measured(job(1, 2, ps_size=small))
     assert plan("hot_ps_resource", full).node_resources == {node(PS): NodeSize(memory=1024)}
@@ -135,7 +136,7 @@ def test_cold_start() -> None:
 
 def test_former_jobs_tell_what_servers_need() -> None:
     """Servers get 1.5 times the 30 cores that earlier jobs used together, each at least 12 cores and 4 more
-    than the busiest. Outliers, single samples or whole jobs, do not count."""
+    than the busiest. Outliers count for the size of a server, but not for the total."""
     usual = former([[20, 10], [20, 10], [90, 90], [20, 10]], [1] * 4, 10 * GIB)
     absurd = former([[900, 900]], [1], 1 * GIB)
     history = (usual, usual, usual, absurd)
@@ -166,8 +167,8 @@ def test_major_cluster_leaves_outliers_out() -> None:
     ids=["operations", "many operations", "nothing said", "a short job"],
 )
 def test_servers_for_the_workers_to_come(said: Said, wanted: NodeGroupResource) -> None:
-    """The plan has enough parameter servers for 20 workers, or for 10 in a short job, if each worker uses one
-    core of a server of 4."""
+    """Four workers use four cores of one server. The plan has enough parameter servers for 20 workers, or for
+    10 in a short job."""
     found = plan("ps_init_adjust_resource", TRAINING.measured(job(1, 4)), training=said)
     assert found.node_group_resources == {PS: wanted}
 
@@ -230,8 +231,8 @@ def test_workers_after_running_out_of_memory() -> None:
     ids=["small steps", "large steps", "unknown length", "short", "80 % is left", "between", "exhausted"],
 )
 def test_workers_by_phase(workers: int, phase: WorkerPhase, said: Said, wanted: int | None) -> None:
-    """If each worker uses one of a server's 8 cores, 6 workers use 80 %, which limits the number of
-    workers."""
+    """Each worker uses one of a server's 8 cores, so that 6 workers are the most within 80 % use. The phase
+    decides how many workers are added at once."""
     here = TRAINING.measured(job(1, workers))
     found = plan("worker_resource", here, phase=phase, training=said).node_group_resources[WORKER]
     assert found.count == wanted
@@ -314,8 +315,8 @@ claims = st.builds(
 @given(st.lists(claims, unique_by=lambda claim: claim.job), st.sampled_from([1.0, 9.0, 30.0]))
 @settings(max_examples=50)
 def test_laws_of_fairness(found: list[WorkerClaim], capacity: float) -> None:
-    """Shares keep bounds and capacity and do not depend on the order, and no job with less than another's
-    share could have more."""
+    """Shares keep bounds and capacity and do not depend on the order. A job with less than it wants could not
+    have one worker more."""
     free = {"cpu": capacity, "memory": 20.0}
     workers = fair_shares(found, free).workers
     assert fair_shares(found[::-1], free).workers == workers

@@ -197,7 +197,8 @@ TINY_LOADS = {
 
 @pytest.mark.parametrize(("tiny", "servers"), TINY_LOADS.values(), ids=TINY_LOADS)
 def test_a_tiny_load_does_not_get_servers_for_sixty_workers(tiny: OptimizerJob, servers: int | None) -> None:
-    """With 0.2 cores per worker and server, servers are planned only for workers that can exist."""
+    """If each worker uses 0.2 cores itself and 0.2 of the servers, servers are planned only for workers that
+    can exist."""
     assert count(ps_initial_plan(TINY.measured(tiny)), PS) == servers
 
 
@@ -210,8 +211,8 @@ def test_hot_servers_are_migrated_and_keep_their_memory() -> None:
 
 
 def test_a_hot_server_that_can_not_grow_does_not_stop_the_rest() -> None:
-    """If a hot server can't grow within the limits, the notes say so, and workers are planned. Upstream's
-    empty plan blocks them."""
+    """If a hot server can't grow within the limits, the notes say so, and the rule for workers is asked as
+    well. In upstream, the empty plan blocks it."""
     hot = hot_job(24)
     plan = running_plan(hot)
     assert plan.empty

@@ -13,7 +13,7 @@ def test_a_job_alone_grows_to_its_maximum() -> None:
 
 
 def test_fixed_jobs_fill_the_cluster_and_the_others_wait() -> None:
-    """Six jobs of 340 cores fit; with autoscaling, all jobs run."""
+    """Not all of eight jobs of 340 cores fit; with autoscaling, all jobs run."""
     fixed, scaled = (run_case(PaddleCase(jobs=8, trainers=trainers, seconds=150)) for trainers in (60, None))
     assert fixed.running < scaled.running == 8
     assert scaled.pending < fixed.pending

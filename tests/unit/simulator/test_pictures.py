@@ -31,7 +31,7 @@ def test_pictures_of_a_run(tmp_path: Path) -> None:
 
 
 def test_picture_of_paddles_experiment(tmp_path: Path) -> None:
-    """Both cases are drawn on the same axes."""
+    """The outcomes of both cases are drawn to an SVG file."""
     outcomes = {
         "autoscaled": paddle.run_case(PaddleCase(1, None, seconds=5)),
         "fixed": paddle.run_case(PaddleCase(1, 2, seconds=5)),

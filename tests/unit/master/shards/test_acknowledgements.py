@@ -41,9 +41,8 @@ class TestAnswers:
         assert not ShardManager().finished
 
     def test_answers_of_two_epochs_count_in_any_order_after_a_restart(self) -> None:
-        """A worker answers for a shard of the second epoch and for one of the first in one message, and the
-        master was restarted from a time before it leased them: both count, and repeated they change
-        nothing."""
+        """A master that was restarted from a state before the leases counts answers about shards of two
+        epochs in one message. Repeated answers change nothing."""
         params = table(4, 2, num_epochs=2)
         first = lease(before := manager_of(params), count=2).shards
         second = lease(before, B, count=1).shards
@@ -189,7 +188,7 @@ class TestLostWorkers:
         assert "no answer came in 60 s" in manager.failure
 
     def test_progress_puts_the_time_out_off(self) -> None:
-        """If the shards of a batch are acknowledged one after the other, the others do not time out."""
+        """If one shard of a lease is acknowledged, the time-out of its other shards starts again."""
         manager = manager_of(table(9, 3, timeout_s=60))
         shards = lease(manager, count=3).shards
         done(manager, shards[0], now=NOW + 50)

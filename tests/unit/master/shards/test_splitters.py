@@ -111,8 +111,8 @@ class TestSplitters:
 
 class TestEpochs:
     def test_next_epoch_opens_while_the_last_shard_is_out(self) -> None:
-        """A slow last shard of an epoch does not stop the others from starting the next epoch, but from
-        starting the one after."""
+        """While the last shard of an epoch is leased, the other workers can start the next epoch, but not the
+        one after."""
         manager = manager_of(table(2, 1, num_epochs=3))
         straggling, second = lease(manager, count=2).shards
         done(manager, second)

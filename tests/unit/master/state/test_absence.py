@@ -118,8 +118,8 @@ def test_the_time_out_is_the_jobs(said: dict[str, object]) -> None:
 
 
 def test_nobody_waits() -> None:
-    """No member is removed or reported if all are silent (the master was cut off), all compute, or all wait
-    for each other."""
+    """No member is removed or reported if all are silent (the master was cut off), if no member waits, or if
+    all wait for each other."""
     for arguments in ({}, {"busy": (0, 1)}, {"waiting": (0, 1, 2)}):
         standing = StandingJob()
         standing.stand(60, **arguments)

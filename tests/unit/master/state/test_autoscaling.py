@@ -159,8 +159,8 @@ def test_a_node_that_finds_no_place_is_made_smaller(role: str) -> None:
 
 
 def test_a_node_that_ran_out_of_memory_comes_back_with_more() -> None:
-    """The replacement has twice the memory, within the limit of the whole job. This does not depend on who
-    decides about the number of nodes."""
+    """The replacement has up to twice the memory, as far as the limit of the whole job allows. This does not
+    depend on who decides about the number of nodes."""
     settings = make_settings(AutoscalingSettings(), limits={"cpu": 40.0, "memory": 11 * GIB})
     job = autoscaled_job(settings)
     job.kill(("worker", 0), 247)
@@ -251,8 +251,8 @@ def test_a_collective_job_climbs_as_long_as_workers_pay(pace: Callable[[int], in
 
 
 def test_a_collective_job_keeps_to_its_bounds() -> None:
-    """The number of workers stays within the user's bounds, the job's limits and the rendezvous. Nothing is
-    planned before all workers run."""
+    """The number of workers stays within the user's bounds and the job's limits. Nothing is planned before
+    all workers run."""
     bound = AutoscalingSettings(OptimizeMode.SINGLE_JOB, allowed=True, workers=(1, 2))
     job = _collective(lambda n: n, optimizing=bound)
     assert autoscale_steps.first_request(JobState(job.settings), 0.0) is None

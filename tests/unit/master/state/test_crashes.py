@@ -66,8 +66,9 @@ def until_prepared(job: SimulatedJob) -> None:
 
 @pytest.mark.parametrize(("code", "fatal"), [(1, True), (139, False), (137, False)])
 def test_recovery_ends_when_its_budget_is_used_up(code: int, fatal: bool) -> None:
-    """Crashes up to the budget change nothing. Then the node has failed with the exit code: a fatal one fails
-    the job with the last line of output, and others replace the node at the cost of a restart."""
+    """Crashes up to the budget change nothing. With one more, the node has failed: a fatal exit code fails
+    the job with the last line of output, and after any other the node is replaced at the cost of a
+    restart."""
     it = job()
     prepare_recovery(it)
     for crashes in range(1, BUDGET + 1):

@@ -97,8 +97,8 @@ def test_a_connected_process_has_not_trained_yet() -> None:
 
 
 def test_a_damaged_switch_checkpoint_rolls_the_migration_back() -> None:
-    """The plan fails with the error of the file, and the old servers continue from the checkpoint before the
-    switch."""
+    """If the switch checkpoint is damaged, the plan fails, and the old servers continue from an intact
+    checkpoint."""
     job, _ = job_with_checkpoints("ps=2,worker=1", 1)
     servers = ScalePlanSpec(replica_resource_specs={"ps": ReplicaResourceSpec(replicas=3)})
     job.submit("plan", servers)

@@ -111,8 +111,8 @@ def position_of(job: SimulatedJob) -> dict[str, Any]:
 
 
 def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
-    """The job starts from the newest checkpoint of its folder and trains the remaining data. The status shows
-    the checkpoint, and counts steps and records from there."""
+    """A job that is submitted again starts from the newest checkpoint of its folder, which the status shows,
+    and ends with all data trained."""
     before = training()
     before.save_periodically()
     (uri,) = before.saved

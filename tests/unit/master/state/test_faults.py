@@ -191,7 +191,8 @@ def test_pending_strategies(strategy: PendingFailStrategy, pending: Ref, fails: 
 )
 def test_a_surplus_worker_may_be_pending_for_ever(least: int, reason: str | None) -> None:
     """A collective job that trains with at least `minNodes` members continues, whatever `pendingFailStrategy`
-    says, also while it has too few members for a moment after a loss."""
+    says, also while it has too few members for a moment after a loss. A job that never has enough members
+    fails."""
     settings = replace(
         _settings("worker=3", pending_fail_strategy=PendingFailStrategy.ALL),
         collective=True,
@@ -228,8 +229,8 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
 
 
 def test_a_lost_server_costs_goodput_and_is_counted() -> None:
-    """The status has the lost node with its exit reason and counts the version. Lost steps count as redone,
-    not as useful."""
+    """The status counts the lost node by its exit reason, and the recovery. Lost steps count as redone, not
+    as useful."""
     job = _job()
     job.calm(20)
     useful = job.state.goodput.useful

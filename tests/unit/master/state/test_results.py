@@ -67,7 +67,7 @@ def test_a_parameter_server_has_no_result() -> None:
 
 
 def test_a_restarted_master_knows_the_result(job: SelfFormedJob) -> None:
-    """The result is stored before the worker gets its answer."""
+    """A new master reads the result from the stored state."""
     reports(job.state, "worker-0", '{"accuracy": 0.9}')
     state = JobState(job.settings, StoredState.from_json(job.state.to_json()))
 

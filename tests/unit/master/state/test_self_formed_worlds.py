@@ -85,8 +85,8 @@ def test_exit_0_means_done(order: tuple[int, int], minutes: int) -> None:
 
 @pytest.mark.parametrize("heard", ["before", "after"], ids=["loss heard first", "loss heard last"])
 def test_a_lost_member_makes_all_begin_again(heard: str) -> None:
-    """The programs of the others fail without it, which does not count against them. They wait for the
-    replacement, and all start again together."""
+    """If a member is lost, the programs of the others fail, which does not count against them. They wait for
+    the replacement, and all start again together."""
     job = job_of()
     if heard == "before":
         job.kill(("worker", 1))

@@ -124,8 +124,8 @@ def test_version_that_would_be_another_model_is_given_up(job: SimulatedJob) -> N
 
 
 def test_planner_leaves_such_servers_alone(job: SimulatedJob) -> None:
-    """The optimizer plans no other number of servers that can't change, and no change at all where servers
-    can't be replaced."""
+    """The optimizer does not change the number of servers if the program can't have another one, and changes
+    nothing at all about servers that can't be replaced."""
     say(job, ServerChanges.SAME_COUNT)
     role = planned_job(job.state, job.now).roles["ps"]
     assert role.bounds.count == Range(2, 2)

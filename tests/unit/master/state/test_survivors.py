@@ -132,8 +132,8 @@ def test_the_survivors_that_wait_die_too() -> None:
     ids=["bug", "killed", "sound"],
 )
 def test_who_is_to_blame(code: int, charged: bool) -> None:
-    """A process that can go on does not fail because of others: its node has failed. One that found no group
-    has not: its node joins again with a new process."""
+    """If a process of an in-place group ends, its node has failed. If the process only found no group, the
+    node has not failed and joins again with a new process."""
     job = in_place_job()
     die(job, 2, code)
 

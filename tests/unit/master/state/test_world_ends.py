@@ -115,8 +115,8 @@ def test_exit_reasons_of_members() -> None:
 
 @pytest.mark.parametrize("late", [0, 1], ids=["rank 0", "another"])
 def test_success_that_is_told_after_a_loss_does_not_hang_the_job(late: int) -> None:
-    """Training is over, and one member dies while it exits. A second one reports success after the group was
-    declared lost. Although fewer than minNodes members are left, the job ends."""
+    """A member dies, and another one reports success after the group was declared lost. If that is rank 0,
+    the job succeeds; otherwise both are replaced and a new group forms."""
     job = collective_job(3, min_nodes=3)
     job.save_periodically()
     job.kill(("worker", 2))
