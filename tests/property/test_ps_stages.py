@@ -237,7 +237,7 @@ def trainings(draw: st.DrawFn) -> Training:
 def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size: NodeSize) -> None:
     """A job whose load follows its sizes and counts grows for a while and then stays, in all stages.
 
-    The number of workers never decreases, and at the end the job is as fast as at its start.
+    The number of workers never decreases, and at the end the job is as fast as it ever was.
     """
     job, progress, now = (
         OptimizerJob("job", {PS: OptimizerRole(0, size), WORKER: OptimizerRole(0, size)}, most),
@@ -259,4 +259,4 @@ def test_every_job_comes_to_rest(training: Training, most: ResourceLimits, size:
             break
     assert quiet == 3
     assert progress.stage in (OptimizerStage.RUNNING, OptimizerStage.WORKER_INITIAL)
-    assert speeds[-1] >= 0.999 * speeds[0]
+    assert speeds[-1] >= 0.999 * max(speeds)

@@ -1,13 +1,24 @@
 """Laws of the rendezvous, whichever nodes join and leave in whatever order."""
 
 from dataclasses import replace
+from random import Random
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from edl_workflows.master.state.settings import RendezvousLimits
-from edl_workflows.master.state.versions.rendezvous import WaitingWorkers, next_group, round_to_units
+from edl_workflows.master.standalone import parse_nodes
+from edl_workflows.master.state import messages
+from edl_workflows.master.state.job import JobState
+from edl_workflows.master.state.settings import JobSettings, RendezvousLimits
+from edl_workflows.master.state.versions.rendezvous import (
+    WaitingWorkers,
+    next_group,
+    rendezvous_verdict,
+    round_to_units,
+)
+from edl_workflows.protocol.nodes import NodeRef, Registration
+from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 
 NOW = 1_000.0
 
@@ -57,12 +68,35 @@ def test_the_oldest_is_rank_0(waiting: WaitingWorkers, job: RendezvousLimits) ->
 
 @given(situations(), parameters(), st.randoms(use_true_random=False))
 def test_the_order_in_which_news_came_does_not_matter(
-    waiting: WaitingWorkers, job: RendezvousLimits, random: object
+    waiting: WaitingWorkers, job: RendezvousLimits, random: Random
 ) -> None:
     """Joins that are reported in another order give the same verdict."""
     told = list(waiting.joined.items())
-    random.shuffle(told)  # type: ignore[attr-defined]
-    assert next_group(replace(waiting, joined=dict(told + told)), job, NOW) == next_group(waiting, job, NOW)
+    random.shuffle(told)
+    assert next_group(replace(waiting, joined=dict(told)), job, NOW) == next_group(waiting, job, NOW)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20)), max_size=20), parameters())
+def test_a_join_that_is_reported_again_changes_nothing(
+    reports: list[tuple[int, int]], limits: RendezvousLimits
+) -> None:
+    """An agent that registers again joined when it first did, so the master's verdict is that of the first
+    reports alone."""
+
+    def told(reports: list[tuple[int, int]]) -> JobState:
+        settings = JobSettings("job", "default", parse_nodes("worker=6"), collective=True, rendezvous=limits)
+        state = SimulatedCollectiveJob(settings).state
+        for node, seconds in reports:
+            agent = NodeRef(type="worker", id=node)
+            registration = Registration(node=agent, rank=node, incarnation=f"worker{node}")
+            messages.register_node(state, registration, NOW + seconds)
+        return state
+
+    first = dict(reversed(reports))  # of each node, as the last one of equal keys counts
+    once, again = told(list(first.items())), told(reports)
+    assert again.joined == {node: NOW + seconds for node, seconds in first.items()}
+    for now in (NOW + 20, NOW + 60):
+        assert rendezvous_verdict(again, now) == rendezvous_verdict(once, now)
 
 
 @given(situations(), parameters())

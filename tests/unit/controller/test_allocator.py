@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from edl_workflows.controller.allocator import AllocatorOptions
 from edl_workflows.controller.manager import ManagerOptions
@@ -197,20 +198,19 @@ def test_a_job_starts_with_what_former_ones_of_its_scenario_have_learned(
 def test_a_policy_that_fails_or_lies_changes_nothing(
     cluster: Cluster, farm: Farm, options: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception in a policy and answers beyond the job's bounds do not stop the loop, and a later valid
-    answer is applied."""
+    """An exception in a policy and answers beyond the job's bounds are logged and change no allocation. They
+    do not stop the loop, and a later valid answer is applied."""
     one = farm.add("a", 9)
     answers: list[Any] = [ValueError("defect"), ["nowhere"], [one] * 9, [one]]
-    calls = 0
+    found: list[list[str]] = []
+    """The job's allocation at each call."""
 
     class Odd(FirstFitPolicy):
         def optimize(self, jobs: Any, nodes: Any, previous: Any) -> dict[str, list[str]]:
-            nonlocal calls
-            answer = answers[min(calls, len(answers) - 1)]
-            calls += 1
+            answer = answers[min(len(found), len(answers) - 1)]
+            found.append(allocation(cluster))
             if isinstance(answer, Exception):
                 raise answer
-            assert allocation(cluster) == [] or calls > len(answers)
             return dict.fromkeys(jobs, answer)
 
         def allocate(self, job: Any, nodes: Any) -> list[str]:
@@ -219,12 +219,16 @@ def test_a_policy_that_fails_or_lies_changes_nothing(
     monkeypatch.setattr("edl_workflows.controller.allocator.policy_of", lambda _: Odd())
     create(cluster, farm.task(2), preemptible=True)
     manager = replace(options.manager, allocator=AllocatorOptions(period=0.2))
-    running = run_in_thread(cluster, replace(options, manager=manager))
-    try:
-        becomes(cluster, [one])
-        assert calls >= len(answers)
-    finally:
-        running.stop()
+    with structlog.testing.capture_logs() as logs:
+        running = run_in_thread(cluster, replace(options, manager=manager))
+        try:
+            becomes(cluster, [one])
+        finally:
+            running.stop()
+    assert found[: len(answers)] == [[]] * len(answers)
+    said = [(line["event"], line.get("nodes")) for line in logs if line["log_level"] == "error"]
+    impossible = "the policy's allocation is not possible"
+    assert said == [("defect in a look", None), (impossible, ["nowhere"]), (impossible, [one] * 9)]
 
 
 @pytest.mark.slow

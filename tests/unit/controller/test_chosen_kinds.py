@@ -2,18 +2,20 @@
 
 from edl_workflows.controller.manager import ManagerOptions
 from edl_workflows.controller.run import RunOptions, run_in_thread
+from edl_workflows.jobs.api import PODS
 from edl_workflows.jobs.kinds import choose_kinds
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
+from edl_workflows.kube.resources import Scope
 from edl_workflows.stages.ownership import resource_of
-from tests.unit.controller.support import elastic_job, status_of
+from tests.unit.controller.support import elastic_job, names_of, status_of
 from tests.unit.kube.support import eventually
 
 TF_JOBS = resource_of("TFJob")
 
 
 def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
-    """A controller of ElasticJobs does not touch a TFJob, which gets no status."""
+    """A controller of ElasticJobs does not touch a TFJob, which gets neither pods nor a status."""
     pod = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
     tf_job = {
         "apiVersion": TF_JOBS.api_version,
@@ -30,5 +32,7 @@ def test_other_kinds_are_left_alone(cluster: Cluster) -> None:
         eventually(lambda: status_of(cluster, "mnist").get("phase") == "Pending")
 
         assert "status" not in client.get(cluster, TF_JOBS, "kubeflows")
+        pods = names_of(cluster, Scope(PODS, cluster.namespace))
+        assert [name for name in pods if name.startswith("kubeflows")] == []
     finally:
         running.stop()

@@ -199,13 +199,15 @@ def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> No
 
 
 def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
-    """The controller's patches never change the progress, which belongs to the master."""
+    """The controller's patches never change progress and checkpoint, which belong to the master."""
     progress = {"step": 7, "records": 70, "unknownYet": 1}
-    running.edit("ElasticJob", "digits", {"status": {"progress": progress}})
+    checkpoint = {"uri": "/c/7", "step": 7, "unknownYet": 1}
+    running.edit("ElasticJob", "digits", {"status": {"progress": progress, "checkpoint": checkpoint}})
     running.set_pod(MASTER, "Failed", 2)
     running.settle()
 
     assert status(running)["progress"] == progress
+    assert status(running)["checkpoint"] == checkpoint
 
 
 def test_events_tell_each_change_once(running: JobsNamespace) -> None:

@@ -108,11 +108,13 @@ def test_plans_are_numbered_by_those_that_are_there() -> None:
 
 
 def test_a_plan_is_the_jobs_and_goes_with_it() -> None:
-    """A plan belongs to the job, is in its namespace and is manual. The job owns it."""
+    """A plan belongs to the job, is in its namespace and is manual. The job owns it, and the plan does not
+    block the job's deletion."""
     wanted = {"replicaResourceSpecs": {"worker": {"replicas": 3}}, "reason": "there is room"}
 
     plan = ScalePlan.parse(manual_plan.manual_plan(job(), "ctr-autoscale-1", wanted))
 
     assert (plan.job, plan.auto, plan.metadata.namespace) == ("ctr", False, "train")
-    assert plan.metadata.owner_references[0].uid == "u"
+    (owner,) = plan.metadata.owner_references
+    assert (owner.uid, bool(owner.block_owner_deletion)) == ("u", False)
     assert plan.spec.reason == "there is room"

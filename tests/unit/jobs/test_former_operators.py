@@ -173,34 +173,46 @@ def test_a_suspended_job_stays_suspended_until_it_is_resumed() -> None:
 
 
 def test_a_running_job_begins_anew_with_its_restarts_told() -> None:
-    """A pod that training-operator created is replaced, since it was given another cluster. The job counts as
-    restarting, not as new."""
+    """Pods that training-operator created are replaced, since they were given another cluster: servers only
+    after the workers have ended. The job counts as restarting, not as new."""
     world = JobsNamespace()
     running = of_tf_operator(replicaStatuses={"Worker": {"active": 1}}, completionTime=None)
     running["conditions"][1]["status"] = "True"
     job = world.add({**make_tf_job(), "status": running})
-    labels = {
-        "training.kubeflow.org/operator-name": "tfjob-controller",
-        "training.kubeflow.org/job-name": "mnist",
-        "training.kubeflow.org/replica-type": "worker",
-        "training.kubeflow.org/replica-index": "0",
-    }
     owner = {"apiVersion": "kubeflow.org/v1", "kind": "TFJob", "name": "mnist", "uid": job["metadata"]["uid"]}
     owner |= {"controller": True}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "mnist-worker-0", "labels": labels, "ownerReferences": [owner]},
-        "spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]},
-    }
-    old = world.add(pod)["metadata"]["uid"]
-    world.set_pod("mnist-worker-0", "Running")
+    old = {}
+    for role in ("ps", "worker"):
+        labels = {
+            "training.kubeflow.org/operator-name": "tfjob-controller",
+            "training.kubeflow.org/job-name": "mnist",
+            "training.kubeflow.org/replica-type": role,
+            "training.kubeflow.org/replica-index": "0",
+        }
+        name = f"mnist-{role}-0"
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]},
+        }
+        old[name] = world.add(pod)["metadata"]["uid"]
+        world.set_pod(name, "Running")
+
+    def pods() -> Manifest:
+        return {name: obj["metadata"] for (kind, name), obj in world.objects.items() if kind == "Pod"}
+
     world.settle()
     assert job["status"]["phase"] == "Restarting"
+    assert [name for name, pod in pods().items() if "deletionTimestamp" in pod] == ["mnist-worker-0"]
+    world.reap()
+    world.settle()
+    assert [name for name, pod in pods().items() if "deletionTimestamp" in pod] == ["mnist-ps-0"]
     world.reap()
     world.settle()
 
-    assert world.objects["Pod", "mnist-worker-0"]["metadata"]["uid"] != old
+    assert pods().keys() == {"mnist-ps-0", "mnist-worker-0", "mnist-worker-1"}
+    assert {pod["uid"] for pod in pods().values()}.isdisjoint(old.values())
 
 
 def test_a_running_job_of_dlrover_ends_as_its_own_master_ends() -> None:

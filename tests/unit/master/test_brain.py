@@ -21,7 +21,7 @@ from edl_workflows.brain.server import BrainOptions, BrainServer
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.master.brain import MAX_ANSWER, BrainAccess, BrainClient, JobIdentity
-from edl_workflows.protocol.brain import JobEnd
+from edl_workflows.protocol.brain import MAX_AMOUNT, JobEnd
 from edl_workflows.scaling.dlrover.ps_stages import (
     OptimizerQuestion,
     OptimizerStage,
@@ -184,12 +184,20 @@ def test_a_job_that_can_t_be_told(job: OptimizerJob) -> None:
 
 
 def test_bounds_without_an_end_are_told(planning: Api) -> None:
-    """Brain answers about a role that has a minimum but no maximum."""
+    """The bounds of a role that has a minimum but no maximum reach Brain, with the largest amount that the
+    protocol knows as the maximum. Brain answers such a request."""
     role = OptimizerRole(3, SIZE, bounds=UserBounds(count=Range(3, math.inf)))
+    job = OptimizerJob("mnist", {PS: OptimizerRole(1, SIZE), WORKER: role}, JOB.limits)
+    told: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        told.append(json.loads(request.content)["job"]["roles"][WORKER]["bounds"])
+        return httpx.Response(200, content=_plan())
+
+    answering(answer).optimize(QUESTION, job)
+    assert told == [{"count": {"low": 3.0, "high": MAX_AMOUNT}, "cpu": None, "memory": None}]
     brain = client(planning.url)
-    assert brain.optimize(
-        QUESTION, OptimizerJob("mnist", {PS: OptimizerRole(1, SIZE), WORKER: role}, JOB.limits)
-    ).notes
+    assert brain.optimize(QUESTION, job).notes
     brain.close()
 
 

@@ -133,17 +133,19 @@ def test_a_brain_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     ("wild", "count"),
     [
         (group_plan("worker", "more!", 10**9), 9),
-        (group_plan("worker", "none", -5), 1),
+        (group_plan("worker", "none", -5), None),
         (ResourcePlan({"ps": NodeGroupResource(0)}), None),
         (ResourcePlan(node_resources={"job-edljob-ps-0": NodeSize(float("nan"), float("inf"))}), None),
         (ResourcePlan(node_resources={"nobody": NodeSize(4.0)}), None),
     ],
 )
 def test_a_wild_plan_is_held_within_the_jobs_bounds(wild: ResourcePlan, count: int | None) -> None:
-    """A plan of Brain's never exceeds the job's own bounds."""
-    plan = asyncio.run(Optimizers(FakeBrain(wild)).ask(_asked(), 100.0)).plan
-    wanted = plan.node_group_resources.get("worker", NodeGroupResource())
-    assert wanted.count in (count, None)
+    """A plan of Brain's never exceeds the job's own bounds. Of a plan that is impossible, nothing is left."""
+    answer = asyncio.run(Optimizers(FakeBrain(wild)).ask(_asked(), 100.0))
+    assert answer.optimizer == "brain"
+    plan = answer.plan
+    wanted = {"worker": NodeGroupResource(count)} if count else {}
+    assert plan.node_group_resources == wanted
     assert not plan.node_resources
     after = apply_plan(JOB, plan)
     assert len(after.of("ps")) == 1

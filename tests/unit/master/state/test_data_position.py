@@ -9,7 +9,7 @@ from edl_workflows.exceptions import ConflictError, InvalidError
 from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import model_messages, views
 from edl_workflows.master.state.settings import JobSettings, Timeouts
-from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseRequest, ReleasedShard
+from edl_workflows.protocol.datasets import AckRequest, DatasetParams, LeaseReply, LeaseRequest, ReleasedShard
 from edl_workflows.protocol.nodes import NodeRef
 from edl_workflows.protocol.training import CheckpointBegin, CheckpointEnd, CheckpointRestore
 from tests.unit.master.simulated_job import DATA, SimulatedJob
@@ -110,14 +110,30 @@ def position_of(job: SimulatedJob) -> dict[str, Any]:
     return job.state.shards.position().model_dump(mode="json", exclude_defaults=True)
 
 
-def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
-    """A job that is submitted again starts from the newest checkpoint of its folder, which the status shows,
-    and ends with all data trained."""
+def leases_of(job: SimulatedJob, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first records of all shards that the job is given from now on, as often as each is given."""
+    shards, found = job.state.shards, list[int]()
+    lease = shards.lease
+
+    def recorded(name: str, request: LeaseRequest, now: float) -> LeaseReply:
+        reply = lease(name, request, now)
+        found.extend(shard.start for shard in reply.shards)
+        return reply
+
+    monkeypatch.setattr(shards, "lease", recorded)
+    return found
+
+
+def test_a_job_that_is_submitted_again_trains_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is submitted again starts from the newest checkpoint of its folder, which the status shows.
+    It is given only the data that the checkpoint does not contain, and ends with all data trained."""
     before = training()
     before.save_periodically()
     (uri,) = before.saved
     again = submitted()
     again.saved, again.manifests = before.saved, before.manifests
+    assert done(again) == 0
+    leased = leases_of(again, monkeypatch)
     again.act(("worker", 0))
     status = views.job_status(again.state, again.now)
     assert status["checkpoint"]["uri"] == uri
@@ -127,8 +143,7 @@ def test_a_job_that_is_submitted_again_trains_the_rest() -> None:
     assert again.state.outcome is not None
     assert again.state.outcome.succeeded
     assert again.models[active(again)] == set(range(SHARDS))
-    trained = set(range(SHARDS)) - before.saved[uri]
-    assert len(trained) == SHARDS - len(before.saved[uri])
+    assert sorted(leased) == sorted(set(range(SHARDS)) - before.saved[uri])
 
 
 def test_data_that_is_registered_later_is_where_the_model_is() -> None:

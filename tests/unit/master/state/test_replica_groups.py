@@ -56,20 +56,29 @@ def test_a_sound_member_of_a_broken_group_starts_anew_in_the_same_group() -> Non
 
 
 def test_each_group_loses_a_member() -> None:
-    """No complete model is left in the remaining groups, so all processes start again from the checkpoint."""
+    """No complete model is left in the remaining groups, so all processes start again from the checkpoint.
+    When the replacements join, none of the old processes is left."""
     job = grouped_job()
     job.save_periodically()
     saved = job.steps[1]
     job.calm(2)
     die(job, 1)
     job.kill(("worker", 1))
+    lost = job.steps[1]
     die(job, 2)
     job.kill(("worker", 2))
+    job.calm(1)
+    again = active(job)
+    assert processes(job) == {3: again.version, 0: again.version}
+    assert again.version > 1
+    assert again.restore is not None
+    assert again.restore.step == saved
+    job.calm(1)
+    assert saved <= job.steps[again.version] < lost
     job.calm(20)
 
     assert job.state.versions.settled
-    assert not active(job).in_place or active(job).restore is None
-    assert job.state.steps.step >= saved
+    assert min(processes(job).values()) == again.version
     assert len(world_of(job)) == 4
     assert job.models[version_of(job)] == set(range(job.steps[version_of(job)]))
     assert job.state.restarts.counts.get("Recovery") == 1
