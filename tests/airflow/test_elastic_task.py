@@ -97,7 +97,7 @@ def test_a_function_is_the_program_of_a_job(cluster: Cluster, stand_in: StandIn)
 
 
 def test_a_function_is_mapped_over_configurations(cluster: Cluster, stand_in: StandIn) -> None:
-    """Each configuration gives a job and a program of its own, and the task returns the list of results."""
+    """Each configuration gives a job and a program of its own."""
     with DAG("mapped-function", schedule=None) as dag:
 
         @task.elastic(image="train:1", deferrable=False)

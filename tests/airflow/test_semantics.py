@@ -69,8 +69,8 @@ def test_a_timeout_cancels(deferrable: bool, connection: None, cluster: Cluster,
 def test_a_job_that_stays_queued_is_cancelled(
     deferrable: bool, connection: None, cluster: Cluster, stand_in: StandIn
 ) -> None:
-    """The task that owns the job cancels it. A wait of a group fails in the same way, cancels nothing itself,
-    and leaves the job to the teardown."""
+    """If a job stays queued, the task that owns it fails and cancels it. The waits of a group cancel nothing
+    themselves, and leave the job to the teardown."""
     stand_in.idle = True
     with DAG(f"queue-timeout-{deferrable}", schedule=None) as dag:
         SubmitElasticJobOperator(
@@ -258,7 +258,7 @@ def test_the_teardown_ends_the_runs_own_job(
 
 
 def test_mapped_tasks_have_a_job_each(connection: None, cluster: Cluster, stand_in: StandIn) -> None:
-    """Each mapped task has a job of its own, whose name has the map index."""
+    """Each mapped task has a job of its own."""
     manifests = [elastic_job(None, "Succeeded"), elastic_job(None, "Succeeded")]
     with DAG("mapped", schedule=None) as dag:
         SubmitElasticJobOperator.partial(task_id="task").expand(manifest=manifests)

@@ -87,7 +87,7 @@ def test_pokes_write_what_every_wait_writes(
 def test_each_poke_in_a_process_of_its_own_writes_the_state(
     connection: None, cluster: Cluster, lines: list[str]
 ) -> None:
-    """In mode reschedule nothing is known of the poke before."""
+    """In mode reschedule, each poke writes the state, since it knows nothing of the poke before."""
     client.create(cluster, elastic_job("mnist"))
 
     for step in (1240, 1300):
@@ -100,7 +100,7 @@ def test_each_poke_in_a_process_of_its_own_writes_the_state(
 def test_a_poke_names_a_controller_that_does_not_answer(
     connection: None, cluster: Cluster, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the first one of a process, by the age of the job."""
+    """Even the first poke of a process names a controller that does not answer, by the job's age."""
     client.create(cluster, elastic_job("mnist"))
     monkeypatch.setattr(job_log, "PROGRESS_SECONDS", 0.0)
 
@@ -113,7 +113,7 @@ def test_a_poke_names_a_controller_that_does_not_answer(
 def test_a_deferred_sensor_leaves_the_lines_to_its_trigger(
     connection: None, cluster: Cluster, lines: list[str]
 ) -> None:
-    """Both write into the same log: the state stands there once."""
+    """A deferred sensor writes no state, since its trigger writes into the same log."""
     client.create(cluster, elastic_job("mnist"))
 
     with pytest.raises(TaskDeferred):

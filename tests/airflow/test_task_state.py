@@ -72,7 +72,8 @@ def test_a_finished_task_has_its_state(airflow_db: None) -> None:
 
 
 def test_a_cleared_task_has_no_state_yet(airflow_db: None) -> None:
-    """The next attempt continues with the object, so nothing is cancelled."""
+    """A cleared task has no state, which does not count as ended, since its next attempt continues with the
+    object."""
     run = empty_run("cleared")
     clear(run)
 

@@ -45,7 +45,7 @@ def test_the_examples_are_as_recorded(name: str, way: WaitMode, update_golden: b
 
 @pytest.mark.parametrize("file", sorted(FILES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_manifests_pass_our_own_linter(file: Path) -> None:
-    """The linter has no finding in a manifest that we write."""
+    """The linter finds no error in a manifest that we write."""
     findings = [one for manifest in yaml.safe_load_all(file.read_text()) for one in check(manifest)]
 
     assert [str(one) for one in findings if one.is_error] == []

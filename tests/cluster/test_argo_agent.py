@@ -71,7 +71,7 @@ def test_outputs_reach_the_next_step(argo: Argo) -> None:
 
 
 def test_a_second_run_with_the_same_data_and_code_makes_no_job(argo: Argo) -> None:
-    """The workflow controller remembers the outputs of the first run; other data or another spec is trained
+    """The workflow controller remembers the outputs of the first run; another version of the data is trained
     again. The outputs have the job's metrics, and its warnings as text that is not expanded again."""
     [remembered] = plugin_templates(steps.submit(memoize="edl-memo"))
     hostile = inert_value("{{workflow.name}} {{=workflow.uid}} \x1b[2J" + 5_000 * "x")

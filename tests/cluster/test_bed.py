@@ -69,7 +69,7 @@ def test_pod_runs_the_package(bed: Bed, cluster: Cluster, namespace: str, shared
 
 
 def test_audit_log_names_each_request(bed: Bed, cluster: Cluster, namespace: str) -> None:
-    """Each answered request is in the audit log with its verb and path."""
+    """An answered request is in the audit log with its verb and path."""
 
     def verbs() -> list[str]:
         lines = bed.audit_log.read_text().splitlines()

@@ -83,7 +83,7 @@ DEEP = [b"[" * 100_000, b"1" * 10_000, b'{"a":' * 5_000, b'{"job":' + b" " * 200
 def test_bytes_of_any_kind_are_no_server_error(
     url: str, shared: Api, method: str, call: str, query: str, body: bytes
 ) -> None:
-    """Requests of random bytes, including large and deep bodies, get a client error."""
+    """Requests of random bytes, including large and deep bodies, get no server error."""
     headers = {"Authorization": f"Bearer {OPERATOR}"}
     params = {"search": query, "limit": query, "seconds": query}
     answer = shared.http.request(method, f"{url}/v1/{call}", content=body, headers=headers, params=params)

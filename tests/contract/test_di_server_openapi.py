@@ -87,7 +87,7 @@ def test_every_answer_is_as_described(
 def test_bytes_of_any_kind_are_no_server_error(
     url: str, cluster: Cluster, method: str, job: str, call: str, body: bytes, kind: str
 ) -> None:
-    """Requests of random bytes, including large and deep bodies, get a client error."""
+    """Requests of random bytes, including large and deep bodies, get no server error."""
     headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": kind}
     path = f"{url}/v2alpha1/{cluster.namespace}.{job}/{call}"
     answer = HTTP.request(method, path, content=body, headers=headers)

@@ -113,8 +113,8 @@ def test_a_hot_server_is_migrated(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_worker_that_ran_out_of_memory_has_more(cluster: Cluster, tmp_path: Path) -> None:
-    """A worker that exceeds its memory limit is killed by the cluster. Its replacement has twice the memory
-    and trains."""
+    """A worker that exceeds its memory limit is killed by the cluster. Its replacement has at least twice the
+    memory and trains."""
     training = ScaledTraining(
         _folder(tmp_path, "heavy"),
         ("--wait", "0.05", "--ballast", "1000"),

@@ -81,7 +81,7 @@ def test_the_notebook_of_the_guide(state: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_kernel_leaves_the_training(state: Path, tmp_path: Path) -> None:
-    """After *Interrupt kernel* the job continues, a new `watch` shows it, and `close` deletes it."""
+    """After *Interrupt kernel* the job is still running. After `close` the embedded cluster has stopped."""
     sources = [
         COUNT,
         "training = train(count)",

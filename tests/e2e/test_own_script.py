@@ -63,7 +63,7 @@ def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_p
 
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:
-    """The command exits with the code of a failed job, and the traceback names the script's line."""
+    """The command exits with the code of a failed job, and its output has the script's message."""
     script = tmp_path / "broken.py"
     script.write_text("import helper\nhelper.fail()\n")
     (tmp_path / "helper.py").write_text("def fail():\n    raise SystemExit('the data is missing')\n")

@@ -207,7 +207,7 @@ def test_micro_batches_change_nothing(tmp_path: Path) -> None:
 
 
 def test_shuffled_epochs_have_each_record_once(tmp_path: Path) -> None:
-    """The order is random in each epoch, from data_seed; workers read ahead."""
+    """With a random order in each epoch and workers that read ahead, each epoch has each record once."""
     seen: list[list[int]] = []
 
     class Noted(Trainer):  # type: ignore[misc]
@@ -235,7 +235,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """Each unsupported option is an error that says what to do instead."""
+    """Each unsupported option is an error that names it."""
     options = TrainingOptions(tmp_path / "checkpoints")
 
     def refused(trainer: Trainer) -> str:

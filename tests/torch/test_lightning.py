@@ -210,7 +210,8 @@ def test_early_stopping_counts_on(tmp_path: Path) -> None:
 
 
 def test_shuffled_epochs_have_each_record_once(tmp_path: Path) -> None:
-    """The order is random in each epoch; batches are accumulated from smaller ones; workers read ahead."""
+    """With a random order in each epoch, accumulated batches and workers that read ahead, each epoch has each
+    record once."""
 
     class WithoutIndex(Network):
         def training_step(self, batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:  # type: ignore[override]
@@ -228,7 +229,7 @@ def test_shuffled_epochs_have_each_record_once(tmp_path: Path) -> None:
 
 
 def test_what_it_can_not_do_is_refused(tmp_path: Path) -> None:
-    """Each unsupported option is an error that says what to do instead."""
+    """Each unsupported option is an error that names it."""
 
     class Manual(Network):
         automatic_optimization = False

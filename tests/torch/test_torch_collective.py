@@ -325,7 +325,7 @@ def test_a_killed_member_breaks_the_group(killed: int) -> None:
 
 def test_rank_0_that_can_not_listen() -> None:
     """If the port of rank 0 is in use, for example by the process of the previous version, rank 0 can't take
-    part, and its agent restarts the process."""
+    part."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         address = f"127.0.0.1:{holder.getsockname()[1]}"
         with pytest.raises(CannotTakePartError, match="can't listen"):
@@ -345,7 +345,7 @@ def test_a_process_has_one_store_for_its_groups() -> None:
 
 
 def test_a_model_without_anything_to_train() -> None:
-    """A model without parameters is refused before the group forms."""
+    """A model without parameters to train is refused."""
     made = network(0)
     made.model.requires_grad_(False)
 

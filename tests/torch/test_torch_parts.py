@@ -115,14 +115,13 @@ def changed(template: dict[str, Any], name: str, tensor: torch.Tensor | None) ->
     ids=["fewer columns", "more rows", "flat", "type", "without"],
 )
 def test_another_model_is_refused(tmp_path: Path, template: Any, said: str) -> None:
-    """If the model's tensors differ from the checkpoint's, restoring raises an error and does not restore a
-    part."""
+    """If the model's tensors differ from the checkpoint's, restoring raises an error that says how."""
     with pytest.raises(CheckpointError, match=said):
         restore_state(template, save_parts(tmp_path, replicated_state(1)), "here")
 
 
 def test_missing_part_is_noticed(tmp_path: Path) -> None:
-    """Neither way of reading accepts a checkpoint with a missing part."""
+    """A checkpoint with a missing part is not restored."""
     parts = save_parts(tmp_path, replicated_state(1))[:-1]
     with pytest.raises(CheckpointError, match="a part is missing"):
         restore_state(replicated_state(2), parts, "here")

@@ -128,7 +128,7 @@ def test_each_metric_has_a_curve(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", [(1.7e308, 1.7e308), (-1.7e308, 1.7e308), (5e-324, 0.0)])
 def test_extreme_metrics_are_drawn(tmp_path: Path, values: tuple[float, float]) -> None:
-    """A training program may report any finite number, and one that diverges does."""
+    """A timeline is drawn whatever finite numbers a training program reports."""
     samples = [replace(_sample(time, 1), metrics={"loss": value}) for time, value in enumerate(values)]
 
     draw_timeline(Timeline("ns/j", tuple(samples), ()), tmp_path / "timeline.svg")

@@ -188,7 +188,7 @@ def test_an_integer_beyond_64_bits_is_a_floating_point_number_to_rules(number: i
 
 
 def test_every_rule_of_the_shipped_definitions_has_a_name() -> None:
-    """Findings show the name of a rule instead of its expression."""
+    """Each rule of the definitions has a name, which findings show instead of its expression."""
     _, *nodes = map(json.loads, DEFINITIONS.read_text(encoding="utf-8").splitlines())
     expressions = {rule for node in nodes for rule in node.get("rules", ())}
 

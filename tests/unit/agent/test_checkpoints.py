@@ -69,7 +69,7 @@ def test_save_without_files_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unwritable_folder_is_a_checkpoint_error(tmp_path: Path) -> None:
-    """If a checkpoint can't be written, the error names the place and the step."""
+    """If a checkpoint can't be written, the error names the step."""
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="step 3 can't be written"):
         publish(CheckpointStore(tmp_path / "file"), 3)
@@ -144,8 +144,8 @@ def test_folder_without_a_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 
 def test_abandoned_writes_are_removed(tmp_path: Path) -> None:
-    """Files that a killed writer left behind are removed when they are old. Young files may still be written
-    and stay."""
+    """Files that a killed writer left behind are removed once they are old. Young ones stay, since somebody
+    may still be writing them."""
     store = CheckpointStore(tmp_path)
     old, young = tmp_path / ".unfinished-old", tmp_path / ".unfinished-young"
     old.mkdir()

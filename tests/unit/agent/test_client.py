@@ -31,8 +31,8 @@ class SlowTransport(httpx.BaseTransport):
 
 
 def test_closing_lets_calls_under_way_end_and_refuses_new_ones() -> None:
-    """Closing waits for calls in progress and rejects new ones. Otherwise a thread could open a connection
-    that nobody closes."""
+    """Closing lets calls in progress end before the connection is closed, and rejects new ones. Otherwise a
+    thread could open a connection that nobody closes."""
     transport = SlowTransport()
     client = MasterClient("http://master", "token", transport)
     answers: list[Directive] = []

@@ -23,7 +23,7 @@ ENV = {
 
 
 def test_environment_is_read_whole() -> None:
-    """Each variable is read into its field, and the token is not shown."""
+    """The node, its rank, the job and the master are read from the variables, and the token is not shown."""
     environment = NodeEnvironment.read(ENV)
     assert (str(environment.node), environment.rank, environment.job) == ("worker-3", 1, "demo")
     assert environment.master == "http://elasticjob-demo-dlrover-master.default.svc:50001"

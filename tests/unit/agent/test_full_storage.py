@@ -73,8 +73,8 @@ def limited(way: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("way", ["direct", "staged", "remote"])
 def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> None:
-    """A full disk gives an error with the file and the step, no signal ends the process, and no partial file
-    stays. If shared memory is full, the state is written to storage directly."""
+    """A full disk gives an error with the step and what to do, no signal ends the process, and no partial
+    file stays. If shared memory is full, too, the state is written to storage directly."""
     said = limited(way, tmp_path / "checkpoints")
     assert said.startswith("refused:"), said
     assert "the checkpoint of step 7 can't be written: [Errno 27]" in said
@@ -83,12 +83,12 @@ def test_full_disk_is_an_error_and_leaves_nothing(way: str, tmp_path: Path) -> N
 
 
 def test_what_fits_is_saved(tmp_path: Path) -> None:
-    """Below the limit of file sizes a checkpoint is saved, so that the limit is what failed it above."""
+    """A checkpoint below the limit of file sizes is saved, so it is the limit that fails the other saves."""
     assert limited("small", tmp_path / "checkpoints") == "saved\n"
 
 
 def test_without_room_for_a_header_the_process_saves_itself(tmp_path: Path) -> None:
-    """If shared memory has no room for a header beside two copies, the training process saves to storage
+    """If shared memory has room for a copy but not for its header, the training process saves to storage
     itself."""
     assert limited("header", tmp_path / "checkpoints") == "saved\n"
     assert CheckpointStore(tmp_path / "checkpoints").newest() is not None

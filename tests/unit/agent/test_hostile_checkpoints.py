@@ -107,7 +107,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("row", CHANGES)
 def test_a_changed_checkpoint_is_refused_and_the_one_before_wins(row: str, tmp_path: Path) -> None:
-    """The error is one line that names the file and what is wrong. A restore uses the newest intact
+    """The error is one line that names the checkpoint and what is wrong. A restore uses the newest intact
     checkpoint."""
     change, says = CHANGES[row]
     store = CheckpointStore(tmp_path / "checkpoints")

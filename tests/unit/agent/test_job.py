@@ -79,7 +79,7 @@ def test_drain_gives_back_what_is_left_and_goes_on_after(master: FakeMaster, con
 
 @pytest.mark.parametrize("drain", [True, False], ids=["drained", "without shards"])
 def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drain: bool) -> None:
-    """Closing a job ends the training loop of another thread with an error, and sends no further request."""
+    """Closing a job ends the training loop of another thread with UnavailableError."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
@@ -97,8 +97,8 @@ def test_a_closed_job_ends_its_loop(master: FakeMaster, connected: Connect, drai
 
 
 def test_a_lasting_refusal_is_asked_less_and_less(master: FakeMaster, connected: Connect) -> None:
-    """If the master keeps rejecting a chief's checkpoint, the chief waits longer and longer before it asks
-    again."""
+    """While the master is unavailable, the chief waits longer and longer before it asks again for a
+    checkpoint."""
     master.say(active=cluster(1))
     job = connected()
     job.save_with(lambda: CheckpointRef(uri="/ckpt/7", step=7), every_seconds=None)
@@ -111,8 +111,7 @@ def test_a_lasting_refusal_is_asked_less_and_less(master: FakeMaster, connected:
 
 
 def test_bad_parameters_are_named(master: FakeMaster, connected: Connect) -> None:
-    """A data set with invalid parameters is rejected before anything is sent, with the field and the
-    reason."""
+    """A data set with invalid parameters is rejected with the field and the reason."""
     master.say(active=cluster(1))
     with pytest.raises(InvalidError, match=r"data set 'train'.*num_epochs.*valid integer"):
         connected().batches("train", size=8, shard_size=4, num_epochs="many")
@@ -184,7 +183,7 @@ def test_broken_cluster_without_a_next_version_ends(
 def test_broken_cluster_whose_next_version_is_withdrawn_ends(
     master: FakeMaster, connected: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a plan fails, it withdraws its version. A process that waits for this version ends."""
+    """A failed plan withdraws its version. A process that waits for this version ends."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.5)
     master.say(active=cluster(1), next=cluster(2))
     job = connected()
@@ -197,7 +196,8 @@ def test_broken_cluster_whose_next_version_is_withdrawn_ends(
 
 
 def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Connect) -> None:
-    """The first step is reported at once and later ones as the newest, and a call takes microseconds."""
+    """The first step is reported at once, and of later ones only the newest. A call takes less than 100
+    microseconds."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)
@@ -217,8 +217,8 @@ def test_steps_are_reported_in_the_background(master: FakeMaster, connected: Con
 
 
 def test_metrics_are_reported_with_steps(master: FakeMaster, connected: Connect) -> None:
-    """Metrics may be reported before or after their step. None is lost between two reports, and the step
-    keeps its loss."""
+    """Finite metrics arrive whether they are reported before or after their step, and the step keeps its
+    loss."""
     master.say(active=cluster(1))
     job = connected()
     eventually(lambda: job.active)
@@ -299,8 +299,8 @@ def test_sync_and_barrier_wait_for_the_others(master: FakeMaster, connected: Con
 def test_program_says_which_changes_of_its_servers_it_survives(
     master: FakeMaster, connected: Connect
 ) -> None:
-    """The report READY tells which changes of servers the program survives. If a process reports a version as
-    unfit, it waits for its end."""
+    """The report READY tells which changes of servers the program survives. A process that reports its
+    version as unfit waits to be ended."""
     master.say(active=cluster(1))
     job = connected()
     job.allow_server_changes(ServerChanges.NEVER, "a table is not saved")

@@ -187,7 +187,7 @@ def test_a_last_model_that_can_not_be_saved_is_the_end_s_cause(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The process ends with a code of its own, and the first cause is its last output."""
+    """The process ends with an exit code of its own, and the last line of its output names the cause."""
     monkeypatch.setattr("edl_workflows.agent.job.LAST_SAVE_SECONDS", 0.0)
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", 0.1)
     master.say(active=cluster(1))

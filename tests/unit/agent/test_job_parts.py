@@ -76,7 +76,7 @@ def test_each_member_saves_its_part_for_a_switch(
 def test_each_member_saves_its_part_at_the_end(
     master: FakeMaster, connected: Connect, store: CheckpointStore
 ) -> None:
-    """Each member saves its part at the end, before it waits for the others."""
+    """At the end of training, a member that is not the chief saves its part."""
     master.say(active=world(1, (1, 0)))
     job = connected()
     Parts(job, store)

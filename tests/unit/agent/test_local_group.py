@@ -57,7 +57,7 @@ def test_threads_are_left_alone_as_torchrun_does() -> None:
 
 
 def test_only_collective_jobs_have_ranks() -> None:
-    """On a worker of another job, the error names the field that makes the job collective."""
+    """In a job that is not collective, the error names the field that makes a job collective."""
     with pytest.raises(InvalidError, match="distributionStrategy: AllreduceStrategy"):
         rank_environments({names.ENV_CLUSTER_VERSION: "1"}, 2)
 

@@ -106,8 +106,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_checkpoint_appears_when_all_parts_are_there(
     master: FakeMaster, store: CheckpointStore, nodes: list[Node]
 ) -> None:
-    """Until the last part is stored, the previous checkpoint is the newest. Then the master receives one
-    report, with the complete checkpoint and its data position."""
+    """Until the last part is stored, there is no checkpoint. Then the master receives one report, with the
+    complete checkpoint and its data position."""
     for node in nodes[:-1]:
         node.copy(10, position={"datasets": {}})
         node.persister.start()
@@ -228,8 +228,8 @@ def kill_at(patch: pytest.MonkeyPatch, change: int, work: Callable[[], object]) 
 def test_crash_at_any_instant_leaves_the_checkpoint_before(
     tmp_path: Path, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent is killed before each of its writes to storage in turn. Each time the previous checkpoint is
-    complete and the newest, and the next agent completes the new one."""
+    """An agent is killed before each of its writes to storage in turn. Each time the newest checkpoint is
+    complete, and the next agent completes the one that was being written."""
     change = 0
     came = True
     while came:

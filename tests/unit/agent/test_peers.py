@@ -110,7 +110,7 @@ def source(tmp_path: Path, port: int) -> Iterator[SnapshotFolder]:
 
 
 def test_copy_crosses_whole(source: SnapshotFolder, tmp_path: Path) -> None:
-    """The copy that the partner receives equals the newest one, and is requested once."""
+    """The copy that the partner receives equals the newest one, and is not offered to it again."""
     text = bytes(range(256)) * 40_000
     copied(source, text, step=7)
     peer = PeerAgent(HOST, TOKEN)
@@ -149,8 +149,8 @@ def test_newer_copy_ends_the_waiting(source: SnapshotFolder) -> None:
 
 
 def test_copy_that_is_given_away_is_not_written_over(source: SnapshotFolder, port: int) -> None:
-    """A partner that reads slowly gets the copy that it asked for. Meanwhile the training process writes to
-    the other slot, and waits before it overwrites this one."""
+    """While a partner slowly reads a copy, the training process does not overwrite it. The slot is free again
+    when the partner is gone."""
     older = copied(source, bytes(64 * 2**20), persist=False)
     assert older is not None
     copied(source, b"newest", step=2)

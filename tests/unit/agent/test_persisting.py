@@ -277,8 +277,8 @@ def test_partner_may_persist_the_same_copy_at_the_same_time(
 def test_newest_that_was_refused_does_not_hide_the_one_before(
     master: FakeMaster, folder: SnapshotFolder, store: CheckpointStore, persister: Persister
 ) -> None:
-    """After a loss, the newest copy that can still be persisted is persisted, unless storage has a newer
-    checkpoint."""
+    """After a loss, the newest copy that can still be persisted is persisted, even if a newer one could not
+    be."""
     copy(folder, store, 10, persist=False)
     copy(folder, store, 11, stage="failed")
     persister.start()

@@ -155,8 +155,7 @@ def test_waits_are_ended_when_the_group_is_over(job: Job, master: FakeMaster) ->
 def test_a_version_that_names_another_process(
     job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the new version has other processes, no member holds the model: this process ends and does not join
-    the new group."""
+    """If the master names no version in which this process continues, the process ends and joins no group."""
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", FOR_EVER)
     monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", 0.1)
     group = Group(7)
@@ -213,8 +212,7 @@ def test_a_member_that_can_not_listen_ends_at_once(
 
 
 def test_the_master_hears_who_waits(job: Job, master: FakeMaster) -> None:
-    """Every few seconds without a step, the master is told the newest step and how long the member has
-    waited. While steps are made, nothing else is sent."""
+    """The master is told regularly which step is the newest and how long the member has waited."""
     group = Group(7)
     changes(job, group)
     eventually(lambda: master.got(PresenceReport, version=1, step=0, waiting=0.0))

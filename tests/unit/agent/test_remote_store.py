@@ -97,7 +97,7 @@ def test_broken_checkpoint_is_passed_over_with_its_reason(
     damage: Callable[[Drive, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The checkpoint before a damaged one is used, and what is wrong with the damaged one is reported."""
+    """The checkpoint before a damaged one is used, and the damaged one is reported."""
     whole, broken = publish(store, 1), publish(store, 2)
     damage(drive, broken.uri.removeprefix("memory:/"))
     told: list[str] = []
@@ -186,7 +186,7 @@ def test_path_and_file_uri_are_folders(tmp_path: Path) -> None:
 
 
 def test_unknown_scheme_says_what_to_install() -> None:
-    """The error says what to install, without a traceback of the library."""
+    """The error for an unknown scheme says what to install."""
     with pytest.raises(InvalidError, match=r"install edl-workflows\[fsspec\] and the driver"):
         open_store("nonsense://bucket/run")
 

@@ -29,6 +29,6 @@ def test_the_batch_is_always_the_same(counts: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("most", "workers"), [(4, 5), (4, 0), (0, 0), (4, -1)])
 def test_nobody_computes_nothing(most: int, workers: int) -> None:
-    """More workers than mini-batches are rejected. Upstream would divide by zero later."""
+    """More workers than mini-batches are rejected, and so are no workers."""
     with pytest.raises(InvalidError, match="can't share a batch"):
         mini_batch_counts(most, workers)

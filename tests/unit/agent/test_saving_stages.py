@@ -91,8 +91,8 @@ def test_without_an_agent_the_process_saves_itself(
 def test_copies_are_made_more_often_than_they_are_persisted(
     master: FakeMaster, connect: Connect, store: CheckpointStore, memory: SnapshotFolder
 ) -> None:
-    """A copy on request, or one that is due for storage, is persisted; copies in between stay in memory. Each
-    has a ticket of its own, since each belongs to a data position."""
+    """A copy on request is persisted; copies in between stay in memory. Each has a ticket of its own, since
+    each belongs to a data position."""
     job = connect()
     job.save_in_two_stages(TwoStages(state, store, memory_seconds=0.01))
 

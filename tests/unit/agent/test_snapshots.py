@@ -101,8 +101,7 @@ def is_busy(folder: SnapshotFolder) -> bool:
 
 
 def test_slot_that_is_read_is_not_written(folder: SnapshotFolder) -> None:
-    """While a copy is read, its slot is not written: the writer is told to wait, and the newest copy stays as
-    well."""
+    """While a copy is read, its slot is not written, and the writer is told to wait."""
     copied(folder, b"older", persist=False)
     copied(folder, b"newest", persist=False)
     with folder.reading(1) as block, folder.reading(1) as again:
@@ -187,7 +186,7 @@ def test_folder_of_somebody_else_is_not_used(tmp_path: Path) -> None:
 
 def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -> None:
     """Folders of killed agents are removed after a while; young folders, folders in use, and those of other
-    users stay."""
+    programs stay."""
     old = time.time() - ABANDONED_SECONDS - 1
     for name in ("edl-old", "edl-young", "edl-volume"):
         (tmp_path / name).mkdir()
@@ -204,7 +203,7 @@ def test_abandoned_folders_are_removed(tmp_path: Path, folder: SnapshotFolder) -
 
 
 def test_copy_that_is_to_be_persisted_is_not_written_over(folder: SnapshotFolder) -> None:
-    """A copy with a ticket is not overwritten until the agent has written it to storage, however late."""
+    """A copy that is to be persisted is not overwritten until the agent has written it to storage."""
     copied(folder, b"asked for")
     copied(folder, b"newest", persist=False)
     assert is_busy(folder)

@@ -128,7 +128,7 @@ def test_exit_code_and_last_lines_are_reported(master: FakeMaster, start: Start)
 
 
 def test_signal_is_reported_as_128_plus_n(master: FakeMaster, start: Start) -> None:
-    """A training process killed by the kernel ends the agent with 137."""
+    """A training process that SIGKILL ended ends the agent with 137."""
     master.say(active=cluster(1))
     agent = start("import os; os.kill(os.getpid(), 9)")
     agent.communicate(timeout=240)
@@ -427,7 +427,7 @@ def test_training_goes_on_without_a_master(master: FakeMaster, start: Start, tmp
 
 
 def test_heartbeats_carry_usage(master: FakeMaster, start: Start, tmp_path: Path) -> None:
-    """Heartbeats regularly report the CPU and memory that the pod uses."""
+    """Heartbeats report the memory that the pod uses."""
     master.say(active=cluster(1))
     start("b = b'x' * 60_000_000\n" + NOTE)
     pid_of(tmp_path, 1)
@@ -486,7 +486,7 @@ def test_stacks_are_written_once_on_request(
 
 
 def test_the_agent_measures_each_round_once(master: FakeMaster, start: Start) -> None:
-    """The agent measures once for each round whose directive names it, before any process of the program
+    """The agent measures once for each round that the directive names, before any process of the program
     runs."""
     alone = CheckRound(number=4, groups=[[CheckMember(node="worker-0", address="nowhere:1")]], seconds=30)
     master.say(check=alone)

@@ -76,7 +76,7 @@ def test_loss_of_the_kept_batch_is_the_same(tf: Any, words: Any) -> None:
     ids=["random", "no inputs", "no step", "no arrays"],
 )  # fmt: skip
 def test_nothing_is_compared_that_can_not_be(tf: Any, build: Any, values: Any, message: str) -> None:
-    """A loss that the variables do not determine can't be compared, and the error says what to do."""
+    """A loss that can't be compared raises InvalidError, which says why."""
     with pytest.raises(InvalidError, match=message):
         asked(tf, build, values)
 

@@ -355,8 +355,8 @@ def test_lost_member_breaks_the_group(
 def test_group_that_does_not_form_is_tried_again(
     master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
 ) -> None:
-    """If the group of a successor breaks while it forms, the process ends at once, and its agent starts it
-    again."""
+    """If the group of a successor breaks while it forms, the process ends at once with the code of a lost
+    group."""
 
     class Alone(SoftmaxRegression):
         def join(self, place: Place) -> None:
@@ -412,8 +412,8 @@ class AloneInGroup(SoftmaxRegression):
 def test_the_last_step_is_reported_if_the_members_change_then(
     master: FakeMaster, environment: NodeEnvironment, tmp_path: Path
 ) -> None:
-    """A member is lost after the last step, while the report of that step waits. The job's status still ends
-    with that step."""
+    """A member is lost after the last step, while the report of that step waits. The step is still reported,
+    for the new version."""
     master.say(active=world(1, (0,)))
     job, data = Job(environment, 1, MasterClient(master.url, TOKEN)), digits()
     framework, saving = AloneInGroup(), Saving(CheckpointStore(tmp_path), every_seconds=None)

@@ -142,7 +142,8 @@ BAD_SAMPLES = {
 
 @pytest.mark.parametrize("bad", BAD_SAMPLES.values(), ids=BAD_SAMPLES)
 def test_a_sample_that_can_t_be_believed_is_left_out(shared: Api, bad: dict[str, Any]) -> None:
-    """Credible samples beside it are stored, and the receipt says why it was rejected."""
+    """A sample that can't be true is rejected, and the receipt says so. Credible samples beside it are
+    stored."""
     uid = str(uuid.uuid4())
     answer = shared.report(sample_json(NOW), sample_json(NOW - 1) | bad, job=facts_json(uid))
     assert answer.status_code == 200, answer.text
@@ -182,7 +183,7 @@ BAD_REPORTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("body", BAD_REPORTS.values(), ids=BAD_REPORTS)
 def test_a_wrong_report_is_refused(shared: Api, body: Any) -> None:
-    """The response names the invalid field, and nothing is stored."""
+    """The response says what is wrong, and nothing is stored."""
     before = shared.as_(OPERATOR).get("jobs").json()["total"]
     answer = shared.post("metrics", body)
     assert answer.status_code == 422, answer.text
@@ -254,7 +255,7 @@ def test_a_store_that_is_away_is_said(api: Api) -> None:
 
 
 def test_a_corrupt_row_does_not_matter(api: Api) -> None:
-    """Damaged rows are left out of plans, of histories and of the web page."""
+    """Damaged rows fail neither lists and descriptions of jobs nor plans."""
     api.report(sample_json(NOW), sample_json(NOW - 15))
     api.report(sample_json(NOW), job=facts_json("uid-2"), end={"time": NOW, "completed": True})
     with api.server.store.engine.begin() as connection:

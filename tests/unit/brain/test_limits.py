@@ -26,7 +26,8 @@ class Clock:
 
 
 def test_a_tenant_that_asks_too_often_waits_alone() -> None:
-    """Its calls are rejected for a while. Calls of other tenants and of operators are not."""
+    """The calls of a tenant that asks too often are rejected for a while. Calls of other tenants and of
+    operators are not."""
     clock = Clock()
     counted = TenantLimits(clock, calls_per_second=10)
     for _ in range(200):
@@ -71,8 +72,8 @@ def test_the_api_keeps_to_the_limits(api: Api, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_three_thousand_jobs_of_one_tenant_are_served() -> None:
-    """Each job reports every 15 seconds and requests a plan every 30, for ten minutes, all in the same
-    second."""
+    """No call of 3,000 jobs is rejected for ten minutes, although each reports every 15 seconds and requests
+    a plan every 30, all in the same second."""
     clock = Clock()
     counted = TenantLimits(clock)
     for second in range(0, 600, 15):

@@ -63,7 +63,7 @@ def plan(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
 
 def test_a_sample_counts_what_holds_room() -> None:
     """Ready nodes count as capacity; pods that are bound and have not ended count as requests; pods that are
-    being deleted are counted in no phase."""
+    being deleted do not count."""
     pods = [
         pod("runs"),
         pod("starts", "Pending"),

@@ -237,8 +237,8 @@ def test_hostile_texts_are_texts(browser: Browser, serve: Serve) -> None:
 
 @pytest.mark.parametrize("value", [1.7e308, -1.7e308, 5e-324])
 def test_extreme_metrics_are_drawn(browser: Browser, serve: Serve, value: float) -> None:
-    """A training program may report any finite number: the page shows it with a handful of grid lines,
-    and within the picture."""
+    """A training program may report any finite number: the page draws it with a limited number of elements,
+    and without Infinity or NaN."""
 
     def filled(store: BrainStore) -> None:
         now = time.time()

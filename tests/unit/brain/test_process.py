@@ -135,7 +135,8 @@ def _runs(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_sigterm_ends_it(tmp_path: Path) -> None:
-    """On SIGTERM, all reports are written to the database. Probes and metrics are served until the end."""
+    """On SIGTERM, the process ends with 0, and all reports are in the database. While it runs, it serves
+    probes and metrics."""
     options = ["--database-url", f"sqlite:///{tmp_path}/brain.db", "--no-require-token", "--metrics-port"]
     port = _free_port()
     with process(tmp_path, *options, str(port)) as (running, log):

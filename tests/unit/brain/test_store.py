@@ -195,8 +195,8 @@ def test_a_new_sqlite_database_is_private(tmp_path: Path) -> None:
 
 
 def test_former_jobs(store: BrainStore) -> None:
-    """Jobs of the same namespace and scenario that have ended recently or do not report any more, with their
-    newest samples."""
+    """Former jobs are those of the same namespace and scenario that have ended recently or do not report any
+    more. They come with their newest samples."""
     end = JobEnd(time=NOW, completed=True)
     rows = {
         "ended": facts("ended"),
@@ -262,7 +262,8 @@ def test_what_the_monitor_sees(store: BrainStore) -> None:
 
 
 def test_texts_that_a_database_can_t_hold(store: BrainStore) -> None:
-    """Texts of manifests are stored without characters that not all databases support."""
+    """Texts of manifests with characters that not all databases support can be stored, and a job's reason is
+    read unchanged."""
     text = "a\0b\nc\u00fc" * 1_000
     store.record_jobs(
         [JobObservation("uid-1", "ElasticJob", "team", "mnist", "Failed", text, text, finished=NOW)], [], NOW

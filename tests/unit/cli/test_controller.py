@@ -89,7 +89,7 @@ def test_a_wrong_master_template_ends_the_controller(
 def test_wrong_options_end_the_controller(
     nowhere: str, capsys: pytest.CaptureFixture[str], option: str, text: str, complaint: str
 ) -> None:
-    """The message has the name of the option and the expected value."""
+    """The message has the wrong value and what is expected instead."""
     assert root.run(["controller", "run", "--kubeconfig", nowhere, option, text]) == 2
     assert complaint in capsys.readouterr().err
 

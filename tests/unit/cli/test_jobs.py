@@ -99,7 +99,7 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
 def test_changes_are_plans(
     edl: Edl, manifest: Path, cluster: Cluster, arguments: list[str], spec: dict[str, Any]
 ) -> None:
-    """A change of a running job is a manual ScalePlan with exactly this change, and the command waits for its
+    """A change of a running job is a manual ScalePlan with this change, and the command waits for its
     success."""
     edl("submit", str(manifest))
     edl("wait", "mnist", "--for", "Running", "--timeout", "20")
@@ -152,7 +152,7 @@ def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: in
 
 
 def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
-    """The log of the node's own container is printed; the user does not have to name the container."""
+    """The log of the node's own container is requested; the user does not have to name the container."""
     labels = {names.JOB_LABEL: "mnist", names.REPLICA_TYPE_LABEL: "worker", names.REPLICA_INDEX_LABEL: "0"}
     containers = [{"name": name, "image": "train:1"} for name in ("main", "sidecar")]
     pod = {"metadata": {"name": "w", "labels": labels}, "spec": {"containers": containers}}
@@ -224,7 +224,7 @@ def test_all_kinds_are_listed(edl: Edl, cluster: Cluster) -> None:
 
 
 def test_an_age_is_an_age(edl: Edl, cluster: Cluster) -> None:
-    """The age is the time since the job was created, for waiting and finished jobs too."""
+    """The age is the time since the job was created, even if the job has ended."""
     client.create(cluster, tf_job("old"))
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-03T00:00:00Z"}
     client.patch_status(cluster, TF_JOBS, "old", {"phase": "Succeeded", **times})
@@ -408,7 +408,7 @@ def test_a_dry_run_creates_nothing(edl: Edl, cluster: Cluster, manifest: Path, w
 
 
 def test_a_server_knows_what_a_client_can_not(edl: Edl, cluster: Cluster, manifest: Path) -> None:
-    """A dry run on the server also finds names in use, quotas and admission policies."""
+    """A dry run on the server also finds a name that is in use."""
     client.create(cluster, elastic_job("mnist"))
 
     assert edl("submit", str(manifest), "--dry-run", "client")[0] == 0
@@ -442,7 +442,7 @@ def test_what_is_no_job_is_refused(
     edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], arguments: list[str],
     says: str
 ) -> None:  # fmt: skip
-    """The error for a document that is not a job names the file and the document."""
+    """Input without a valid job is an error that says what is wrong."""
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
         (tmp_path / name).write_text(text)

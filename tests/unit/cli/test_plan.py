@@ -53,7 +53,7 @@ def job(annotation: str = "", **status: Any) -> dict[str, Any]:
 
 
 def test_a_plan_is_a_table(edl: Edl, cluster: Cluster) -> None:
-    """Each role with its present and planned nodes, and each node that would be replaced."""
+    """The table has each role with its present and planned nodes, and each node that would be replaced."""
     client.create(cluster, elastic_job("mnist"))
     client.patch_status(
         cluster,
@@ -154,7 +154,8 @@ def test_a_history_that_tells_no_speed(points: list[dict[str, Any]]) -> None:
 def test_jobs_without_a_plan(
     edl: Edl, cluster: Cluster, mode: str, status: dict[str, Any], code: int, says: str
 ) -> None:
-    """For a job without a plan, the command prints one line that says where to look instead."""
+    """For a job without a plan, the command prints one line that says why there is none or where to look
+    instead."""
     manifest = elastic_job("mnist")
     manifest["spec"]["optimizeMode"] = mode
     client.create(cluster, manifest)

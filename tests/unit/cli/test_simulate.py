@@ -32,8 +32,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 def test_an_own_trace(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A simulation of the user's own trace has a row for each policy, and no job is faster than in the
-    trace."""
+    """A simulation of the user's own trace has a row for each policy."""
     assert (
         run(["simulate", "--workload", str(jobs), "--nodes", "2", "--policy", "tiresias", "--policy", "fit"])
         == 0
@@ -55,7 +54,7 @@ def test_a_trace_in_json(jobs: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_failures_and_services(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Failures and services delay jobs, and no job is lost."""
+    """Services delay jobs, failures restart them, and no job is lost."""
     services = tmp_path / "services.csv"
     services.write_text("time,gpus\n0,4\n7200,0\n")
     failures = tmp_path / "failures.csv"
@@ -96,8 +95,8 @@ def test_results_are_kept(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_pictures_are_saved(jobs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command saves pictures of the jobs of each run, of use and completion times of all runs, and of the
-    figures."""
+    """The command saves pictures of the jobs of each run, and of use and completion times of all runs. It
+    saves the figures as JSON."""
     answer(capsys, "--workload", jobs, "--policy", "fit", "--save", tmp_path / "out")
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -165,8 +165,8 @@ LOG = "10%\r20%\r\n\ta\x1b[31mred\x1b[0m\x07\x9b2J\n"
 def test_logs_are_raw_for_programs_only(
     edl: Edl, monkeypatch: pytest.MonkeyPatch, *, follow: bool, terminal: bool
 ) -> None:
-    """A file gets the unchanged output; a terminal gets only line breaks, tabs and carriage returns of its
-    control characters."""
+    """A file gets the unchanged output. On a terminal, all control characters except line breaks, tabs and
+    carriage returns are escaped."""
     pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
     monkeypatch.setattr(jobs, "_pod_of", lambda *_: pod)
     monkeypatch.setattr(logs, "read", lambda *_, **__: LOG)

@@ -35,7 +35,7 @@ def test_a_job_s_token_lets_in_to_that_job_only(api: Api, cluster: Cluster) -> N
 
 
 def test_an_answer_does_not_repeat_a_token(api: Api, cluster: Cluster) -> None:
-    """A rejection says where the token was found, but does not contain it."""
+    """A rejection does not contain the token that was sent."""
     assert "secret-7" not in api.as_("secret-7").ask("GET", api.path()).text
 
 

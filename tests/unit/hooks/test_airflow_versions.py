@@ -93,8 +93,7 @@ def test_a_deferral_keeps_the_state(ti: TaskInstance) -> None:
 
 
 def test_a_retry_after_a_failure_knows_of_no_delivery(ti: TaskInstance) -> None:
-    """A retry after a failure finds no delivered result, and continues with the object of the attempt
-    before."""
+    """A retry after a failure finds no delivered result."""
     XComStore(ti).set("edl_stage", BEGUN)
     ti.begin_attempt()
 

@@ -70,7 +70,7 @@ def test_who_waits_by_one_connection_shares_its_watch(
 def test_wrong_settings_name_the_connection(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], says: str
 ) -> None:
-    """Wrong settings raise InvalidError that names the connection, and no error of another library."""
+    """Wrong settings raise InvalidError that says what is wrong, and no error of another library."""
     with pytest.raises(InvalidError, match=says):
         hook(monkeypatch, extra).cluster()
 

@@ -44,8 +44,8 @@ def test_what_a_live_task_may_go_on_with_is_awaited(state: str | None, lifetime:
 
 @pytest.mark.parametrize("state", sorted(ENDED_STATES))
 def test_what_a_task_waited_for_that_has_ended_is_an_orphan(state: str) -> None:
-    """A task that succeeds leaves no running job that it waited for. A job with such a mark is an orphan once
-    the task has ended."""
+    """A job that a task waited for is an orphan once the task has ended. A task that succeeds leaves no such
+    job running."""
     assert verdict(state) is OwnerVerdict.ORPHANED
 
 

@@ -154,8 +154,8 @@ def test_who_makes_a_masters_role_has_its_rights(options: InstallOptions) -> Non
 
 
 def test_the_autoscaler_gets_what_it_needs() -> None:
-    """With the autoscaler, the controller gets its option and permissions to update elastic jobs and to read
-    nodes. Without it no component has these. It is rejected for a single namespace."""
+    """With the autoscaler, the controller gets its option and permissions to patch TrainingJobs and to read
+    nodes. It is rejected for a single namespace."""
     plain, scaled = (
         InstallOptions(image=IMAGE, kinds=("TrainingJob",), autoscaler=on) for on in (False, True)
     )
@@ -342,8 +342,8 @@ def test_brain_has_the_rights_that_its_monitor_needs(sqlite_store: BrainStore, t
 
 
 def test_nodes_are_read_where_all_namespaces_are_served() -> None:
-    """A controller that places preemptible jobs may read nodes; in an installation without DIJobs no
-    component may."""
+    """A controller that places preemptible jobs may read nodes; in an installation without DIJobs or for a
+    single namespace, no component may."""
 
     def reads_nodes(**options: Any) -> bool:
         roles = of_kind(InstallOptions(image=IMAGE, **options), "ClusterRole")

@@ -122,7 +122,7 @@ def test_expired_version_lists_anew(tmp_path: Path, start: Start) -> None:
 
 
 def test_a_version_that_expires_at_once_is_no_reason_to_hammer(scripted: ScriptedApi) -> None:
-    """If a server lists but rejects every watch, it is asked a few times a second at most."""
+    """If a server lists but rejects every watch, the informer pauses between its requests."""
     gone = Answer(code=410, body={"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"})
     listed = Answer(body={"metadata": {"resourceVersion": "1"}, "items": []})
     scripted.answers = [listed, gone] * 1000
@@ -177,8 +177,7 @@ def test_survives_a_defect_of_a_listener(cluster: Cluster, start: Start) -> None
     [b"<html>", b"{}", b'{"type": "NEWS", "object": {"metadata": {"resourceVersion": "1"}}}', b"[1]"],
 )
 def test_garbage_is_an_error(scripted: ScriptedApi, line: bytes) -> None:
-    """A line that is not a watch event raises an UnavailableError with the line, and the informer watches
-    again."""
+    """A line that is not a watch event raises an UnavailableError that says so."""
     scripted.answers = [Answer(body=line + b"\n")]
 
     with pytest.raises(UnavailableError, match="no event"):

@@ -118,7 +118,8 @@ def test_refusal_reaches_the_waiters(cluster: Cluster) -> None:
 
 
 def test_a_moment_of_refusals_is_waited_through(scripted: ScriptedApi) -> None:
-    """If a role is replaced while many wait, none of them fails, provided that their watch had begun."""
+    """If a role is replaced while somebody waits, the wait does not fail, provided that its watch had
+    begun."""
     refused = Answer(
         code=403, body={"kind": "Status", "code": 403, "message": "no role", "reason": "Forbidden"}
     )

@@ -23,8 +23,8 @@ CORES = len(os.sched_getaffinity(0))
     ],
 )
 def test_pods_are_bounded_by_the_cores_that_there_are(asked: dict[str, int | str], pods: int) -> None:
-    """The number of pods is bounded by the machine's cores, however much CPU is declared and however little
-    pods request."""
+    """The number of pods depends on the machine's cores, not on the CPU that is declared, and has an upper
+    limit."""
     capacity = Capacity.of_machine(**asked)  # type: ignore[arg-type]
     assert min(pods, MAX_PODS) == capacity.pods
 

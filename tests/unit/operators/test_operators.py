@@ -63,7 +63,8 @@ HEAVY = (
 
 
 def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
-    """Airflow parses each DAG file again and again; the client alone takes more than a second."""
+    """Importing our modules, as a DAG file does, imports no Kubernetes client. Airflow parses each DAG file
+    again and again, and the client alone takes more than a second."""
     ours = ", ".join(
         ["edl_workflows.task_groups", "edl_workflows.decorators", *(module.__name__ for module in MODULES)]
     )
@@ -77,7 +78,7 @@ def test_parsing_a_dag_file_imports_no_kubernetes_client() -> None:
 
 
 def test_each_kind_of_job_has_an_operator() -> None:
-    """It is named after the kind, and submits that kind."""
+    """Each kind of job has an operator that is named after it and submits it."""
     submits = {f"Submit{kind.name}Operator": kind.name for kind in KINDS if kind.view is not None}
     made = {found.__name__: getattr(found, "manifest_kind", "") for found in CLASSES}
 
@@ -85,7 +86,7 @@ def test_each_kind_of_job_has_an_operator() -> None:
 
 
 def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
-    """Each operator that `docs/reference/airflow.md` lists can be imported as the page says."""
+    """`docs/reference/airflow.md` lists each operator, and what it lists can be imported as the page says."""
     page = (ROOT / "docs" / "reference" / "airflow.md").read_text()
     promised = {
         name: module for module, name in re.findall(r"^`from (\S+) import (\w+)`$", page, re.MULTILINE)
@@ -135,8 +136,7 @@ def test_the_provider_is_known_to_airflow_and_what_it_names_exists() -> None:
 
 @pytest.mark.parametrize("given", ["dict", "text"])
 def test_a_manifest_is_a_map_or_its_yaml(given: str) -> None:
-    """A manifest is a map or its YAML text. A path is replaced with the file's text by Airflow's
-    templates."""
+    """A manifest is a map or its YAML text."""
     manifest = {"kind": "ElasticJob", "spec": {"suspend": True}}
 
     assert read_manifest(manifest if given == "dict" else yaml.safe_dump(manifest)) == manifest

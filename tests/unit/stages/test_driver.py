@@ -199,8 +199,8 @@ def test_a_goal_that_was_reached_in_time_is_no_timeout(cluster: Cluster, stand_i
 
 
 def test_a_wait_ends_with_the_state_that_it_waited_for(cluster: Cluster, stand_in: StandIn) -> None:
-    """A log tells how a task came to its end: blocking, in an event loop and by looks; also of a job that is
-    gone."""
+    """The last line that a wait writes is the state that it waited for, whether it blocks, runs in an event
+    loop or checks once. The same holds for a job that is gone."""
     submitted = begin(cluster, "submit", manifest=elastic_job("mnist"))
     source, told = ClusterSource.of(cluster), list[str]()
     reached = begin(cluster, "wait", name="mnist", step=100)

@@ -153,7 +153,8 @@ def test_without_the_right_to_read_logs_the_error_says_so(
 
 
 def test_no_pod_failed(cluster: Cluster) -> None:
-    """A job may fail without a failed pod, for example by an invalid spec or a time limit."""
+    """If a job fails without a failed pod, for example by a time limit, the error has the controller's reason
+    only."""
     handle = _failed_tf_job(cluster)
 
     assert _wait(cluster, handle, "now").endswith("failed: PodFailed: a worker failed")

@@ -236,7 +236,8 @@ def test_who_follows_a_job_hears_each_warning_once() -> None:
 
 
 def test_who_follows_a_deletion_hears_of_nothing_else() -> None:
-    """Not of the phase that the job had, which no longer matters, and at last that it is gone."""
+    """A wait for a deletion tells that the job is being deleted and at last that it is gone, but not its
+    phase."""
     said: list[str] = []
     follow = GoalWait(_handle(GoneGoal()), notify=said.append)
     head = {"name": "mnist", "namespace": "default", "uid": "uid-1", "resourceVersion": "1"}

@@ -201,7 +201,7 @@ def test_no_change_has_no_line(row: str) -> None:
 
 
 def test_progress_is_written_once_a_minute() -> None:
-    """A line on progress is written at most and at least once a minute, however often the status changes."""
+    """A line on progress is written once a minute, whether the status changes often or not at all."""
     reporter = StateReporter()
     moving = [_job(progress=Progress(step=step)) for step in range(3)]
 
@@ -258,7 +258,8 @@ def test_an_object_that_a_controller_observed_late_is_described_as_any_other() -
 
 
 def test_an_object_that_does_not_exist_is_named_once_a_minute() -> None:
-    """Whether it is looked for again and again or its watch is silent; then comes its first state."""
+    """A missing object is named once a minute, whether it is looked for again and again or its watch is
+    silent. Then its first state is written."""
     reporter = StateReporter()
 
     assert reporter.take_line("does not exist yet", 1000.0) == ["does not exist yet"]

@@ -269,8 +269,8 @@ def test_a_job_without_the_annotation_gets_none(cluster: Cluster) -> None:
 
 
 def test_jobs_without_a_plan_of_their_own(cluster: Cluster, stand_in: StandIn) -> None:
-    """For a job without an optimizer of its own, the error says where its plans are shown, or that there are
-    none."""
+    """For a job without an optimizer of its own, the error says where its plans are shown. For a job that has
+    ended, the stage is skipped."""
     job(cluster, mode="manual")
     trainer = {"entrypoint": "t", "min-instance": 1, "max-instance": 2}
     training = {"image": "i", "launcher": "sh", "trainer": trainer}

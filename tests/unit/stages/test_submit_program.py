@@ -49,7 +49,7 @@ def test_the_program_of_a_former_job_is_replaced(cluster: Cluster) -> None:
 
 
 def test_a_config_map_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
-    """A ConfigMap of the program's name that belongs to somebody else is not changed, and the error says
+    """If a ConfigMap of the program's name belongs to somebody else, submitting fails, and the error says
     whose it is."""
     manifest = render_job(PROGRAM, ProgramOptions(workers=1))
     name = PROGRAM.config_map_name("mine")
@@ -60,7 +60,7 @@ def test_a_config_map_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
 
 
 def test_only_elastic_jobs_take_programs(cluster: Cluster) -> None:
-    """A program with a manifest of another kind is an error, and nothing is created."""
+    """A program with a manifest of another kind is an error."""
     manifest = elastic_job("mnist") | {"kind": "TFJob", "apiVersion": "kubeflow.org/v1"}
     template = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
     manifest["spec"] = {"tfReplicaSpecs": {"Worker": {"replicas": 1, "template": template}}}

@@ -168,7 +168,7 @@ def test_only_a_plan_that_has_not_begun_can_be_rejected() -> None:
 
 @pytest.mark.parametrize("kind", sorted(EXAMPLES))
 def test_every_kind_has_a_document(kind: str) -> None:
-    """Kinds without a history show their phase and replicas."""
+    """A job of each kind has a document with its kind and phase."""
     row = kind_of(kind)
     manifest = make_example(kind)
 

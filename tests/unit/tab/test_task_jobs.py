@@ -78,5 +78,5 @@ def test_an_xcom_cannot_choose_the_namespace(
     ],
 )
 def test_an_xcom_that_somebody_else_wrote_is_no_object(value: object) -> None:
-    """An XCom that another program wrote is left out, and the page shows no error for it."""
+    """An XCom that another program wrote is not taken for an object, whatever its value is."""
     assert TaskObject.read(value) is None

@@ -191,7 +191,8 @@ def test_a_node_that_has_ended_is_not_brought_back_to_life(
 
 @pytest.mark.parametrize("how", ["vanish", "complete", "delete"])
 def test_a_vanished_step_cancels_its_job(cluster: Cluster, argo: Argo, stand_in: StandIn, how: str) -> None:
-    """If a step's task, its workflow or the task set is gone, the job is deleted and no result is written."""
+    """If a step's task is gone, or its workflow has ended or was deleted, the job is deleted and no result is
+    written."""
     argo.start("w")
     with running(cluster):
         argo.add("w", "n1", body("submit", manifest=elastic_job()))
@@ -350,7 +351,7 @@ def test_a_step_in_error_leaves_its_job_for_a_retry_until_the_workflow_ends(
 
 
 def test_a_plan_that_has_begun_is_not_torn(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """Cancelling a migration that has begun does not withdraw its plan, and the job continues."""
+    """Cancelling a migration that has begun does not withdraw its plan."""
     stand_in.hold = type(stand_in.hold)("Migrating")
     client.create(cluster, elastic_job())
     argo.start("w")

@@ -36,7 +36,8 @@ def test_an_api_server_that_restarts_fails_no_step(tmp_path: Path) -> None:
 
 
 def test_replicas_take_turns(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
-    """One replica leads. When it ends, the other one continues the steps that it finds."""
+    """Only one replica leads at a time. After it has ended, the next one leads and continues the steps that
+    it finds."""
     argo.start("w")
     argo.add("w", "n1", body("submit", manifest=elastic_job()))
 

@@ -58,7 +58,7 @@ def test_a_step_that_has_ended_is_not_waited_for(phase: str) -> None:
 
 
 def test_nodes_may_be_compressed() -> None:
-    """Argo's controller compresses the nodes of large workflows, with gzip by default."""
+    """The nodes of a large workflow, which Argo's controller compresses with gzip by default, are read."""
     packed = base64.b64encode(gzip.compress(json.dumps(node("w.a(0)")).encode())).decode()
     step = step_of(workflow(compressedNodes=packed), TASK)
     assert step is not None
@@ -75,8 +75,8 @@ def test_nodes_may_be_compressed() -> None:
     ],
 )
 def test_where_nodes_cannot_be_read_the_node_id_names_the_step(status: dict[str, Any]) -> None:
-    """Attempts are told apart by the start of the workflow, which must be newer than the task set with the
-    task."""
+    """If nodes can't be read, the workflow's start tells attempts apart. The Workflow that is read must be
+    newer than the task set with the task."""
     started = {"startedAt": "2026-01-03T00:00:00Z"}
     step = step_of(workflow(**status, **started), TASK)
     assert step is not None

@@ -114,7 +114,7 @@ def test_quantities_as_kubernetes_takes_them(row: str, server: ApiServer) -> Non
 @pytest.mark.parametrize("field", ["capacity", "allocatable"])
 @pytest.mark.parametrize("amount", ["lots", "-1", "1.5", [], True])
 def test_nonsense_in_a_nodes_capacity_is_refused(field: str, amount: Any, server: ApiServer) -> None:
-    """A node's capacity must be a whole, non-negative number of pods."""
+    """The number of pods that a node can run must be a whole, non-negative number."""
     server.client.create("nodes", {"metadata": {"name": "n"}})
 
     with pytest.raises(ApiError) as refused:

@@ -51,7 +51,7 @@ def _ruled(*texts: str, **schema: Any) -> dict[str, Any]:
 
 
 def test_rules_see_escaped_names() -> None:
-    """Declared fields whose names CEL can't write are escaped, keys of maps are not."""
+    """Declared fields whose names CEL can't write are escaped; keys of maps are not."""
     schema = _ruled(
         "self.dlrover__dash__master == 1 && self.__in__ == 2 && self.labels['a-b'] == 'c'",
         properties={
@@ -65,7 +65,7 @@ def test_rules_see_escaped_names() -> None:
 
 
 def test_unchanged_values_are_not_checked_again() -> None:
-    """An unchanged value may break a newer validation rule. Transition rules always apply."""
+    """An unchanged value may break a newer validation rule; a changed one may not."""
     schema = {"type": "object", "properties": {"a": _ruled("self.n > 5"), "b": _ruled("self.n >= oldSelf.n")}}
     old = {"a": {"n": 1}, "b": {"n": 3}}
 

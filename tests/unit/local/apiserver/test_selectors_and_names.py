@@ -39,7 +39,8 @@ def test_unparsable(selector: str) -> None:
 
 @given(st.from_regex(r"\A[a-z]([a-z0-9-]{0,80})\Z"))
 def test_generated_names_fit(base: str) -> None:
-    """A generated name is a valid DNS label if its base starts with one."""
+    """A name that is generated from a base of letters, digits and hyphens is a valid DNS label, however long
+    the base is."""
     assert metadata.name_problem(metadata.generate_name(base), label=True) == ""
 
 

@@ -46,7 +46,7 @@ def test_scheduler_and_runner_path(server: ApiServer) -> None:
 
 
 def test_client_selects(server: ApiServer) -> None:
-    """Lists of the neighbours' client understand selectors."""
+    """The client within the process lists by field selector and by namespace."""
     server.client.create("pods", _pod("p"))
     server.client.bind("p", "default", "n1")
 
@@ -174,8 +174,8 @@ def test_unexpected_errors_are_a_status(server: ApiServer) -> None:
 
 
 def test_tokens_end(server: ApiServer) -> None:
-    """A service account's token is valid until its expiry and in its namespace only, and not if its text was
-    changed."""
+    """A service account's token is valid until its expiry, and not if its text was changed. It names the
+    account's namespace."""
     clock = [1000.0]
     authenticator = auth.Authenticator({}, "key", server.registry.store, lambda: clock[0])
     token, expires = authenticator.issue("default", "default", 600)
@@ -216,7 +216,8 @@ SIZES: dict[str, tuple[str, dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_of_objects(server: ApiServer, case: str) -> None:
-    """ConfigMaps and Secrets hold 1 MiB of data; any object is as large as etcd allows by default."""
+    """ConfigMaps and Secrets hold at most 1 MiB of data, and no object may be larger than etcd allows by
+    default."""
     resource, obj, expected = SIZES[case]
     if expected == 413:
         obj = {**obj, "spec": {"ports": [{"port": 1, "name": "a" * 15}], "externalName": "x" * 1_600_000}}

@@ -73,7 +73,8 @@ def test_failed_commit_leaves_memory_alone(store: ObjectStore) -> None:
 
 
 def test_history_survives_a_restart(tmp_path: Path) -> None:
-    """A reopened store answers watches, lists of old versions and versions like before."""
+    """A reopened store answers watches and lists of old versions as before, and its next version is a newer
+    one."""
     first = ObjectStore(tmp_path / "s.db", history=100)
     start = first.revision
     first.create(A, _thing(n=1))
@@ -114,7 +115,7 @@ def test_compaction_bounds_disk_and_memory(tmp_path: Path) -> None:
 
 
 def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
-    """A watcher that does not read gets Expired, and the store does not grow."""
+    """A watcher that does not read its events gets Expired."""
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing())
     for index in range(20):
@@ -126,8 +127,8 @@ def test_slow_watcher_is_told_to_list_again(store: ObjectStore) -> None:
 
 
 def test_watcher_is_behind_by_bytes(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a watcher that does not read, at most a number of bytes is held, however few the changes are, and
-    then none."""
+    """The events held for a watcher that does not read are bounded in bytes. When they exceed the limit, none
+    is held."""
     monkeypatch.setattr("edl_workflows.local.apiserver.watches.MAX_PENDING_BYTES", 1000)
     watch = store.watch("things", since=store.revision)
     store.create(A, _thing(text="x" * 600))
@@ -198,8 +199,8 @@ def test_history_is_bounded_in_bytes(
 
 
 def test_object_is_too_large(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object larger than etcd allows is rejected and its previous version stays. There is room to add a
-    deletion timestamp."""
+    """An object larger than etcd allows can be neither created nor set by a client. Updates of the server
+    itself may be larger, for example by a deletion timestamp."""
     monkeypatch.setattr("edl_workflows.local.apiserver.store.MAX_OBJECT_BYTES", 1000)
     with pytest.raises(ApiError, match="etcdserver: request is too large") as refused:
         store.create(A, _thing(text="x" * 1000))

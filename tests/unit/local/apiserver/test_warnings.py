@@ -39,7 +39,7 @@ def test_any_text_can_be_a_warning(warning: str, header: str) -> None:
 
 
 def test_warnings_are_bounded() -> None:
-    """Clients read neither endless headers nor an endless number of them."""
+    """The number of warning headers and the length of each are bounded."""
     found = sent(*("a" * 10_000 for _ in range(1_000)))
     assert len(found) == MAX_WARNINGS
     assert max(map(len, found)) <= MAX_WARNING + len('299 - ""')

@@ -99,7 +99,7 @@ def test_back_off(crashes: int, pause: float) -> None:
 
 
 def test_a_long_run_forgives_crashes() -> None:
-    """The number of crashes grows. After a run of ten minutes, it starts again."""
+    """Each crash is counted. After a run of ten minutes, counting starts anew."""
     assert crashes_after(ContainerState()) == 0
     assert crashes_after(ended(1, crashes=3)) == 4
     assert crashes_after(ended(1, ran=600, crashes=3)) == 1

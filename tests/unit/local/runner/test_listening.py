@@ -141,8 +141,8 @@ def test_what_a_probe_or_hook_starts_stays_on_loopback(tmp_path: Path) -> None:
 
 
 def test_a_server_may_listen_again() -> None:
-    """For users other than root, too, servers of asyncio and of several processes may call `listen` on a
-    socket that listens already."""
+    """A server may call `listen` on a socket that listens already, as those of asyncio and of several
+    processes do, even if its user is not root."""
     assert subprocess.run([sys.executable, "-c", TWICE], check=False, timeout=240).returncode == 0
 
 
@@ -153,8 +153,8 @@ def test_the_check_of_the_machine_needs_no_word_of_the_end() -> None:
 
 
 def test_servers_of_a_pod_stay_on_loopback(local: LocalCluster, pods: Pods) -> None:
-    """With default settings, servers in pods listen on the loopback interface only, and PyTorch's transports
-    are configured for it."""
+    """With default settings, servers in pods listen on the loopback interface only, and Gloo, a transport of
+    PyTorch, is configured for it."""
     script = f"echo $GLOO_SOCKET_IFNAME; {sys.executable} -m http.server 0 --bind 0.0.0.0"
     pods.create("server", container(script))
 

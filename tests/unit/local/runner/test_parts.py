@@ -63,7 +63,8 @@ def test_memory_of_a_tree() -> None:
 
 
 def test_marked_processes_are_found_and_killed() -> None:
-    """All processes with the mark of a pod are killed; those of a pod whose uid only starts alike stay."""
+    """All processes with the mark of a pod are killed. Those of a pod whose uid only begins with the same
+    characters stay."""
     environments = [{**os.environ, processes.MARK: f"{uid}/main/0"} for uid in ("uid-1", "uid-10")]
     marked, other = (subprocess.Popen(["sleep", "60"], env=env) for env in environments)
     with marked, other:

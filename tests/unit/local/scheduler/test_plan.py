@@ -75,7 +75,7 @@ def test_a_job_that_began_gets_its_pods_before_a_younger_job_begins() -> None:
 
 
 def test_masters_leave_room_for_the_pods_of_their_jobs() -> None:
-    """If as many jobs as pods can run are submitted together, half of them start, and the masters of the
+    """If four jobs are submitted together to a node for four pods, two of them start, and the masters of the
     others say what they wait for."""
     masters = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcd"]
     decision = plan_scheduling(make_node(pods=4), masters)
@@ -105,8 +105,8 @@ def test_the_reason_of_a_master_does_not_depend_on_workers(workers: int) -> None
 
 @pytest.mark.parametrize("places", range(1, 7))
 def test_jobs_submitted_together_all_end(places: int) -> None:
-    """A worker of a job is created when its master runs, and both end after that. However many jobs are
-    submitted, all of them end."""
+    """A worker of a job is created when its master runs, and both end after that. If the node has room for
+    two pods, all jobs that are submitted together end."""
     running: dict[str, list[Pod]] = {}
     waiting = [of_job(make_pod(f"{job}-master", age=9), job, master=True) for job in "abcdefgh"]
     for _ in range(40):
@@ -171,7 +171,7 @@ def test_a_large_pod_does_not_hold_back_small_ones() -> None:
     ],
 )
 def test_why_a_pod_waits(pod: Pod, node: SchedulerNode, reason: str) -> None:
-    """The message of a waiting pod is kube-scheduler's."""
+    """The message of a waiting pod has the form of kube-scheduler's."""
     decision = plan_scheduling(node, [pod])
 
     assert decision.refused[0][1] == f"0/1 nodes are available: {reason}."
@@ -192,8 +192,7 @@ def test_an_unknown_resource_is_insufficient() -> None:
 
 
 def test_who_does_not_count_and_who_does_not_wait() -> None:
-    """Finished pods free their share. Pods that are bound, ending, gated or for another scheduler are left
-    alone."""
+    """Finished pods free their share. Pods that are bound, gated or for another scheduler are left alone."""
     pods = [
         make_pod("done", "2", nodeName="edl-local", status={"phase": "Succeeded"}),
         make_pod("runs", "1", nodeName="edl-local", status={"phase": "Running"}),
