@@ -29,6 +29,16 @@ ROWS = [
 ]
 
 
+@pytest.mark.parametrize("make", [table.make for table in TABLES], ids=lambda make: make()["kind"])
+def test_the_manifest_without_the_change_is_accepted(here: Place, make: Callable[[], dict[str, Any]]) -> None:
+    """What is wrong in the other test is the change alone."""
+    manifest = make()
+    manifest["metadata"].pop("namespace", None)
+    manifest["metadata"].pop("uid", None)
+
+    assert client.create(here.cluster, manifest, dry_run=True)["kind"] == manifest["kind"]
+
+
 @pytest.mark.parametrize(("make", "change", "message"), ROWS)
 def test_a_wrong_manifest_starts_nothing(
     here: Place, make: Callable[[], dict[str, Any]], change: Callable[[dict[str, Any]], None], message: str

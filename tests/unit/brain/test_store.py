@@ -87,7 +87,7 @@ def test_another_sample_of_the_same_moment_changes_nothing(store: BrainStore) ->
 def test_connections_that_were_cut(database_url: str) -> None:
     """After PostgreSQL closes its connections, the store reconnects."""
     if database_url.startswith("sqlite"):
-        return
+        pytest.skip("SQLite has no connections that a server can close")
     other = database.connect(database_url)
     with BrainStore(database_url) as store:
         store.record(JobReport(facts(), [sample(NOW)]), NOW)

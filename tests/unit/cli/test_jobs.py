@@ -158,9 +158,10 @@ def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
     pod = {"metadata": {"name": "w", "labels": labels}, "spec": {"containers": containers}}
     client.create(cluster, {"apiVersion": "v1", "kind": "Pod", **pod})
 
-    _, _, err = edl("logs", "mnist", "worker-0")
+    code, out, err = edl("logs", "mnist", "worker-0")
 
-    assert "container name must be" not in err
+    assert (code, out) == (6, "")
+    assert "no pod runner serves the logs of pod w" in err, "the container was not accepted"
 
 
 def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:

@@ -14,7 +14,7 @@ from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import ELASTIC_JOBS, Scope
 from edl_workflows.stages.goals import ExistsGoal, Handle
 from edl_workflows.stages.identity import StageIdentity
-from tests.airflow.support import elastic_job
+from tests.airflow.support import elastic_job, eventually
 from tests.unit.argo.agent.support import Argo, body, running
 
 DONE = StepResult("Succeeded", "done")
@@ -68,8 +68,7 @@ def test_an_answered_task_is_left_alone(cluster: Cluster, argo: Argo, key: TaskK
     argo.start("other")
     argo.add("other", "n1", {"stage": "fly"})
     with running(cluster):
-        while argo.result("other", "n1") is None:
-            pass
+        eventually(lambda: argo.result("other", "n1") is not None, "another task is answered")
     assert argo.task_set("w")["metadata"]["resourceVersion"] == before
 
 
