@@ -54,6 +54,12 @@ def test_an_access_review_needs_a_question(api: Api) -> None:
     assert refusal(lambda: review(api, path, **both)).code == 422
 
 
+@pytest.mark.parametrize("about", ["resourceAttributes", "nonResourceAttributes"])
+def test_a_question_without_details_is_answered(api: Api, about: str) -> None:
+    """An access review whose question names neither a verb nor an object is answered as any other."""
+    assert review(api, f"{AUTHORIZATION}/selfsubjectaccessreviews", **{about: {}})["allowed"]
+
+
 def test_a_service_account_learns_its_limits(api: Api, core: str, namespace: str) -> None:
     """A service account may ask about itself, and the reviews do not allow what the server rejects. It may
     not review tokens."""

@@ -68,8 +68,8 @@ class Reviewer:
         return {"allowed": False, "reason": _REASON}
 
     def _allows(self, subject: Identity, spec: Object) -> bool:
-        if path := spec.get("nonResourceAttributes"):
-            return not subject.namespace or path.get("verb") == "get"
+        if "nonResourceAttributes" in spec:
+            return not subject.namespace or spec["nonResourceAttributes"].get("verb") == "get"
         asked = spec["resourceAttributes"]
         group, plural = asked.get("group") or "", asked.get("resource") or ""
         known = self._catalog.by_id(f"{plural}.{group}" if group else plural)
