@@ -201,7 +201,7 @@ def test_invalid_job_fails_with_the_field(world: JobsNamespace, job: Make) -> No
 def test_masters_fields_are_never_written(running: JobsNamespace) -> None:
     """The controller's patches never change progress and checkpoint, which belong to the master."""
     progress = {"step": 7, "records": 70, "unknownYet": 1}
-    checkpoint = {"uri": "/c/7", "step": 7, "unknownYet": 1}
+    checkpoint = {"uri": "/c/7", "step": 7, "time": "2026-01-01T00:00:00Z", "unknownYet": 1}
     running.edit("ElasticJob", "digits", {"status": {"progress": progress, "checkpoint": checkpoint}})
     running.set_pod(MASTER, "Failed", 2)
     running.settle()
