@@ -11,7 +11,6 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.regrouping import CannotTakePartError, DamagedStateError, GroupChanges, Progress
 from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
-from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import (
     CLUSTER_LOST_EXIT_CODE,
     STATE_DAMAGED_EXIT_CODE,
@@ -153,13 +152,8 @@ def test_waits_are_ended_when_the_group_is_over(job: Job, master: FakeMaster) ->
     eventually(lambda: 3 in group.over)
 
 
-@pytest.mark.parametrize("later", [None, in_place(2, (0, 2), process=2)], ids=["none", "of another process"])
-def test_a_version_that_names_another_process(
-    job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch, later: TrainingCluster | None
-) -> None:
+def test_no_version_names_this_process(job: Job, master: FakeMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the master names no version in which this process continues, the process ends and joins no group."""
-    if later is not None:
-        master.say(active=later)
     monkeypatch.setattr("edl_workflows.agent.job.CLUSTER_LOST_SECONDS", FOR_EVER)
     monkeypatch.setattr("edl_workflows.agent.cluster_member.CLUSTER_LOST_SECONDS", 0.1)
     group = Group(7)
