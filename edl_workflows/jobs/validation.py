@@ -16,6 +16,8 @@ GENERATED_SUFFIX = 5
 MAX_LEVELS = 64
 """Of maps and lists in a pod template."""
 
+MAX_PORT = 65_535
+
 
 def job_name(metadata: Metadata, limit: int, prefix: str = "") -> list[Problem]:
     """A job's name becomes part of its services' names and a label's value.
@@ -81,33 +83,58 @@ def template_problems(template: Mapping[str, Any], *, partial: bool = False) -> 
             yield Problem(
                 f"metadata.{part}", "must be a map of strings; write numbers and booleans in quotes"
             )
-    containers = (template.get("spec") or {}).get("containers")
+    spec = template.get("spec") or {}
+    if not _are_named(spec.get("volumes") or []):
+        yield Problem("spec.volumes", "must be a list of volumes, each with a name")
+    if isinstance(spec.get("initContainers") or [], list):
+        yield from _containers(spec, "initContainers", ("name",))
+    else:
+        yield Problem("spec.initContainers", "must be a list of containers")
+    containers = spec.get("containers")
     if not containers and partial:
         return
     if not isinstance(containers, list) or not containers:
         yield Problem("spec.containers", "at least one container is needed")
         return
-    for index, container in enumerate(containers):
-        path = f"spec.containers.{index}"
+    yield from _containers(spec, "containers", ("name",) if partial else ("name", "image"))
+
+
+def _containers(spec: Mapping[str, Any], field: str, required: Sequence[str]) -> Iterator[Problem]:
+    for index, container in enumerate(spec.get(field) or ()):
+        path = f"spec.{field}.{index}"
         if not isinstance(container, Mapping):
             yield Problem(path, "must be a map")
             continue
-        yield from (
-            Problem(f"{path}.{p.path}", p.message)
-            for p in _container(container, ("name",) if partial else ("name", "image"))
-        )
+        yield from (Problem(f"{path}.{p.path}", p.message) for p in _container(container, required))
+
+
+def _are_named(values: Any) -> bool:
+    """Whether these are a list of maps, each with a name."""
+    return isinstance(values, list) and all(
+        isinstance(one, Mapping) and isinstance(one.get("name"), str) and one["name"] for one in values
+    )
 
 
 def _container(container: Mapping[str, Any], required: Sequence[str]) -> Iterator[Problem]:
     for field in required:
         if not isinstance(container.get(field), str) or not container[field]:
             yield Problem(field, "required field is missing")
-    variables = container.get("env") or []
-    if not isinstance(variables, list) or not all(
-        isinstance(v, Mapping) and v.get("name") for v in variables
-    ):
+    if not _are_named(container.get("env") or []):
         yield Problem("env", "must be a list of variables, each with a name")
+    if not _are_named(container.get("volumeMounts") or []):
+        yield Problem("volumeMounts", "must be a list of mounts, each with the name of a volume")
+    if not _are_ports(container.get("ports") or []):
+        yield Problem("ports", f"must be a list of ports, each with a containerPort from 1 to {MAX_PORT}")
     yield from _resources(container)
+
+
+def _are_ports(values: Any) -> bool:
+    return isinstance(values, list) and all(
+        isinstance(one, Mapping)
+        and isinstance(port := one.get("containerPort"), int)
+        and 1 <= port <= MAX_PORT
+        for one in values
+    )
 
 
 def _resources(container: Mapping[str, Any]) -> Iterator[Problem]:

@@ -289,7 +289,9 @@ def _doubled_volumes(spec: DIJobSpec, task: Task) -> list[Problem]:
     own = pod.get("volumes") if isinstance(pod, Mapping) else None
     shared = {volume.get("name") for volume in spec.volumes}
     names = (
-        [one.get("name") for one in own or () if isinstance(one, Mapping)] if isinstance(own, list) else []
+        [str(one.get("name")) for one in own or () if isinstance(one, Mapping)]
+        if isinstance(own, list)
+        else []
     )
     message = "is in spec.volumes, too; every pod has those, so keep one of the two"
     return [Problem("spec.volumes", f"{name!r} {message}") for name in names if name in shared]
