@@ -31,9 +31,10 @@ class ReapOrphanedJobsOperator(ClusterTask):
     without a name (``edl_installation`` of the connection) cancels nothing: another Airflow with the same DAG
     leaves the same marks, and the objects may be that one's.
 
-    A first look only notes on the object since when it is an orphan; a later one, after the grace time,
-    cancels it. A task that takes the object over removes the note. So the operator belongs in a DAG with a
-    schedule, and may be repeated and killed at any time.
+    With ``report_only=False``, the first run that finds an orphan only records the time on the object. A
+    later run cancels it, once the grace time has passed. If a task takes the object over in between, the
+    record is removed. So put the operator into a DAG with a schedule. It may be repeated and killed at any
+    time.
 
     Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear,
     orphaned), ``cancelled`` (how many), and ``objects``: each that is not awaited, with ``kind``,

@@ -166,12 +166,12 @@ def task_index(environment: NodeEnvironment, cluster: TrainingCluster) -> int:
 
 
 def tf_config(environment: NodeEnvironment, cluster: TrainingCluster) -> str:
-    """The value of ``TF_CONFIG`` for the node's process of a cluster version, as JSON.
+    """The value of ``TF_CONFIG`` for the process that this node runs for a cluster version, as JSON.
 
     The cluster is sparse, as TensorFlow allows: parameter servers by rank, and of the workers only the
     process itself, since workers come and go within a cluster version. In a collective job all workers are
-    listed by rank. Addresses are those to dial from here; an evaluator has no task in the training cluster,
-    by TensorFlow's convention.
+    listed by rank. A worker's own address is the one that it listens on; all others are those to dial from
+    here. An evaluator has no task in the training cluster, by TensorFlow's convention.
     """
     index = task_index(environment, cluster)
     if cluster.collective:

@@ -16,6 +16,9 @@ from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 Manifest = dict[str, Any]
 _API = "admissionregistration.k8s.io"
 _LABELS = "object.metadata.?labels.orValue({})"
+_ANNOTATIONS = "object.metadata.?annotations.orValue({})"
+_NOTES = (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION)
+"""What an identity that may not create jobs may note on them."""
 _OWNERS = "metadata.?ownerReferences.orValue([])"
 _CHILDREN = (
     ("", ("pods", "services", "secrets", "configmaps", "serviceaccounts")),
@@ -87,7 +90,7 @@ def _plans(options: InstallOptions) -> Manifest:
     """Only a job's master may create auto plans, and only for its own job."""
     controller = _account(options, names.CONTROLLER)
     auto = f"{_LABELS}[?'{names.SCALE_TYPE_LABEL}'].orValue('') == '{names.SCALE_AUTO}'"
-    was_auto = auto.replace("object.", "oldObject.", 1)
+    was_auto = _former(auto)
     accounts = [f"'{name}'" for name in options.master_accounts]
     return {
         "rules": [_rule(names.GROUP, (SCALE_PLANS,), "CREATE", "UPDATE")],
@@ -112,7 +115,7 @@ def _plans(options: InstallOptions) -> Manifest:
 
 def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     """An identity that may update jobs but not create them, such as `edl-triggerer`, may only suspend and
-    resume them."""
+    resume them, and note so. Other annotations are instructions too, as that for autoscaling is."""
     exempt = ", ".join(f"'{_account(options, name)}'" for name in (names.CONTROLLER, names.DI_SERVER))
     plurals: dict[str, list[str]] = {}
     for kind in jobs:
@@ -128,25 +131,36 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     return {
         "rules": [_rule(group, tuple(found), "UPDATE") for group, found in plurals.items()],
         "conditions": {
-            "changes-the-spec": "object.spec != oldObject.spec",
+            "changes-the-job": "object.spec != oldObject.spec"
+            f" || {_LABELS} != {_former(_LABELS)} || {_ANNOTATIONS} != {_former(_ANNOTATIONS)}",
             "not-the-installation": f"!(request.userInfo.username in [{exempt}])",
         },
         "variables": {
             "now": f"{of_kind} ? object.spec.?{parent}.orValue({{}}) : object.spec",
             "then": f"{of_kind} ? oldObject.spec.?{parent}.orValue({{}}) : oldObject.spec",
             "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent)})",
+            "notes": _ANNOTATIONS,
+            "formerNotes": _former(_ANNOTATIONS),
+            "marked": f"{_LABELS} == {_former(_LABELS)} && "
+            + _same("variables.notes", "variables.formerNotes", *_NOTES),
         },
-        "expression": f"{mine} || "
-        f"(variables.beside && {_same('variables.now', 'variables.then', 'suspend')})",
+        "expression": f"{mine} || (variables.marked && variables.beside && "
+        f"{_same('variables.now', 'variables.then', 'suspend')})",
         "message": "an identity that may not create jobs may only suspend and resume them: "
-        "it cannot change other fields of the spec",
+        "it cannot change labels, annotations or other fields of the spec",
     }
 
 
-def _same(now: str, then: str, but: str) -> str:
-    """A CEL condition: whether two maps are equal except for one key."""
-    kept = f"{now}.all(k, k == '{but}' || (k in {then} && {now}[k] == {then}[k]))"
-    return f"{kept} && {then}.all(k, k == '{but}' || k in {now})"
+def _former(path: str) -> str:
+    """The CEL path in the object as it was before the request."""
+    return path.replace("object.", "oldObject.", 1)
+
+
+def _same(now: str, then: str, *but: str) -> str:
+    """A CEL condition: whether two maps are equal except for some keys."""
+    exempt = " || ".join(f"k == '{key}'" for key in but)
+    kept = f"{now}.all(k, {exempt} || (k in {then} && {now}[k] == {then}[k]))"
+    return f"{kept} && {then}.all(k, {exempt} || k in {now})"
 
 
 def _account(options: InstallOptions, name: str) -> str:

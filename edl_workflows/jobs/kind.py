@@ -73,19 +73,22 @@ class Kind:
 
     Attributes:
         source: the kind's own objects.
-        observes: what else its `reconcile` sees; a change there makes the job's objects of this kind be
-            decided anew.
+        observes: what else its `reconcile` reads. When one of these objects changes, the objects of this kind
+            that belong to the same job are reconciled.
         reconcile: the pure state machine, called through `decide`.
         crd: what its CustomResourceDefinition has beside the schema.
         view: how pipelines see an object; None for a kind that is no job.
-        makes: what its `reconcile` creates and nobody watches, since its definition need not be installed.
-        labels: of a job's pods: the job's name, the role, the index.
-        foreign_labels: by which jobs of other kinds know their pods; filled in by the registry.
-        suspend: path of the switch below ``spec``.
-        failed: its phase of a job that failed, in its own spelling.
+        makes: what its `reconcile` creates but the controller does not watch, since the cluster may lack the
+            CustomResourceDefinition.
+        labels: keys of the labels on a job's pods that have the job's name, the role and the index.
+        foreign_labels: keys of the labels by which jobs of other kinds find their pods; pods of this kind
+            must not have them. Filled in by the registry.
+        suspend: path, below ``spec``, of the boolean that suspends a job.
+        failed: the phase of a failed job, as this kind spells it.
         scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one
             that is scaled by ScalePlans.
-        elastic: what the cluster's autoscaler may change of a job; None of one that it may not.
+        elastic: returns the role that the controller's autoscaler may resize in a job, or None if it must
+            leave the job alone. None for a kind that it never resizes.
         conversions: what ``edl convert`` can turn a job into: a kind or an ``apiVersion``, and how.
     """
 

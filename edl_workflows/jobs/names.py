@@ -62,6 +62,11 @@ SCENARIO_ANNOTATION = f"{GROUP}/scenario"
 a job's name where there is none, and to the allocator."""
 DATA_ANNOTATION = f"{GROUP}/data"
 """On a job: URIs of the data sets that it reads, separated by spaces or commas, for OpenLineage."""
+GONE_ANNOTATION = f"{GROUP}/owner-gone"
+"""On an object of a stage: since when nobody is known to wait for it (RFC 3339). Adoption removes it."""
+SUSPENDED_ANNOTATION = f"{GROUP}/owner-suspended"
+"""On an object of a stage: the attempt that suspended it instead of deleting it. The attempt that adopts the
+object resumes it."""
 MASTER_PORT = 50001
 NODE_PORTS: dict[str, tuple[int, int]] = {
     PS_TYPE: (2222, 2223),
@@ -161,7 +166,7 @@ def master_account_name(job: str) -> str:
 
 
 def spec_plan_name(job: str, generation: int) -> str:
-    """Name of the ScalePlan that an edit of the job's replicas becomes."""
+    """Name of the ScalePlan that the controller creates when the job's replicas are edited."""
     return f"{job}-spec-{generation}"
 
 

@@ -93,7 +93,8 @@ def follow(
 
     Raises:
         NotFoundError: no such pod.
-        UnavailableError: the connection broke; lines before may be read again with ``since_seconds``.
+        UnavailableError: the connection broke. Nothing is retried; a second call with ``since_seconds``
+            continues, and may repeat lines.
     """
     request = request_of(pod, namespace or cluster.namespace, options, follow=True)
     response = transport.open_stream(cluster, request)

@@ -58,7 +58,7 @@ class ErrorAnswer:
     """A response that says why a request failed.
 
     Attributes:
-        kind: name of the error's class; "" if the request did not reach a route.
+        kind: name of the error's class; "" if the request did not reach a route, or the error is unexpected.
     """
 
     status: int

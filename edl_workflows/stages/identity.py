@@ -22,11 +22,6 @@ ON_CANCEL_ANNOTATION = f"{names.GROUP}/owner-on-cancel"
 LIFETIME_ANNOTATION = f"{names.GROUP}/owner-lifetime"
 """How long somebody waits for the object: until the owner ends ("task") or, if the owner does not wait for
 it, until the pipeline run ends ("run")."""
-GONE_ANNOTATION = f"{names.GROUP}/owner-gone"
-"""Since when nobody is known to wait for the object (RFC 3339). Adoption removes it."""
-SUSPENDED_ANNOTATION = f"{names.GROUP}/owner-suspended"
-"""The attempt that suspended the object instead of deleting it; the attempt that adopts the object resumes
-it."""
 
 Lifetime = Literal["task", "run"]
 

@@ -17,7 +17,7 @@ from edl_workflows.exceptions import (
     NotFoundError,
     UnavailableError,
 )
-from edl_workflows.jobs import kinds
+from edl_workflows.jobs import kinds, names
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.manifests import is_terminating
@@ -31,11 +31,9 @@ from edl_workflows.stages import failed_pod
 from edl_workflows.stages.goals import ExistsGoal, Handle
 from edl_workflows.stages.identity import (
     ATTEMPT_ANNOTATION,
-    GONE_ANNOTATION,
     LIFETIME_ANNOTATION,
     ON_CANCEL_ANNOTATION,
     OWNER_ANNOTATION,
-    SUSPENDED_ANNOTATION,
     StageIdentity,
 )
 from edl_workflows.stages.observed import has_ended, has_failed, read_object
@@ -168,13 +166,15 @@ def _describe_predecessor(found: Object) -> str:
 
 
 def _adopt(cluster: Cluster, target: ObjectRef, found: Object, identity: StageIdentity) -> Object:
-    left = {key: None for key in (GONE_ANNOTATION, SUSPENDED_ANNOTATION) if annotation_of(found, key)}
+    left = {
+        key: None for key in (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION) if annotation_of(found, key)
+    }
     if annotation_of(found, ATTEMPT_ANNOTATION) == identity.attempt and not left:
         return found
     body: dict[str, Any] = {
         "metadata": {**_version_guard(found), "annotations": {**identity.annotations, **left}}
     }
-    if SUSPENDED_ANNOTATION in left:
+    if names.SUSPENDED_ANNOTATION in left:
         body["spec"] = kinds.kind_of(target.kind).suspension(suspend=False)
     return client.patch(cluster, target.resource, target.name, body, target.namespace)
 
@@ -202,7 +202,7 @@ def cancel_object(cluster: Cluster, handle: Handle, action: CancelAction = "dele
     chosen: CancelAction = "delete" if row.view is None else action
 
     def change(found: Object) -> bool:
-        if gone and annotation_of(found, GONE_ANNOTATION) != gone:
+        if gone and annotation_of(found, names.GONE_ANNOTATION) != gone:
             return False
         _cancel_unchanged(cluster, found, row, chosen)
         return True
@@ -231,7 +231,7 @@ def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> b
     resource = resource_of(handle.kind)
 
     def change(found: Object) -> bool:
-        body = {"metadata": {**_version_guard(found), "annotations": {GONE_ANNOTATION: since}}}
+        body = {"metadata": {**_version_guard(found), "annotations": {names.GONE_ANNOTATION: since}}}
         client.patch(cluster, resource, handle.name, body, handle.namespace)
         return True
 
@@ -275,7 +275,7 @@ def _cancel_unchanged(cluster: Cluster, found: Object, row: Kind, action: Cancel
         options = DeletionOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
         client.delete(cluster, resource, metadata["name"], metadata["namespace"], options)
     elif not row.suspended(found):  # a user who suspended it will resume it
-        mark = {SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}
+        mark = {names.SUSPENDED_ANNOTATION: annotation_of(found, ATTEMPT_ANNOTATION)}
         body = {
             "metadata": {**_version_guard(found), "annotations": mark},
             "spec": row.suspension(suspend=True),
@@ -358,6 +358,6 @@ def _read_owned(kind: Kind, obj: Object) -> OwnedObject:
         handle=handle,
         on_cancel=annotation_of(obj, ON_CANCEL_ANNOTATION),
         lifetime=annotation_of(obj, LIFETIME_ANNOTATION),
-        gone=annotation_of(obj, GONE_ANNOTATION),
-        suspended=suspended or bool(annotation_of(obj, SUSPENDED_ANNOTATION)),
+        gone=annotation_of(obj, names.GONE_ANNOTATION),
+        suspended=suspended or bool(annotation_of(obj, names.SUSPENDED_ANNOTATION)),
     )

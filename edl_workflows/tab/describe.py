@@ -173,6 +173,19 @@ def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
     return document.model_copy(update={"points": select_evenly(points, MAX_POINTS), "plans": plans})
 
 
+def without_output(document: JobDocument) -> JobDocument:
+    """The document without its messages, which quote the last lines that a failed program printed."""
+    recent = [restart.model_copy(update={"message": ""}) for restart in document.restarts.recent]
+    return document.model_copy(
+        update={
+            "message": "",
+            "warnings": [],
+            "restarts": document.restarts.model_copy(update={"recent": recent}),
+            "plans": [plan.model_copy(update={"message": ""}) for plan in document.plans],
+        }
+    )
+
+
 def _progress(view: JobView) -> ProgressDocument:
     progress = view.progress
     left = progress.records_total - progress.records

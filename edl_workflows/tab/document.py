@@ -180,8 +180,8 @@ class LogDocument(Message):
     """The last lines of a pod.
 
     Attributes:
-        pod: its name; "" if no pod has started.
-        note: why there are no lines; "" if there are some.
+        pod: its name; "" if no pod has started or the log can't be read.
+        note: why there is no log; "" if it was read.
     """
 
     pod: str = ""
@@ -208,7 +208,8 @@ class JobDocument(Message):
         metrics: the newest values that the program reported, by name.
         points: oldest first.
         plans: newest first.
-        log: None where logs were not asked for, or the user has no right to read them.
+        log: None where logs were not asked for, or the user has no right to read them. Without that right all
+            messages and warnings are empty, too.
         notes: what could not be read, and why.
     """
 

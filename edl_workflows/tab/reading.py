@@ -22,7 +22,7 @@ from edl_workflows.kube.resources import PODS, SCALE_PLANS, Object, Scope
 from edl_workflows.stages.training_logs import choose_pods
 from edl_workflows.tab import brain_history
 from edl_workflows.tab.decisions import read_plans
-from edl_workflows.tab.describe import add_history, describe_history, describe_job
+from edl_workflows.tab.describe import add_history, describe_history, describe_job, without_output
 from edl_workflows.tab.document import MAX_LOG_LINES, JobDocument, LogDocument
 from edl_workflows.tab.task_jobs import TaskWork, connection_of, dag_of_job
 
@@ -173,7 +173,9 @@ class JobReader:
             "may_edit": job.found is not None and self._rights.edit(job.dag_id),
             "notes": notes,
         }
-        if with_logs and job.found is not None and self._rights.logs(job.dag_id):
+        if not self._rights.logs(job.dag_id):
+            document = without_output(document)
+        elif with_logs and job.found is not None:
             extra["log"] = read_last_lines(job)
         return document.model_copy(update=extra)
 

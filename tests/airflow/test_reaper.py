@@ -10,12 +10,13 @@ from airflow.sdk import DAG
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.hooks.task_owner import TaskOwner, engine_of
+from edl_workflows.jobs import names
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
 from edl_workflows.operators.reaper import ReapOrphanedJobsOperator
 from edl_workflows.stages import submit
-from edl_workflows.stages.identity import GONE_ANNOTATION, StageIdentity
+from edl_workflows.stages.identity import StageIdentity
 from tests.airflow import dags
 from tests.airflow.support import IN_AIRFLOW, elastic_job, jobs
 
@@ -81,7 +82,9 @@ def reap(name: str, **arguments: Any) -> Any:
 
 def noted(cluster: Cluster) -> set[str]:
     """The jobs that carry the note of an orphan."""
-    return {name for name, job in jobs(cluster).items() if GONE_ANNOTATION in job["metadata"]["annotations"]}
+    return {
+        name for name, job in jobs(cluster).items() if names.GONE_ANNOTATION in job["metadata"]["annotations"]
+    }
 
 
 def test_a_report_changes_nothing(named: None, cluster: Cluster, begun: set[str]) -> None:
@@ -126,7 +129,7 @@ def test_an_adopted_job_is_no_orphan_any_more(
 ) -> None:
     """An attempt that adopts the job removes the note, and so does a later run of the reaper that finds the
     task alive."""
-    note = {"metadata": {"annotations": {GONE_ANNOTATION: "2026-01-01T00:00:00Z"}}}
+    note = {"metadata": {"annotations": {names.GONE_ANNOTATION: "2026-01-01T00:00:00Z"}}}
     for name in ("cleared", "deleted-run"):
         client.patch(cluster, ELASTIC_JOBS, name, note)
 

@@ -156,6 +156,27 @@ def test_the_document_of_a_task_and_of_a_run(job: str, cluster: Cluster, ask: As
     assert known["log"] is None
 
 
+def test_output_of_the_program_needs_the_right_to_logs(job: str, cluster: Cluster, ask: Ask) -> None:
+    """Messages quote the last lines that a program printed, so a user without the right to logs sees neither
+    these nor the log; phases, causes and counts are left."""
+    said = "RuntimeError: password=hunter2"
+    restart = {"time": "2026-01-01T00:00:00Z", "subject": "worker-0", "cause": "error", "message": said}
+    status = {
+        "warnings": [said],
+        "restarts": {"counts": {"error": 1}, "recent": [restart]},
+    }
+    client.patch_status(cluster, ELASTIC_JOBS, job, status, cluster.namespace)
+
+    full, limited = ask("ann"), ask("nologs")
+
+    assert full.text.count(said) == 2
+    assert full.json()["jobs"][0]["log"] is not None
+    assert "hunter2" not in limited.text
+    [seen] = limited.json()["jobs"]
+    assert (seen["phase"], seen["log"], seen["progress"]["step"]) == ("Running", None, 100)
+    assert (seen["restarts"]["counts"], seen["restarts"]["recent"][0]["cause"]) == ({"error": 1}, "error")
+
+
 def test_approved_twice_is_one_plan(job: str, cluster: Cluster, ask: Ask) -> None:
     """Approving twice creates one ScalePlan, with the reasons and the name of the approver."""
     proposal = ask("bob", role="user").json()["jobs"][0]["proposal"]["id"]

@@ -172,6 +172,15 @@ def _patch(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
+def _annotated(name: str, **annotations: str) -> dict[str, Any]:
+    own = {f"{names.GROUP}/{key}": value for key, value in annotations.items()}
+    return {"kind": "ElasticJob", "metadata": {"name": name, "annotations": own}}
+
+
+def _relabelled_job(name: str, **labels: str) -> dict[str, Any]:
+    return {"kind": "ElasticJob", "metadata": {"name": name, "labels": labels}}
+
+
 def _relabelled(name: str, **labels: str) -> dict[str, Any]:
     return {"kind": "ScalePlan", "metadata": {"name": name, "labels": labels}}
 
@@ -198,6 +207,9 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
         "patch",
         _patch("ElasticJob", "mine", optimizeMode="manual"),
     ),
+    "a triggerer that lets a job grow": (TRIGGERER, "patch", _annotated("mine", autoscale="8-500")),
+    "a triggerer that takes a job over": (TRIGGERER, "patch", _annotated("mine", owner="airflow/d/r/t/-1")),
+    "a triggerer that relabels a job": (TRIGGERER, "patch", _relabelled_job("mine", team="other")),
     "a triggerer that changes a TFJob": (TRIGGERER, "patch", _patch("TFJob", "tf", **TF_TEMPLATE)),
     "a triggerer that changes a TFJob's policy": (
         TRIGGERER,
@@ -236,6 +248,17 @@ DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
         "patch",
         _patch("PyTorchJob", "pytorch", runPolicy={"suspend": True}),
     ),
+    "a triggerer that suspends and notes its attempt": (
+        TRIGGERER,
+        "patch",
+        _annotated("mine", **{"owner-suspended": "1"}) | {"spec": {"suspend": True}},
+    ),
+    "a triggerer that notes that nobody waits": (
+        TRIGGERER,
+        "patch",
+        _annotated("mine", **{"owner-gone": "2026-01-01T00:00:00Z"}),
+    ),
+    "a person who lets a job grow": (PERSON, "patch", _annotated("mine", autoscale="2-4")),
     "a person who changes a template": (PERSON, "patch", _patch("ElasticJob", "mine", **TEMPLATE)),
 }
 

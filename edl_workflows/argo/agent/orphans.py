@@ -34,7 +34,9 @@ class BegunObject:
     action: CancelAction
 
     def cancel(self, cluster: Cluster) -> bool:
-        """End it if the step still owns it and it has not ended; return whether something was done."""
+        """Do `action` to the object if the step still owns it and it has not ended. Returns whether anything
+        was done.
+        """
         return ownership.cancel_object(cluster, self.handle, self.action)
 
 

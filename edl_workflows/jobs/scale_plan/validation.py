@@ -15,8 +15,8 @@ def find_plan_problems(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) ->
     Args:
         plan: manual or auto.
         job: the job that it is for.
-        pods: names of the job's present training pods; a manual plan can only name one of them once the job
-            runs.
+        pods: names of the job's present training pods. While the job runs, a manual plan must not name
+            others.
     """
     return [*_roles(plan, job), *_created(plan, job), *_named(plan, job, pods)]
 

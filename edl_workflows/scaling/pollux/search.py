@@ -240,7 +240,11 @@ class AllocationSearch:
         return cluster
 
     def _at_price(self) -> ClusterPacking:
-        """Jobs that prefer their present placement keep it; the others are placed anew, the largest first."""
+        """A second starting point: each job gets what is worth most to it at the initial price of capacity.
+
+        A job keeps its present placement if no other, less its price, is worth more to it. The others are
+        placed anew, those that want the most replicas first.
+        """
         cluster, wants = ClusterPacking(self._question), self._wants[0]
         moving: list[tuple[int, int]] = []
         for job in self._jobs:

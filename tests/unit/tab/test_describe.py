@@ -17,6 +17,7 @@ from edl_workflows.tab.describe import (
     describe_job,
     find_proposal,
     select_evenly,
+    without_output,
 )
 from edl_workflows.tab.document import MAX_PLANS, MAX_POINTS, MAX_TEXT, JobDocument
 from tests.airflow.support import elastic_job
@@ -38,6 +39,36 @@ def describe(
     job = ElasticJob.parse(manifest)
     parsed = [ScalePlan.parse(plan) for plan in plans or []]
     return describe_job(kind_of("ElasticJob").view_stored(manifest), job, parsed, NOW.timestamp())
+
+
+def test_without_output_only_the_messages_are_missing() -> None:
+    """What quotes the program's output is empty: the messages of the job, its restarts and its plans, and its
+    warnings. All else stays."""
+    said = "RuntimeError: password=hunter2"
+    restart = {"time": "2026-01-01T00:00:00Z", "subject": "worker-0", "cause": "error", "message": said}
+    status = {
+        "phase": "Failed",
+        "reason": "WorkerFailed",
+        "message": said,
+        "warnings": [said],
+        "restarts": {"counts": {"error": 1}, "recent": [restart]},
+    }
+    plan = crowded_plans("mnist", NOW)[0]
+    full = describe(status, [plan | {"status": plan.get("status", {}) | {"message": said}}])
+    limited = without_output(full)
+
+    assert full.model_dump_json().count(said) == 4
+    restored = limited.model_copy(
+        update={
+            "message": said,
+            "warnings": [said],
+            "restarts": full.restarts,
+            "plans": [one.model_copy(update={"message": said}) for one in limited.plans],
+        }
+    )
+    assert "hunter2" not in limited.model_dump_json()
+    assert restored == full
+    assert limited.restarts.counts == {"error": 1}
 
 
 @pytest.mark.parametrize(

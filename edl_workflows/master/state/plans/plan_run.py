@@ -117,8 +117,8 @@ class PlanRun:
         return self.phase is ScalePlanPhase.VERIFYING
 
     def shift_times(self, seconds: float) -> "PlanRun":
-        """Moves the steps' times by a jump of the clock, or by a pause of the master, so that each phase
-        keeps its full time.
+        """Moves the steps' times by `seconds` after the clock was set or the master's process was suspended,
+        so that each phase keeps its full time.
         """
         return replace(self, steps=tuple(step.shift_times(seconds) for step in self.steps))
 

@@ -8,11 +8,12 @@ import pytest
 from edl_workflows.argo.agent import progress, task_plan
 from edl_workflows.argo.agent.deadlines import PASSED_ANNOTATION
 from edl_workflows.argo.agent.run import ArgoAgent, ArgoAgentOptions
+from edl_workflows.jobs import names
 from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS
-from edl_workflows.stages.identity import OWNER_ANNOTATION, SUSPENDED_ANNOTATION, StageIdentity
+from edl_workflows.stages.identity import OWNER_ANNOTATION, StageIdentity
 from tests.airflow.support import StandIn, elastic_job, eventually, jobs, plans
 from tests.unit.argo.agent.support import Argo, body, running
 
@@ -227,7 +228,7 @@ def test_a_job_may_be_suspended_instead_and_a_retry_resumes_it(
         answered(argo, "w", "n2", "Succeeded")
     job = jobs(cluster)["mnist"]
     assert job["metadata"]["uid"] == uid
-    assert SUSPENDED_ANNOTATION not in job["metadata"]["annotations"]
+    assert names.SUSPENDED_ANNOTATION not in job["metadata"]["annotations"]
 
 
 def test_keep_leaves_the_job_as_it_is(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
