@@ -1,4 +1,4 @@
-"""``edl scale|migrate-ps|checkpoint|autoscale|suspend|resume|wait``: the commands of stages.
+"""The commands of stages, such as ``edl scale``.
 
 `stage_command` creates most commands from the description of their stage. `scale` and `migrate_ps` are
 written by hand, because their arguments are shorter than their requests.

@@ -22,7 +22,7 @@ STAGES: tuple[StageSpec[Any], ...] = (
     SUBMIT, WAIT, WAIT_PLAN, COLLECT, CANCEL, SCALE, CHECKPOINT, MIGRATE_PS, PLAN_SCALE, APPLY_PLAN,
     SUSPEND, RESUME, DELETE, AUTOSCALE,
 )  # fmt: skip
-"""In the order of Argo's template library ``edl-stages``."""
+"""In the order of Argo's template library ``edl-stages``, which leaves out `AUTOSCALE`."""
 
 
 def stage_of(name: str) -> StageSpec[Any]:

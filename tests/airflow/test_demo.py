@@ -2,6 +2,7 @@
 services."""
 
 import contextlib
+import ipaddress
 import json
 import shlex
 import subprocess
@@ -11,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from edl_workflows.local import testing
+from edl_workflows.local import daemon, testing
 from tests.clients.environments import python_environment
 
 pytestmark = [
@@ -28,13 +30,14 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 
 @contextlib.contextmanager
 def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
-    """All servers seen in the cluster's pods while the context lasts, and whether each is on loopback."""
+    """All servers seen in the cluster's pods and in its own process while the context lasts, and whether each
+    is on loopback."""
     seen: dict[str, bool] = {}
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(1.0):
-            for name, on_loopback in testing.servers(cluster).items():
+            for name, on_loopback in {**testing.servers(cluster), **_own_servers(cluster)}.items():
                 seen[name] = seen.get(name, True) and on_loopback
 
     watcher = threading.Thread(target=look)
@@ -44,6 +47,20 @@ def _servers_watched(cluster: Path) -> Iterator[dict[str, bool]]:
     finally:
         over.set()
         watcher.join()
+
+
+def _own_servers(cluster: Path) -> dict[str, bool]:
+    """The servers of the cluster's own process, such as the API server."""
+    found = daemon.find(cluster)
+    if found is None:
+        return {}
+    with contextlib.suppress(psutil.Error):  # it has just ended
+        return {
+            f"cluster: {one.laddr.ip}:{one.laddr.port}": ipaddress.ip_address(one.laddr.ip).is_loopback
+            for one in psutil.Process(found.pid).net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN
+        }
+    return {}
 
 
 def _run_demo(folder: Path, *options: str) -> dict[str, Any]:
@@ -61,11 +78,12 @@ def _run_demo(folder: Path, *options: str) -> dict[str, Any]:
 @pytest.mark.tensorflow
 def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path) -> None:
     """Every task succeeds, the model passes its gate, the migration loses no step that was checkpointed, and
-    no process of the training jobs listens on anything but loopback."""
+    neither the cluster nor a process of the training jobs listens on anything but loopback."""
     with _servers_watched(tmp_path / "state" / "cluster") as servers:
         result = _run_demo(tmp_path)
 
     assert any("train" in name for name in servers), servers
+    assert any(name.startswith("cluster: ") for name in servers), servers
     assert [name for name, on_loopback in servers.items() if not on_loopback] == []
     assert set(result["runs"]) == {"example_elastic_training", "example_retrain_on_data"}
     assert result["metrics"]["accuracy"] >= 0.93
@@ -77,15 +95,19 @@ def test_the_example_pipelines_train_change_evaluate_and_retrain(tmp_path: Path)
 
 def test_the_pytorch_pipeline_survives_a_killed_worker(tmp_path: Path) -> None:
     """A job grows from 1 to 3 workers, one is killed and replaced, and it shrinks to 2. Every task succeeds,
-    and the model passes its gate."""
+    the model passes its gate, and nothing listens on anything but loopback."""
     # The environment of the tests has PyTorch, but not this project.
     python = tmp_path / "python"
     path = shlex.quote(str(DAGS.parent))
     python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {python_environment("torch")} "$@"\n')
     python.chmod(0o755)
 
-    result = _run_demo(tmp_path, "--framework", "torch", "--python", str(python))
+    with _servers_watched(tmp_path / "state" / "cluster") as servers:
+        result = _run_demo(tmp_path, "--framework", "torch", "--python", str(python))
 
+    assert any(name.startswith("cluster: ") for name in servers), servers
+    assert any(not name.startswith("cluster: ") for name in servers), servers
+    assert [name for name, on_loopback in servers.items() if not on_loopback] == []
     assert result["runs"] == {"example_torch_training": "success"}
     assert result["metrics"]["accuracy"] >= 0.93
     sizes = [plan["spec"]["replicaResourceSpecs"]["worker"]["replicas"] for plan in result["plans"]]

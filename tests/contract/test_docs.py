@@ -22,6 +22,7 @@ from edl_workflows.master.state.job import JobState
 from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.store import FileStore
 from edl_workflows.protocol import addresses
+from edl_workflows.stages.catalog import STAGES
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -183,3 +184,20 @@ def test_api_pages_name_modules_that_exist() -> None:
     modules = [module.removesuffix(".*") for page in pages for module in page["modules"]]
 
     assert not [module for module in modules if importlib.util.find_spec(module) is None]
+
+
+def test_every_command_is_used_on_a_page() -> None:
+    """A page that people have written, not only the reference, uses each command of ``edl``."""
+    group: Any = typer.main.get_command(app)
+    written = "\n".join(page.read_text() for page in PAGES if page.parent.name != "reference")
+    commands = group.list_commands(group.make_context("edl", ["--help"], resilient_parsing=True))
+    assert len(commands) > 20
+    assert [name for name in commands if not re.search(rf"\bedl {re.escape(name)}\b", written)] == []
+
+
+def test_the_stages_of_argos_agent_are_listed() -> None:
+    """The page about Argo's agent lists exactly the stages that the agent carries out."""
+    page = (ROOT / "docs" / "how-to" / "argo-agent.md").read_text()
+    listed = re.search(r"^- `stage` is one of (.*?)\.$", page, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    assert re.findall(r"`([a-z-]+)`", listed[1]) == [stage.name for stage in STAGES]

@@ -22,7 +22,7 @@ from edl_workflows.local import testing
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow import support
 from tests.airflow.support import eventually
-from tests.unit.brain.browser import CHROMIUM, Browser
+from tests.unit.brain.browser import CHROMIUM, HOSTILE, Browser
 from tests.unit.tab.crowded import crowded_plans, crowded_status
 
 pytestmark = [
@@ -59,14 +59,21 @@ from pathlib import Path
 from airflow.sdk import DAG
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
 
+JOB = json.loads(Path(__file__).with_name("job.json").read_text())
+
 with DAG("training", schedule=None):
-    SubmitElasticJobOperator(
-        task_id="train", manifest=json.loads(Path(__file__).with_name("job.json").read_text()), logs="chief"
-    )
+    SubmitElasticJobOperator(task_id="train", manifest=JOB, logs="chief")
 with DAG("crowded", schedule=None):
     SubmitElasticJobOperator(
         task_id="train",
-        manifest=json.loads(Path(__file__).with_name("job.json").read_text()),
+        manifest=JOB,
+        kubernetes_conn_id="crowded",
+        wait_for_completion=False,
+    )
+with DAG("hostile", schedule=None):
+    SubmitElasticJobOperator(
+        task_id="train",
+        manifest=JOB | {"metadata": {"name": "hostile"}},
         kubernetes_conn_id="crowded",
         wait_for_completion=False,
     )
@@ -252,3 +259,27 @@ def test_a_long_life_renders_in_both_modes(
         "document.querySelector('.edl').scrollWidth <= document.querySelector('.edl').clientWidth"
     )
     keep_picture(browser, "crowded-narrow")
+
+
+def test_hostile_texts_are_texts(airflow: Airflow, server: ApiServerProcess, browser: Browser) -> None:
+    """Whatever a program's messages, a reason or a warning contain is shown as text and never executed."""
+    where, now = server.cluster(), datetime.now(UTC)
+    run_id = airflow.trigger("hostile", {})
+    eventually(lambda: client.find(where, ELASTIC_JOBS, "hostile", "default"), "the job")
+    restart = {"time": now.isoformat(), "subject": HOSTILE, "cause": "error", "message": HOSTILE}
+    status = crowded_status(now) | {
+        "message": HOSTILE,
+        "warnings": [HOSTILE],
+        "restarts": {"counts": {"error": 1}, "recent": [restart]},
+        "autoscaling": PROPOSAL | {"reasons": {"worker": HOSTILE}},
+    }
+    client.patch_status(where, ELASTIC_JOBS, "hostile", status, "default")
+    eventually(lambda: airflow.tasks("hostile", run_id)[0]["state"] == "success", "the task's end")
+
+    look(browser, f"{page_of_run(airflow, run_id, 'hostile')}/tasks/train/plugin/elastic-job")
+    browser.until("document.querySelectorAll('.edl-chart path.line').length >= 4")
+
+    assert browser.text(".edl").count(HOSTILE) >= 4
+    assert browser.value("document.querySelectorAll('.edl img, .edl iframe, .edl script').length") == 0
+    assert browser.value("window.hacked") is None
+    assert browser.complaints == []

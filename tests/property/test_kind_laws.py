@@ -20,7 +20,9 @@ from edl_workflows.jobs.kinds import KINDS
 from edl_workflows.jobs.testing import JobsNamespace
 from edl_workflows.jobs.view import JobPhase
 from edl_workflows.stages.job_log import is_unobserved
+from tests.security.hostile_objects import BASES
 from tests.unit.jobs.examples import EXAMPLES
+from tests.unit.jobs.test_template_values import PLACES
 
 Manifest = dict[str, Any]
 Step = tuple[str, int]
@@ -145,6 +147,13 @@ def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
 def test_every_kind_has_an_example() -> None:
     """Each kind of the registry has an example, so that it is tested here."""
     assert {kind.name for kind in JOB_KINDS} == EXAMPLES.keys()
+
+
+def test_every_kind_is_attacked() -> None:
+    """The tables of hostile objects and of values of wrong types have a manifest of each kind of job."""
+    jobs = {kind.source.api.plural for kind in JOB_KINDS}
+    assert jobs <= BASES.keys()
+    assert jobs == PLACES.keys()
 
 
 @each_kind

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
+HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><script>window.hacked='yes'</script>"
+"""A text that runs code wherever a page takes it for HTML."""
 SECONDS = 240.0
 """For the browser to start, and for a page to become what it shall be."""
 

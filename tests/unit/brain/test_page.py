@@ -18,7 +18,7 @@ from edl_workflows.brain.store.records import JobReport
 from edl_workflows.brain.store.store import BrainStore
 from edl_workflows.protocol.brain import JobDescription, JobLimits
 from edl_workflows.scaling.dlrover.samples import JobSample
-from tests.unit.brain.browser import CHROMIUM, Browser
+from tests.unit.brain.browser import CHROMIUM, HOSTILE, Browser
 from tests.unit.brain.filled import fill
 
 pytestmark = [
@@ -27,7 +27,6 @@ pytestmark = [
 ]
 
 TOKEN = "operators-token"
-HOSTILE = "<img src=x onerror=\"window.hacked='yes'\"><script>window.hacked='yes'</script>"
 Serve = Callable[..., str]
 
 

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from edl_workflows.cli import root
+from edl_workflows.cli.controller import JobFlags
+from edl_workflows.cli.options import expand_options
 from edl_workflows.jobs.api import DI_JOBS
 from edl_workflows.kube import client
 from edl_workflows.kube.resources import LEASES, NODES, PODS
@@ -41,6 +45,26 @@ def _ready(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "neither"])
+def test_the_domain_of_the_cluster(how: str) -> None:
+    """``--tf-cluster-domain``, or the variable ``CUSTOM_CLUSTER_DOMAIN`` as in tf-operator, reaches the
+    addresses of TFJobs."""
+    domains = []
+    app = typer.Typer()
+
+    @app.command()
+    @expand_options
+    def show(*, jobs: JobFlags) -> None:
+        domains.append(jobs.settings().tf_cluster_domain)
+
+    arguments = ["--tf-cluster-domain", "corp.example"] if how == "option" else []
+    env = {"CUSTOM_CLUSTER_DOMAIN": "corp.example" if how == "variable" else None}
+    result = CliRunner().invoke(app, arguments, env=env)
+
+    assert result.exit_code == 0, result.output
+    assert domains == ["" if how == "neither" else "corp.example"]
 
 
 @pytest.fixture

@@ -46,6 +46,18 @@ def test_what_counts_as_a_failure(end: tuple[Any, ...], counted: tuple[int, int]
     assert job.count() == (*counted, 0)
 
 
+def test_the_message_names_why_a_replica_could_not_run() -> None:
+    """If a node rejects a pod, the job's message gives its reason while the pod is replaced."""
+    job = Job()
+    job.run()
+    said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
+    refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
+    job.world.edit("Pod", f"{NAME}-collector-1", {"status": refused})
+    job.world.settle()
+    assert job.phase == "Rescheduling"
+    assert f"{NAME}-collector-1 (Unsupported, without an exit code: {said}" in job.status["message"]
+
+
 def test_a_deleted_pod_comes_back() -> None:
     """A deleted pod is a reschedule, which is counted while the pod is still ending. Its name is used again
     only when it is free."""

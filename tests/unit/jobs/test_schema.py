@@ -58,6 +58,21 @@ def type_at(schema: Schema, path: str) -> str:
 each_kind = pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
 
 
+def test_a_plan_keeps_resources_of_any_name() -> None:
+    """The API server prunes no resource of a ScalePlan, whichever device plugin names it, as upstream's map
+    of strings."""
+    resource = {"cpu": "1", "nvidia.com/gpu": "2", "example.com/fpga": "1", "ephemeral-storage": "1Gi"}
+    plan = {
+        "replicaResourceSpecs": {"worker": {"replicas": 2, "resource": dict(resource)}},
+        "createPods": [{"name": "mnist-worker-9", "id": 9, "type": "worker", "resource": dict(resource)}],
+    }
+    obj: dict[str, Any] = {"metadata": {"name": "p"}, "spec": plan}
+    pruned = structural.prune_unknown_fields(obj, schema_of(kinds.kind_of("ScalePlan")), root=True)
+    assert pruned == []
+    assert obj["spec"]["replicaResourceSpecs"]["worker"]["resource"] == resource
+    assert obj["spec"]["createPods"][0]["resource"] == resource
+
+
 @each_kind
 def test_schema_is_structural(kind: Kind) -> None:
     """Every node of the schema has a type, and the schema has nothing that the API server rejects."""

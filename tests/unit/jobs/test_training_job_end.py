@@ -85,6 +85,16 @@ def test_the_message_names_who_failed_how_and_with_what_words() -> None:
     assert job.counts("trainer")["state"] == "failed"
 
 
+def test_the_message_names_why_a_trainer_could_not_run() -> None:
+    """If a node rejects a pod, the job's message gives its reason."""
+    job = Job.running(ft=False, trainers=(1, 1))
+    said = "the embedded cluster can't run this pod: spec.volumes[0].persistentVolumeClaim: not supported"
+    refused = {"phase": "Failed", "reason": "Unsupported", "message": said}
+    job.world.edit("Pod", f"{NAME}-trainer-0", {"status": refused})
+    job.world.settle()
+    assert f"{NAME}-trainer-0 (Unsupported, without an exit code: {said})" in job.status["message"]
+
+
 def test_who_has_not_begun_when_all_is_trained_does_not_begin() -> None:
     """A trainer that can't be scheduled does not keep a job from ending when all data is trained."""
     job = Job.running(pservers=0)

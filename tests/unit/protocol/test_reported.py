@@ -1,19 +1,36 @@
 """What pods report: checkpoints by a bounded grammar, words without control characters or templates."""
 
+import contextlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from unittest.mock import MagicMock
 
 import pytest
-from pydantic import ValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.reported_text import escape_controls, inert_text, inert_value
-from edl_workflows.protocol.datasets import FailedShard
+from edl_workflows.master.app import create_app
+from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
 from edl_workflows.protocol.message import Message
-from edl_workflows.protocol.nodes import CheckReport, ExitReport, Registration, ServerReport
-from edl_workflows.protocol.training import CheckpointDamage, CheckpointEnd, CheckpointRestore, Evaluation
+from edl_workflows.protocol.nodes import (
+    CheckReport,
+    CrashReport,
+    ExitReport,
+    Registration,
+    ServerReport,
+    StackReport,
+)
+from edl_workflows.protocol.training import (
+    CheckpointDamage,
+    CheckpointEnd,
+    CheckpointRestore,
+    Evaluation,
+    ResultReport,
+)
 
 WORKER = {"type": "worker", "id": 0}
 PLACES = (
@@ -172,3 +189,61 @@ def test_values_are_made_inert_with_their_keys() -> None:
 def test_line_feeds_may_be_escaped_too() -> None:
     """Line feeds are escaped where a text must have one line."""
     assert escape_controls("a\r\n\tb", keep="") == "a\\x0d\\x0a\\x09b"
+
+
+REPORTED = "a\x1b[2J {{workflow.name}}"
+EXEMPT = {
+    ("CheckpointRef", "uri"): "its message checks it: the rows of `messages`",
+    ("CheckpointRestore", "position"): "only the job's own pods see it again: no status and no page has it",
+}
+
+
+def bodies() -> set[type[BaseModel]]:
+    """The models of all request bodies of a master's API, and what is in them."""
+    app = create_app(MagicMock(), "token")
+    endpoints = [route.endpoint for route in app.routes if isinstance(route, APIRoute)]
+    hints = [hint for endpoint in endpoints for hint in get_type_hints(endpoint).items()]
+    waiting: list[Any] = [hint for name, hint in hints if name == "message"]
+    waiting += [LeaseRequest, AckRequest]  # which the routes parse themselves
+    found: set[type[BaseModel]] = set()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, type) and issubclass(one, BaseModel) and one not in found:
+            found.add(one)
+            waiting += [field.annotation for field in one.model_fields.values()]
+        waiting += get_args(one)
+    return found
+
+
+def types_of_text(annotation: Any, *rules: Any) -> Iterator[Any]:
+    """The types in an annotation that take a text, each with the rules for it."""
+    if get_origin(annotation) is Annotated:
+        base, *more = get_args(annotation)
+        yield from types_of_text(base, *more, *rules)
+    elif annotation in (str, Any, object):
+        yield Annotated[annotation, *rules] if rules else annotation
+    elif get_origin(annotation) is not Literal:
+        for inner in get_args(annotation):
+            yield from types_of_text(inner)
+
+
+@pytest.mark.parametrize("name", sorted(model.__name__ for model in bodies()))
+def test_no_text_of_a_pod_reaches_the_master_as_it_is(name: str) -> None:
+    """In whatever field a pod sends it, a text with a control character and a template tag is refused or
+    escaped."""
+    (model,) = (model for model in bodies() if model.__name__ == name)
+    for key, field in model.model_fields.items():
+        if (name, key) in EXEMPT:
+            continue
+        for type_of_text in types_of_text(field.annotation, *field.metadata):
+            with contextlib.suppress(ValidationError):
+                taken = str(TypeAdapter(type_of_text).validate_python(REPORTED))
+                assert "\x1b" not in taken, key
+                assert "{{" not in taken, key
+
+
+def test_every_report_is_tried() -> None:
+    """The bodies are those of the API, and several dozen of their fields take a text."""
+    fields = [field for model in bodies() for field in model.model_fields.values()]
+    assert {ExitReport, StackReport, CrashReport, ResultReport, CheckpointDamage} <= bodies()
+    assert sum(1 for field in fields for _ in types_of_text(field.annotation, *field.metadata)) > 30

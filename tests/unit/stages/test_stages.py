@@ -60,6 +60,12 @@ CHANGES: dict[str, dict[str, Any]] = {
 """Each stage that changes a job, or asks for its plan."""
 
 
+def test_every_stage_that_changes_a_job_is_tried() -> None:
+    """The table of changes has all stages but those that begin, watch or end a job."""
+    others = {"submit", "wait", "wait-plan", "collect", "cancel", "delete"}
+    assert CHANGES.keys() == {stage.name for stage in STAGES} - others
+
+
 def test_a_finished_job_is_neither_suspended_nor_changed(cluster: Cluster, stand_in: StandIn) -> None:
     """On a job that has ended, no change creates or edits anything. The caller chooses whether the stage is
     skipped, succeeds or fails."""
