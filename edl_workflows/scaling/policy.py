@@ -26,10 +26,11 @@ class JobInfo:
         min_replicas, max_replicas: bounds of all replicas together.
         preemptible: whether the job's allocation may be changed or taken away.
         priority: jobs with a higher priority are served first.
-        age: seconds since the job was created; of two jobs with the same priority, the older one is served
-            first.
+        age: seconds since the job was created. A policy without an order of its own serves the older of two
+            jobs with the same priority first.
         excluded: nodes that the job's pods can't run on.
-        profilings: what the job reported about its training, unchanged.
+        profilings: what the job reported about its training, unchanged;
+            `edl_workflows.scaling.pollux.hints.read_hints` reads it.
         scenario: jobs of one scenario train the same program; empty if the job names none.
         reported: the profilings of all jobs of the scenario, finished ones included, newest first; empty
             without a scenario.
@@ -77,7 +78,10 @@ class Policy(Protocol):
     1. An allocation is empty or has between `min_replicas` and `max_replicas` replicas.
     2. The replicas on a node request no more than the node has `free`.
     3. The answer is a fixed point: with the answer as `previous`, `optimize` changes nothing.
-    4. A job that is not preemptible keeps its allocation, even one that breaks promise 1 or 2.
+    4. A job that is not preemptible and holds something keeps it, even if it breaks promise 1 or 2. One that
+       holds nothing is allocated like any other.
+    5. A node that is lost, not `schedulable`, or `excluded` by the job gets no new replicas.
+    6. The answer has exactly the keys of `jobs`, and does not depend on the order of the mappings.
     """
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from edl_workflows.scaling.policies import live_policies
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Policy
@@ -158,6 +158,13 @@ def assert_closed_nodes_get_nothing_new(question: PolicyQuestion, answer: Mappin
 
 @each_policy
 @given(questions())
+@example(
+    PolicyQuestion(
+        {"a": JobInfo("a", {"cpu": 1.0}, fixed=({"cpu": 2.0},), min_replicas=2, max_replicas=2)},
+        {"a": NodeInfo("a", {"cpu": 1.0}), "b": NodeInfo("b", {"cpu": 2.0})},
+        {"a": ["gone", "b"]},
+    )
+).via("a fixed replica is lost, and only the node of the other one has room for it")
 def test_an_answer_is_a_fixed_point(policy: Policy, question: PolicyQuestion) -> None:
     """If the jobs hold what a policy allocated, the policy changes nothing."""
     answer = question.ask(policy)

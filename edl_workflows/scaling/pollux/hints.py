@@ -9,7 +9,7 @@ The profilings of a job are AdaptDL's scheduling hints::
      "remainingSamples": 1200000}
 
 ``remainingSamples`` is not one of AdaptDL's hints: it is the work left, in samples of batches of the initial
-size, and is used by the policy `shortest`.
+size, and is used by policies that order jobs by remaining work.
 
 A job that is trained again, for example by a pipeline each night, need not measure again how its steps scale.
 Step times depend on the program, so they are known from former jobs. Gradient noise depends on the progress
