@@ -1,8 +1,7 @@
 """The registry of policies. The controller, the simulator, the command line and the reference pages read it.
 
 A new policy is one module and one row of `POLICIES`. Rows name their code as ``module:attribute``, so that
-reading the
-registry imports no policy: a controller with another policy does not need numpy in memory.
+reading the registry imports no policy: a controller with another policy does not need numpy in memory.
 """
 
 import pkgutil
