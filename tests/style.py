@@ -6,8 +6,10 @@ It judges nothing: CI prints it, so that a change that makes the package harder 
 
 import argparse
 import ast
+import io
 import re
 import statistics
+import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 # `edl_workflows/operators` and `edl_workflows/sensors` are links to these two.
 PACKAGE = ("edl_workflows", "operators", "sensors")
+
+_NO_CODE = frozenset(
+    [
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    ]
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
@@ -77,6 +90,20 @@ class Module:
     @property
     def lines(self) -> int:
         return len(self.text.splitlines())
+
+    @property
+    def code_lines(self) -> int:
+        """Lines with code: without blank lines, comments and docstrings, those of fields included."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        spans = [range(token.start[0], token.end[0] + 1) for token in tokens if token.type not in _NO_CODE]
+        documented = [
+            range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            for node in ast.walk(ast.parse(self.text))
+            if isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ]
+        return len(set().union(*spans) - set().union(*documented))
 
     def definitions(self) -> Iterator[Definition]:
         """All classes and functions, those inside others included."""
@@ -159,7 +186,8 @@ def report(modules: Sequence[Module], *, limit: int, show: int) -> Iterator[str]
     over = [place for module in modules for place in module.lines_over(limit)]
     restating = [definition for definition in definitions if restates(definition)]
 
-    yield f"modules                {len(modules)}, {sum(module.lines for module in modules)} lines"
+    lines, code = sum(module.lines for module in modules), sum(module.code_lines for module in modules)
+    yield f"modules                {len(modules)}, {lines} lines, {code} of them code"
     yield f"lines of a module      {_spread([module.lines for module in modules])}"
     yield f"lines of a function    {_spread([function.lines for function in functions])}"
     yield f"class names shared     {len(shared)}"

@@ -52,6 +52,27 @@ def test_docstrings_that_repeat_the_name_are_found() -> None:
     assert not style.restates(named(SOURCE, "_hidden"))
 
 
+def test_lines_of_code_are_those_without_words() -> None:
+    """Blank lines, comments, and docstrings of modules, functions and fields are no code; a text that spans
+    lines is."""
+    text = '''"""Says.
+
+More.
+"""
+
+# Why.
+LIMIT = 3  # so many
+"""Of what."""
+
+
+def run() -> str:
+    """Do it."""
+    return """two
+lines"""
+'''
+    assert module(text).code_lines == 4
+
+
 def test_public_functions_are_those_of_the_top_level() -> None:
     """Public functions are the module's functions without an underscore; methods do not count."""
     assert [function.name for function in style.public_functions(module(SOURCE))] == ["run", "read_status"]
