@@ -35,6 +35,15 @@ def say(message: str) -> None:
     typer.echo(escape_controls(message, keep="\t"), err=True)
 
 
+def print_error(error: object) -> None:
+    """Print an error to stderr. Its further lines, such as the last ones of a pod, are indented, so that none
+    can pass for a line of this program."""
+    first, *more = str(error).split("\n")
+    say(f"edl: {first}")
+    for line in more:
+        say(f"  {line}")
+
+
 def print_document(text: str) -> None:
     """Print JSON or YAML to stdout unchanged. Its serializer has escaped control characters."""
     typer.echo(text, nl=False)

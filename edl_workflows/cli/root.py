@@ -12,7 +12,7 @@ import typer
 
 from edl_workflows import exceptions
 from edl_workflows.cli.lazy import Command, lazy_group
-from edl_workflows.cli.output import print_line, say
+from edl_workflows.cli.output import print_error, print_line, say
 
 COMMANDS = (
     Command(
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(args=list(arguments), prog_name="edl")
     except exceptions.EdlError as error:
-        say(f"edl: {error}")
+        print_error(error)
         return exit_code(error)
     except ModuleNotFoundError as error:
         if not error.name or error.name.startswith("edl_workflows"):

@@ -11,7 +11,7 @@ import typer
 from edl_workflows.cli.jobs import Timeout, Wait, new_identity, show_outputs
 from edl_workflows.cli.manifests import read_manifests
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
-from edl_workflows.cli.output import Table, emit, say
+from edl_workflows.cli.output import Table, emit, print_error, say
 from edl_workflows.exceptions import EdlError, InvalidError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def submit(
     found, errors = _submit_all(cluster, jobs, wait=wait, timeout=timeout)
     _show_outputs(found, output)
     for refusal in errors[1:]:
-        say(f"edl: {refusal}")
+        print_error(refusal)
     if errors:
         raise errors[0]
 

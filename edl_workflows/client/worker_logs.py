@@ -35,12 +35,14 @@ class WorkerLogs:
     Args:
         cluster: the API server; its namespace is the job's.
         job: name of the ElasticJob.
-        prefixed: whether each line begins with the node, as ``worker-0 | step 50``.
+        prefixed: whether each line begins with the node, as ``worker-0 | step 50``, also while there is only
+            one.
     """
 
     def __init__(self, cluster: Cluster, job: str, *, prefixed: bool) -> None:
         self._cluster = cluster
         self._prefixed = prefixed
+        self._nodes: set[str] = set()
         self._lines: queue.Queue[str | None] = queue.Queue(maxsize=10_000)
         self._seen: set[str] = set()
         self._streams: dict[str, LogStream] = {}
@@ -97,6 +99,7 @@ class WorkerLogs:
         if uid in self._seen or not _is_followed(pod) or pod_phase(pod) not in _BEGUN:
             return
         self._seen.add(uid)
+        self._nodes.add(_node_of(pod))
         name = name_of(pod)
         thread = threading.Thread(target=self._follow, args=(pod,), name=f"log of {name}", daemon=True)
         self._threads.append(thread)
@@ -104,8 +107,6 @@ class WorkerLogs:
 
     def _follow(self, pod: Object) -> None:
         """Put a pod's lines; after a broken connection, continue behind the newest line."""
-        node = f"{get_label(pod, names.REPLICA_TYPE_LABEL)}-{index_of(pod)}"
-        prefix = f"{node} | " if self._prefixed else ""
         uid, name, namespace = pod["metadata"]["uid"], name_of(pod), self._cluster.namespace
         container = pod["spec"]["containers"][0]["name"]  # of the node; sidecars come after it
         known = LogPosition()
@@ -113,14 +114,22 @@ class WorkerLogs:
             self._streams[uid] = stream = LogStream(self._cluster, name, namespace, container, known)
             try:
                 for line in stream:
-                    self._lines.put(prefix + line.text)
+                    self._put(pod, line.text)
                     known = line.position
             except UnavailableError:
                 self._stopped.wait(RETRY_SECONDS)
                 continue
             except EdlError as error:
-                self._lines.put(f"{prefix}edl: the log can't be read: {error}")
+                self._put(pod, f"edl: the log can't be read: {error}")
             return
+
+    def _put(self, pod: Object, text: str) -> None:
+        named = self._prefixed or len(self._nodes) > 1
+        self._lines.put(f"{_node_of(pod)} | {text}" if named else text)
+
+
+def _node_of(pod: Object) -> str:
+    return f"{get_label(pod, names.REPLICA_TYPE_LABEL)}-{index_of(pod)}"
 
 
 def _is_followed(pod: Mapping[str, Any]) -> bool:

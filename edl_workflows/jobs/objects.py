@@ -282,7 +282,7 @@ class Resource(Model):
             return cls.model_validate(manifest)
         except ValidationError as error:
             problems = [problem for e in error.errors() for problem in _problems(cls, e)]
-            raise ManifestError(_subject(cls, manifest), problems) from error
+            raise ManifestError(_subject(cls, manifest), problems) from None  # it has all that pydantic says
 
     @classmethod
     def read_stored(cls, manifest: Mapping[str, Any]) -> tuple[Self, ManifestError | None]:

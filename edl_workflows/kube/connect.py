@@ -152,7 +152,8 @@ class Cluster:
             return cls.in_cluster()
         raise InvalidError(
             "no cluster to talk to: no --kubeconfig, no $KUBECONFIG, no ~/.kube/config, not in a pod; "
-            "name a kubeconfig, or start a local cluster with `edl local up`"
+            "name a kubeconfig, or run `edl local up`: it starts the local cluster unless that runs, and "
+            "prints the line that sets KUBECONFIG"
         )
 
     @property

@@ -154,7 +154,9 @@ def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
     changes = _changes_of(plan)
     if changes:
         reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
-        yield f"has a new plan of its optimizer: {', '.join(changes)}" + (f" ({reasons})" if reasons else "")
+        yield f"has a new proposal of its optimizer: {', '.join(changes)}" + (
+            f" ({reasons})" if reasons else ""
+        )
 
 
 def _changes_of(plan: AutoscalingStatus | None) -> list[str]:

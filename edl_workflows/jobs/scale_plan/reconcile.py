@@ -45,6 +45,9 @@ RETRY_SECONDS = 10.0
 """Until the next attempt at what the API server refused for now (a quota), or a job that does not validate.
 """
 
+_CAUSE = 2048
+"""Characters of why a job failed that the message of its plan repeats."""
+
 
 @dataclass(frozen=True)
 class _PlanVerdict:
@@ -91,8 +94,10 @@ def _without_job(plan: ScalePlan, now: datetime) -> Actions:
 
 def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerdict | None:
     if job.finished:
-        message = f"ElasticJob {job.key} has ended ({job.status.phase}); a plan can't change it any more"
         succeeded = job.status.phase is ElasticJobPhase.SUCCEEDED
+        end = [job.status.phase, *(() if succeeded else (job.status.reason, job.status.message[:_CAUSE]))]
+        how = ": ".join(filter(None, end))
+        message = f"ElasticJob {job.key} has ended ({how}); a plan can't change it any more"
         return _PlanVerdict(ScalePlanPhase.FAILED, JOB_FINISHED if succeeded else JOB_FAILED, message)
     if plan.auto and job.spec.suspend:
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"

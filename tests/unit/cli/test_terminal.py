@@ -117,7 +117,8 @@ def test_a_line_break_makes_no_second_line(edl: Edl, job: str) -> None:
 
 
 def test_errors_are_shown_harmlessly(edl: Edl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control characters are escaped in errors that quote a manifest or a server's response."""
+    """Control characters are escaped in errors that quote a manifest or a server's response, and no further
+    line of an error begins as a line of the program does."""
     manifest = tmp_path / "job.yaml"
     manifest.write_text(yaml.safe_dump(elastic_job(HOSTILE)))
     code, out, err = edl("submit", str(manifest))
@@ -128,7 +129,7 @@ def test_errors_are_shown_harmlessly(edl: Edl, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(submit, "read_manifests", refuse)
     code, _, err = edl("submit", str(manifest))
-    assert (code, err) == (5, f"edl: refused: {VISIBLE}\\x0aedl: done\n")
+    assert (code, err) == (5, f"edl: refused: {VISIBLE}\n  edl: done\n")
 
 
 def test_text_that_is_no_unicode_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

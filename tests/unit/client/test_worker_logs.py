@@ -71,3 +71,20 @@ def test_a_log_that_cannot_be_read_says_so(api: ScriptedApi) -> None:
     (line,) = logs.lines()
     assert line.startswith("edl: the log can't be read: ")
     assert "pods/log is forbidden" in line
+
+
+def test_lines_name_their_node_from_the_second_one_on(api: ScriptedApi) -> None:
+    """The lines of a job's only worker stand alone; when it has grown, each line names its node."""
+    api.answers = [
+        Answer(body=f"{FIRST} one\n".encode()),
+        Answer(body=f"{SECOND} two\n".encode()),
+        list_workers(2),
+    ]
+    logs = WorkerLogs(api.cluster(), "job", prefixed=False)
+
+    for index in range(2):
+        logs._begin(worker(index))
+        logs._threads[index].join(240)
+    logs.end(timeout=240)
+
+    assert list(logs.lines()) == ["one", "worker-1 | two"]

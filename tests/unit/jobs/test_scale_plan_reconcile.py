@@ -209,6 +209,20 @@ def test_plan_for_a_finished_job_fails(running: JobsNamespace, plan: Make, auto:
     assert "has ended (Succeeded)" in status(running, "p")["message"]
 
 
+def test_plan_for_a_failed_job_says_why_the_job_failed(running: JobsNamespace, plan: Make) -> None:
+    """The message of a plan that comes too late has the job's reason and message, so that a pipeline's task
+    shows the cause."""
+    said = "worker-0 ended: exit code 1: ValueError: bad batch"
+    running.edit(
+        "ElasticJob", "digits", {"status": {"phase": "Failed", "reason": "WorkerFailed", "message": said}}
+    )
+    running.add(plan("p"))
+    running.settle()
+
+    assert (status(running, "p")["phase"], status(running, "p")["reason"]) == ("Failed", "JobFailed")
+    assert f"has ended (Failed: WorkerFailed: {said});" in status(running, "p")["message"]
+
+
 def test_auto_plan_for_a_suspended_job_makes_no_pods(running: JobsNamespace, plan: Make) -> None:
     """A plan that a master left behind creates no pods for a suspended job."""
     running.edit("ElasticJob", "digits", {"spec": {"suspend": True}})

@@ -125,7 +125,7 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         _job(planned=_PLANNED),
         [
             (
-                "has a new plan of its optimizer: worker 4, mnist-edljob-ps-0 replaced "
+                "has a new proposal of its optimizer: worker 4, mnist-edljob-ps-0 replaced "
                 "(worker: speed grows with workers)"
             )
         ],
