@@ -97,6 +97,8 @@ class Applier:
                 break
             except (InvalidError, ForbiddenError, NotFoundError) as error:
                 if (kind, name) not in known:
+                    where = {"kind": kind, "name": name, "namespace": group.namespace}
+                    log.warning("create refused", **where, error=str(error))
                     invalid = isinstance(error, InvalidError)
                     result.refused.append(Refusal(kind, name, invalid, _why(manifest, error)))
                     break

@@ -9,7 +9,7 @@ from datetime import datetime
 from edl_workflows.jobs import manifests, names
 from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.elastic_job.model import ElasticJob
-from edl_workflows.jobs.scale_plan.model import POD_REFUSED, ScalePlan, ScalePlanPhase
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.jobs.scale_plan.plan_order import list_plans
 
 
@@ -95,12 +95,6 @@ class ElasticJobFacts:
         return next(
             (p for p in self.plans if not p.auto and not p.finished and p.status.phase not in begun), None
         )
-
-    @property
-    def refused_pods(self) -> str:
-        """Why the API server refuses pods that the master asked for, as a quota's; "" if it refuses none."""
-        waiting = (plan.status for plan in self.plans if plan.auto and not plan.finished)
-        return next((status.message for status in waiting if status.reason == POD_REFUSED), "")
 
     def live(self, *types: str) -> list[Manifest]:
         """Pods of these types whose containers have not ended, those being deleted included."""

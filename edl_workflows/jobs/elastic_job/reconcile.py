@@ -12,6 +12,7 @@ from edl_workflows.jobs import manifests, names, obstacles
 from edl_workflows.jobs.actions import Actions, Deletion, Manifest, Observed
 from edl_workflows.jobs.elastic_job import pods
 from edl_workflows.jobs.elastic_job.facts import ElasticJobFacts
+from edl_workflows.jobs.elastic_job.missing_pods import missing_pods_event, why_pods_are_missing
 from edl_workflows.jobs.elastic_job.model import ElasticJob, ElasticJobPhase, ReplicaSpec
 from edl_workflows.jobs.elastic_job.status import make_events, spec_replicas, status_delay, status_patch
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
@@ -165,7 +166,7 @@ def _phase(facts: ElasticJobFacts) -> PhaseVerdict:
             return PhaseVerdict(
                 ElasticJobPhase.SCALING, "JobScaling", f"ScalePlan {plan.metadata.name}: {plan.status.phase}"
             )
-        message = obstacles.why_pods_wait(facts.nodes) or facts.refused_pods
+        message = obstacles.why_pods_wait(facts.nodes) or why_pods_are_missing(facts)
         return PhaseVerdict(ElasticJobPhase.RUNNING, "JobRunning", message)
     message = obstacles.why_pods_wait(facts.masters[-1:])
     if before in (ElasticJobPhase.RUNNING, ElasticJobPhase.SCALING, ElasticJobPhase.RESTARTING):
@@ -247,7 +248,7 @@ def _act(
         delete=(*delete, *_old_plans(facts)),
         status=status,
         status_may_wait=status_delay(facts.job.status, status),
-        events=make_events(facts, outcome),
+        events=(*make_events(facts, outcome), *missing_pods_event(facts, outcome)),
         requeue_after=obstacle.seconds if obstacle else retry,
     )
 

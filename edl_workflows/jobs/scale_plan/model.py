@@ -36,6 +36,8 @@ JOB_FAILED = "JobFailed"
 """Reason of a plan that failed because its job had."""
 POD_REFUSED = "PodRefused"
 """Reason of an auto plan whose pods the API server refuses, for instance because of a quota."""
+NAME_CONFLICT = "NameConflict"
+"""Reason of an auto plan that failed because something else has the name of one of its pods."""
 
 MAX_PODS = 2_000
 """In one list of a plan: what an API server stores of an object (1.5 MiB) holds about three such lists."""

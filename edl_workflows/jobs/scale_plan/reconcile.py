@@ -29,6 +29,7 @@ from edl_workflows.jobs.objects import Condition, set_condition
 from edl_workflows.jobs.scale_plan.model import (
     JOB_FAILED,
     JOB_FINISHED,
+    NAME_CONFLICT,
     POD_REFUSED,
     PlanStep,
     PodMeta,
@@ -157,7 +158,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
     if foreign:
         return _end(
             plan,
-            _PlanVerdict(ScalePlanPhase.FAILED, "NameConflict", manifests.describe_conflict(foreign[0], job)),
+            _PlanVerdict(ScalePlanPhase.FAILED, NAME_CONFLICT, manifests.describe_conflict(foreign[0], job)),
             observed.now,
         )
     delete = tuple(_removals(plan, job, observed))

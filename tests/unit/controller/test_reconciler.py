@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import structlog
 
 from edl_workflows.controller.manager import Manager, ManagerOptions
 from edl_workflows.controller.metrics import ControllerMetrics
@@ -123,8 +124,8 @@ def test_a_clash_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> 
 
 
 def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -> None:
-    """If the server rejects an object as invalid, the next decision sees the rejection. The other actions are
-    carried out."""
+    """If the server rejects an object as invalid, the log and the next decision have the rejection. The other
+    actions are carried out."""
     bad = config_map("child") | {"data": {"a": {"not": "text"}}}
 
     def decide(job: ElasticJob, observed: Observed) -> Actions:
@@ -134,11 +135,13 @@ def test_a_refusal_is_shown_to_the_next_decision(loop: Loop, cluster: Cluster) -
         other = () if observed.find("ConfigMap", "other") else (config_map("other"),)
         return Actions(create=(bad, *other), status={"message": message} if message else None)
 
-    loop.start(decide)
-    client.create(cluster, elastic_job())
-
-    eventually(lambda: status_of(cluster, "mnist").get("message") == "child True")
+    with structlog.testing.capture_logs() as logs:
+        loop.start(decide)
+        client.create(cluster, elastic_job())
+        eventually(lambda: status_of(cluster, "mnist").get("message") == "child True")
     assert client.find(cluster, CONFIG_MAPS, "other") is not None
+    told = [(log["kind"], log["name"]) for log in logs if log["event"] == "create refused"]
+    assert ("ConfigMap", "child") in told
 
 
 def test_a_kind_that_is_not_installed_is_a_refusal(loop: Loop, cluster: Cluster) -> None:

@@ -33,6 +33,88 @@ def test_edit_whose_plan_is_refused_is_not_lost(running: JobsNamespace) -> None:
     assert status(running)["reason"] == "JobRunning"
 
 
+WORKER = "digits-edljob-worker-0"
+
+
+def ask_for_worker(world: JobsNamespace, plan: Make, number: int) -> None:
+    """Add the master's plan for the only worker."""
+    world.tick(1)
+    node = {"name": WORKER, "type": "worker", "id": 0, "rankIndex": 0}
+    world.add(plan(f"digits-scaleplan-{number}", auto=True, createPods=[node]))
+
+
+def decide_once(world: JobsNamespace) -> None:
+    """Decide about the job alone."""
+    world.apply("ElasticJob", "digits", world.decide("ElasticJob", "digits"))
+
+
+@pytest.fixture
+def servers_run(running: JobsNamespace, plan: Make) -> JobsNamespace:
+    """A namespace with a job that lacks nothing but its worker."""
+    create_nodes(running, plan, "ps-0", "ps-1")
+    return running
+
+
+@pytest.fixture
+def worker_refused(servers_run: JobsNamespace, plan: Make) -> JobsNamespace:
+    """The same, after the API server has refused the worker for good."""
+    said = 'strict decoding error: unknown field "spec.containers[0].commnad"'
+    servers_run.refuse[WORKER] = Refusal("Pod", WORKER, True, said)
+    ask_for_worker(servers_run, plan, 1)
+    servers_run.settle()
+    return servers_run
+
+
+def test_job_says_why_its_pod_can_never_be_made(worker_refused: JobsNamespace, plan: Make) -> None:
+    """If the API server refuses a pod for good, its plan fails and the master asks again and again. The job's
+    message has the server's words all the while, one Event has them, and they go when the pod is made."""
+    for number in (2, 3):
+        assert worker_refused.objects["ScalePlan", f"digits-scaleplan-{number - 1}"]["status"]["phase"] == (
+            "Failed"
+        )
+        assert status(worker_refused)["phase"] == "Running"
+        assert 'unknown field "spec.containers[0].commnad"' in status(worker_refused)["message"]
+        ask_for_worker(worker_refused, plan, number)
+        decide_once(worker_refused)
+        assert "commnad" in status(worker_refused)["message"], "a new plan does not hide the last one's words"
+        worker_refused.settle()
+    told = [e for e in worker_refused.events if e.message == status(worker_refused)["message"]]
+    of_plans = 3
+    assert [(e.type, e.reason) for e in told] == [("Warning", "PodRefused")] * (of_plans + 1)
+
+    worker_refused.refuse.clear()
+    ask_for_worker(worker_refused, plan, 4)
+    worker_refused.settle()
+    assert worker_refused.pods("worker") == [WORKER]
+    assert status(worker_refused)["message"] == ""
+
+    del worker_refused.objects["Pod", WORKER]
+    worker_refused.settle()
+    assert status(worker_refused)["message"] == "", "a pod that was made and lost is not refused"
+
+
+def test_words_about_a_refused_pod_end_with_the_wish_for_it(worker_refused: JobsNamespace) -> None:
+    """If a job is scaled down so that it needs the refused pod no longer, its message says nothing of it."""
+    worker_refused.edit("ElasticJob", "digits", {"spec": {"replicaSpecs": {"worker": {"replicas": 0}}}})
+    worker_refused.settle()
+    worker_refused.edit("ScalePlan", "digits-spec-2", {"status": {"phase": "Succeeded"}})
+    worker_refused.settle()
+
+    assert status(worker_refused)["replicaStatuses"]["worker"]["desired"] == 0
+    assert status(worker_refused)["message"] == ""
+
+
+def test_job_names_the_foreign_pod_in_the_place_of_its_own(servers_run: JobsNamespace, plan: Make) -> None:
+    """If somebody else's pod has the name of a node, the job's message and an Event name that pod."""
+    servers_run.add({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": WORKER}, "spec": {}})
+    ask_for_worker(servers_run, plan, 1)
+    servers_run.settle()
+
+    assert f"Pod default/{WORKER} exists" in status(servers_run)["message"]
+    told = [e.reason for e in servers_run.events if e.message == status(servers_run)["message"]]
+    assert told == ["NameConflict", "NameConflict"], "one of the plan, one of the job"
+
+
 def test_edit_behind_a_plan_of_an_earlier_job_is_not_lost(running: JobsNamespace, plan: Make) -> None:
     """A plan of an earlier job of the same name, which the garbage collector is about to delete, delays the
     plan for an edit but does not replace it."""
