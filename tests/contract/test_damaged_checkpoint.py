@@ -21,7 +21,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
 from edl_workflows.local.testing import LocalCluster, Settings, cluster
 from edl_workflows.operators.elastic_job import SubmitElasticJobOperator
-from tests.contract.reported_errors import connection, executed, one_line
+from tests.contract.reported_errors import connection, executed
 from tests.unit.local.support import eventually
 
 pytestmark = [
@@ -90,7 +90,7 @@ def test_status_and_command_line_name_the_torn_file(
     local: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without an intact checkpoint, the job fails with the reason CorruptCheckpoint, the file and what to do.
-    `edl wait` says this in one line, and `edl describe` shows it. The worker was not replaced, and no
+    `edl wait` says this in its first line, and `edl describe` shows it. The worker was not replaced, and no
     process runs on."""
     file = torn_folder(tmp_path)
     handle = local.client()
@@ -106,7 +106,9 @@ def test_status_and_command_line_name_the_torn_file(
     ):
         assert part in status["message"]
     assert run(["wait", "torn", "--kubeconfig", str(local.kubeconfig)]) == 7
-    assert f"{file}: torn" in one_line(capsys.readouterr().err)
+    said, *more = capsys.readouterr().err.strip().splitlines()
+    assert f"{file}: torn" in said
+    assert all(line.startswith("  ") for line in more), "the pod's last lines"
     assert run(["describe", "torn", "--kubeconfig", str(local.kubeconfig)]) == 0
     assert "Failed (CorruptCheckpoint)" in capsys.readouterr().out
     pods = client.list_objects(handle, Scope(PODS, "default", f"{names.JOB_LABEL}=torn")).items

@@ -37,10 +37,21 @@ def runs(environment: dict[str, str]) -> bool:
     return daemon.find(Path(environment["EDL_LOCAL_DIR"])) is not None
 
 
+def slow_until(file: Path, script: Path) -> Path:
+    """Write the tutorial's script so that it trains slowly until a file is there: however late its log is
+    read, the training has not ended."""
+    pause, text = "time.sleep(PAUSE)", SCRIPT.read_text()
+    assert pause in text
+    slow = f"time.sleep(PAUSE if __import__('os').path.exists({str(file)!r}) else 0.5)"
+    script.write_text(text.replace(pause, slow))
+    return script
+
+
 def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_path: Path) -> None:
     """On Ctrl-C the chief saves and the job is cancelled. The same command continues from there and succeeds,
     with the log on stdout. Its cluster is stopped each time."""
-    command = edl_run(str(SCRIPT), "--checkpoints", str(tmp_path / "checkpoints"))
+    script, hurry = tmp_path / SCRIPT.name, tmp_path / "hurry"
+    command = edl_run(str(slow_until(hurry, script)), "--checkpoints", str(tmp_path / "checkpoints"))
     first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     guard = threading.Timer(GUARD, first.kill)
     guard.start()
@@ -53,6 +64,7 @@ def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_p
     assert first.returncode == 130
     assert not runs(environment)
 
+    hurry.touch()
     second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD)
     assert second.returncode == 0, second.stderr
     began = re.search(r"^continue from step (\d+)$", second.stdout, re.MULTILINE)
