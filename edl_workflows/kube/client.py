@@ -7,10 +7,13 @@ is in `watch`.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edl_workflows.exceptions import InvalidError, NotFoundError
+import stamina
+
+from edl_workflows.exceptions import ConflictError, InvalidError, NotFoundError
 from edl_workflows.jobs.api import ApiResource
 from edl_workflows.kube import resources, transport
 from edl_workflows.kube.connect import Cluster
@@ -20,6 +23,9 @@ from edl_workflows.kube.transport import ApiRequest
 
 PAGE_SIZE = 500
 """Objects a LIST page, as client-go's pager asks for."""
+
+CONFLICT_SECONDS = 20.0
+"""How long `retry_conflicts` goes on."""
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 
@@ -229,6 +235,23 @@ def patch_status(
     if uid:
         body["metadata"] = {"uid": uid}
     return patch(cluster, resource, name, body, namespace, "status")
+
+
+def retry_conflicts() -> Iterator[AbstractContextManager[Any]]:
+    """Attempts at a change that reads an object and writes it guarded by its ``resourceVersion``.
+
+    Each round of the loop is ``with attempt:`` read, change, write, return. The waits grow, as those of
+    client-go's ``RetryOnConflict`` do: a controller may write the status of an object several times in a
+    fraction of a second. After `CONFLICT_SECONDS` the last ConflictError is raised.
+    """
+    yield from stamina.retry_context(
+        ConflictError,
+        attempts=None,
+        timeout=CONFLICT_SECONDS,
+        wait_initial=0.01,
+        wait_max=1.0,
+        wait_jitter=0.05,
+    )
 
 
 def delete(

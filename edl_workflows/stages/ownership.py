@@ -41,9 +41,6 @@ from edl_workflows.stages.observed import has_ended, has_failed, read_object
 GONE_SECONDS = 120.0
 """How long to wait for the deletion of a predecessor: the grace period of a pod, with a margin."""
 POLL_SECONDS = 0.5
-CANCEL_ATTEMPTS = 10
-"""A guarded write fails if the status is written at the same moment; this many failures in a row do not
-occur."""
 
 CancelAction = Literal["delete", "suspend", "keep"]
 
@@ -241,17 +238,16 @@ def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> b
 def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Object], bool]) -> bool:
     """Change the object with a guarded write; False if the handle no longer owns it, or it has ended."""
     resource = resource_of(handle.kind)
-    for _attempt in range(CANCEL_ATTEMPTS):
-        found = client.find(cluster, resource, handle.name, handle.namespace)
-        if found is None or not is_cancellable(found, handle):
-            return False
-        try:
-            return change(found)
-        except ConflictError:
-            continue
-        except NotFoundError:
-            return False
-    raise ConflictError(f"{handle} changed faster than it could be cancelled; delete it manually")
+    for attempt in client.retry_conflicts():
+        with attempt:
+            found = client.find(cluster, resource, handle.name, handle.namespace)
+            if found is None or not is_cancellable(found, handle):
+                return False
+            try:
+                return change(found)
+            except NotFoundError:
+                return False
+    raise AssertionError("the attempts end with a result or an exception")
 
 
 def is_cancellable(found: Object, handle: Handle) -> bool:

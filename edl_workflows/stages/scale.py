@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from edl_workflows.exceptions import ConflictError, InvalidError
+from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import autoscaling, kinds
 from edl_workflows.jobs.actions import RoleChange, SpecEdit
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
@@ -25,8 +25,6 @@ from edl_workflows.stages.description import JOB_KIND, Argument, StageSpec
 from edl_workflows.stages.goals import Handle, JobGoal
 from edl_workflows.stages.identity import StageIdentity
 
-ATTEMPTS = 5
-"""Of an edit of a spec that others change at the same time."""
 REPLICAS = Argument("Counts and sizes by role, as YAML: {worker: {replicas: 3}}.", argo=True, templated=True)
 
 
@@ -72,24 +70,20 @@ def scale_by_spec(
         ConflictError: others kept changing the job at the same time.
     """
     namespace = request.namespace or cluster.namespace
-    for attempt in range(1, ATTEMPTS + 1):
-        found = client.get(cluster, row.source.api, request.job, namespace)
-        if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
-            return ended
-        scaling, done = _edit(found, row, replicas)
-        # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
-        # them.
-        metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
-        body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
-        try:
+    for attempt in client.retry_conflicts():
+        with attempt:
+            found = client.get(cluster, row.source.api, request.job, namespace)
+            if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+                return ended
+            scaling, done = _edit(found, row, replicas)
+            # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
+            # them.
+            metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+            body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
             changed = client.patch(cluster, row.source.api, request.job, body, namespace)
-        except ConflictError:
-            if attempt == ATTEMPTS:
-                raise
-            continue
-        break
-    goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
-    return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
+            goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
+            return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
+    raise AssertionError("the attempts end with a result or an exception")
 
 
 def _pinned(found: Object, row: Kind) -> dict[str, Any]:

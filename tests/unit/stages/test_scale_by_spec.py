@@ -10,7 +10,7 @@ from edl_workflows.jobs.scale_plan.model import NodeResource, ReplicaResourceSpe
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.identity import StageIdentity
-from edl_workflows.stages.scale import ATTEMPTS, SCALE, ScaleRequest
+from edl_workflows.stages.scale import SCALE, ScaleRequest
 from tests.unit.jobs.di_jobs import NAME, make
 
 ME = StageIdentity(owner="tests/scale")
@@ -48,6 +48,17 @@ def test_what_others_change_at_the_same_time_stays(cluster: Cluster, monkeypatch
     assert handle.goal.model_dump()["nodes"] == 7
 
 
+def test_a_status_that_is_written_often_delays_the_edit_only(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the pods of a job change, its controller may write the status many times in a row. The edit
+    waits longer from attempt to attempt, and is made."""
+    client.create(cluster, make())
+    Meanwhile(monkeypatch, times=8)
+    SCALE.begin(cluster, THREE, ME)
+    assert replicas(cluster)["collector"] == 3
+
+
 def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
     """A job that is scaled by its spec has no field for a GPU type. The error says to set it in the pod
     template."""
@@ -60,10 +71,10 @@ def test_a_type_of_gpus_is_refused(cluster: Cluster) -> None:
 
 
 def test_one_who_always_comes_first_is_told(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If others change the job at each attempt, the stage gives up after a few attempts with
-    ConflictError."""
+    """If others change the job at each attempt, the stage gives up with ConflictError in the end."""
     client.create(cluster, make())
-    Meanwhile(monkeypatch, times=ATTEMPTS)
+    monkeypatch.setattr(client, "CONFLICT_SECONDS", 0.5)
+    Meanwhile(monkeypatch, times=1000)
     with pytest.raises(ConflictError):
         SCALE.begin(cluster, THREE, ME)
     assert replicas(cluster)["collector"] == 2
