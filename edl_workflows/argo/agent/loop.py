@@ -24,7 +24,7 @@ from edl_workflows.argo.agent.tasks import (
     open_tasks,
     workflow_of,
 )
-from edl_workflows.argo.agent.workflow import deadline_of
+from edl_workflows.argo.agent.workflow import deadline_of, workflow_has_ended
 from edl_workflows.kube.resources import Object, key_of
 
 log = structlog.get_logger(__name__)
@@ -115,12 +115,12 @@ class AgentLoop:
             del self._entries[key]
         for task in plan.begin:
             entry = _ServedTask(
-                StepRunner(task, self._context, self._note_deadline), TrackedTask(TaskProgress.SERVING)
+                StepRunner(task, self._context, self._note_workflow), TrackedTask(TaskProgress.SERVING)
             )
             self._entries[task.key] = entry
             self._spawn(self._serve(entry))
         for key in [key for key in self._found if key not in present and key not in self._entries]:
-            self._spawn(self._settle(key, self._found.pop(key)))
+            self._settle_later(key)
         self._tidy()
         if self._background or self._left or self._found:
             self._idle.clear()
@@ -200,12 +200,18 @@ class AgentLoop:
         task_set = self._context.task_sets.cache.get(workflow.task_set)
         return task_set is None or workflow_of(task_set) != workflow or has_ended(task_set)
 
-    def _note_deadline(self, workflow: Object) -> None:
+    def _note_workflow(self, workflow: Object) -> None:
         deadline = deadline_of(workflow)
         key = WorkflowKey(*key_of(workflow), str(workflow["metadata"]["uid"]))
+        if workflow_has_ended(workflow):  # its task set did not say so
+            for task in [task for task in self._found if task.workflow == key]:
+                self._settle_later(task)
         if deadline is not None and key not in self._deadlines:
             watch = deadlines.watch_deadline(self._context, key, deadline)
             self._deadlines[key] = asyncio.create_task(watch, name=f"deadline of {key}")
+
+    def _settle_later(self, key: TaskKey) -> None:
+        self._spawn(self._settle(key, self._found.pop(key)))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

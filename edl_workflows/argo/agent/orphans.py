@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import cast, get_args
 
 from edl_workflows.argo.agent.tasks import TaskKey, has_ended, open_tasks, workflow_of
-from edl_workflows.argo.agent.workflow import OWNER_PREFIX, field_of, task_of_marks
+from edl_workflows.argo.agent.workflow import OWNER_PREFIX, field_of, task_of_marks, workflow_has_ended
 from edl_workflows.argo.api import WORKFLOW_TASK_SETS, WORKFLOWS
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
@@ -73,10 +73,12 @@ def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
     task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
     if task_set is None or workflow_of(task_set) != workflow or has_ended(task_set):
         return OrphanVerdict.ORPHANED
+    seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
+    if seen is None or seen["metadata"]["uid"] != workflow.uid or workflow_has_ended(seen):
+        return OrphanVerdict.ORPHANED
     if found.key in open_tasks(task_set):
         return OrphanVerdict.ALIVE
-    seen = client.find(cluster, WORKFLOWS, workflow.name, workflow.namespace)
-    in_error = seen is not None and field_of(seen, found.key.node, "phase") == "Error"
+    in_error = field_of(seen, found.key.node, "phase") == "Error"
     return OrphanVerdict.LEFT if in_error else OrphanVerdict.ORPHANED
 
 

@@ -4,6 +4,10 @@ Argo takes any entry of a task set's status over into the node, and as long as t
 the whole workflow anew at each pass. So a message is removed as soon as the workflow has it, and all steps of
 an agent together write a limited number of messages. The node stays Pending, because Argo's time-outs ignore
 plugin nodes in any other phase.
+
+Argo 4.1 takes a message over even when it has just failed the node for a passed deadline. Then the workflow
+has ended, its node is Pending for ever, and the task set keeps the task. So each look at the workflow also
+asks whether it has ended.
 """
 
 import asyncio
@@ -33,10 +37,11 @@ class ProgressMessages:
     Args:
         key: the step.
         context: what all tasks share.
-        read_message: reads the message that the workflow's node has now; blocking.
+        read_message: reads the message that the workflow's node has now; None: the workflow has ended.
+            Blocking.
     """
 
-    def __init__(self, key: TaskKey, context: AgentContext, read_message: Callable[[], str]) -> None:
+    def __init__(self, key: TaskKey, context: AgentContext, read_message: Callable[[], str | None]) -> None:
         self._key = key
         self._context = context
         self._read_message = read_message
@@ -49,29 +54,33 @@ class ProgressMessages:
         self._changed.set()
 
     async def run(self) -> None:
-        """Write messages until cancelled. A failure only costs the message."""
-        while True:
+        """Write messages until the workflow has ended. A failure only costs the message."""
+        going = True
+        while going:
             await asyncio.sleep(STEP_SECONDS)
             await self._changed.wait()
             await self._context.pace.take_turn()
             self._changed.clear()
             try:
-                await self._show(inert_message(self._line))
+                going = await self._show(inert_message(self._line))
             except EdlError as error:
                 log.info("message not written", task=str(self._key), error=str(error))
 
-    async def _show(self, message: str) -> None:
+    async def _show(self, message: str) -> bool:
+        """Show a message; return whether the workflow goes on."""
         cluster, task_sets, key = self._context.cluster, self._context.task_sets, self._key
         call = self._context.call
-        if await call(self._read_message) == message:
-            return
+        found = await call(self._read_message)
+        if found is None or found == message:
+            return found is not None
         try:
-            if not await call(lambda: reporting.report_progress(cluster, task_sets, key, message)):
-                return
-            for pause in TAKEN_PAUSES:
-                await asyncio.sleep(pause)
-                if await call(self._read_message) == message:
-                    return
+            if await call(lambda: reporting.report_progress(cluster, task_sets, key, message)):
+                for pause in TAKEN_PAUSES:
+                    await asyncio.sleep(pause)
+                    found = await call(self._read_message)
+                    if found is None or found == message:
+                        break
         finally:
             with suppress(EdlError):
                 await call(lambda: reporting.remove_progress(cluster, task_sets, key))
+        return found is not None

@@ -13,7 +13,7 @@ from edl_workflows.argo.agent.orphans import BegunObject
 from edl_workflows.argo.agent.progress import ProgressMessages
 from edl_workflows.argo.agent.results import StepResult
 from edl_workflows.argo.agent.tasks import OpenTask
-from edl_workflows.argo.agent.workflow import StepAttempt, field_of, step_of
+from edl_workflows.argo.agent.workflow import StepAttempt, field_of, step_of, workflow_has_ended
 from edl_workflows.argo.api import WORKFLOWS
 from edl_workflows.argo.plugin_task import PluginTask
 from edl_workflows.exceptions import EdlError, InvalidError, UnavailableError
@@ -43,18 +43,18 @@ class StepRunner:
     Args:
         task: which.
         context: what all tasks share.
-        note_deadline: told of the task's workflow each time that it is read.
+        note_workflow: told of the task's workflow while it is not known to wait for the task.
     """
 
     def __init__(
-        self, task: OpenTask, context: AgentContext, note_deadline: Callable[[Object], None]
+        self, task: OpenTask, context: AgentContext, note_workflow: Callable[[Object], None]
     ) -> None:
         self.key = task.key
         self.result: StepResult | None = None
         """What the step ended in."""
         self._task = task
         self._context = context
-        self._note_deadline = note_deadline
+        self._note_workflow = note_workflow
         self._step: StepAttempt | None = None
         self._asked: PluginTask | None = None
         self._begins = False
@@ -106,7 +106,7 @@ class StepRunner:
         while True:
             workflow = await self._call_with_retries(self._read_workflow)
             if workflow is not None:
-                self._note_deadline(workflow)
+                self._note_workflow(workflow)
                 step = step_of(workflow, self._task)
                 if step is not None:
                     return step
@@ -144,16 +144,23 @@ class StepRunner:
 
     async def _wait(self, handle: Handle) -> StepResult:
         messages = ProgressMessages(self.key, self._context, self._read_message)
-        showing = asyncio.create_task(messages.run(), name=f"messages of {self.key}")
+        showing = asyncio.create_task(self._show(messages), name=f"messages of {self.key}")
         try:
             return await self._wait_for_end(handle, messages.tell)
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
 
-    def _read_message(self) -> str:
+    async def _show(self, messages: ProgressMessages) -> None:
+        await messages.run()
+        self._log.info("the workflow has ended, but its task set still has the task")
+        self._vanished.set()
+
+    def _read_message(self) -> str | None:
         workflow = self._read_workflow()
-        return field_of(workflow, self.key.node, "message") if workflow is not None else ""
+        if workflow is None or workflow_has_ended(workflow):
+            return None
+        return field_of(workflow, self.key.node, "message")
 
     async def _wait_for_end(self, handle: Handle, tell: Notify) -> StepResult:
         def notify(line: str) -> None:

@@ -54,6 +54,11 @@ class StepAttempt:
         )
 
 
+def workflow_has_ended(workflow: Mapping[str, Any]) -> bool:
+    """Whether no step of it is waited for any more. Its task set may not say so; see `progress`."""
+    return (workflow.get("status") or {}).get("phase") in _ENDED
+
+
 def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
     """The step of a task; None where the workflow does not wait for it: not yet, or no longer.
 
@@ -66,6 +71,8 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
     Such a step is known by its node's id, which is a hash of the node's name, and its attempt by the time
     that the workflow (re)started.
     """
+    if workflow_has_ended(workflow):
+        return None
     status = workflow.get("status") or {}
     trace_id = str((workflow["metadata"].get("annotations") or {}).get(TRACE_ANNOTATION) or "")
     nodes = nodes_of(status)

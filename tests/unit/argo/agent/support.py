@@ -149,6 +149,11 @@ class Argo:
         """Only the workflow's node goes."""
         self._patch_workflow(workflow, {"status": {"nodes": {node: None}}})
 
+    def end_workflow(self, workflow: str) -> None:
+        """The workflow has ended, but its node is Pending, and the task set has its task: what Argo 4.1
+        writes when a message about a step and the workflow's deadline meet."""
+        self._patch_workflow(workflow, {"status": {"phase": "Failed", "finishedAt": STARTED}})
+
     def complete(self, workflow: str) -> None:
         """The workflow has ended."""
         change = {"metadata": {"labels": {COMPLETED_LABEL: "true"}}}

@@ -84,3 +84,42 @@ def test_no_message_takes_the_place_of_a_result(cluster: Cluster, argo: Argo) ->
     assert not report_progress(cluster, seen[0], key, "is Running")
     assert not remove_progress(cluster, seen[1], key)
     assert argo.result("w", "n1") == {"phase": "Succeeded", "message": "done"}
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_message_that_meets_a_deadline_costs_no_cancellation(
+    cluster: Cluster, argo: Argo, stand_in: StandIn
+) -> None:
+    """If Argo takes a message over just when it ends the workflow for its deadline, the task set keeps the
+    task for ever. The agent sees that the workflow has ended, deletes the job, and makes no other."""
+    argo.start("w")
+    with running(cluster):
+        argo.add("w", "n1", body("submit", manifest=elastic_job("mnist")))
+        eventually(lambda: argo.entry("w", "n1") is not None, "a message")
+        argo.end_workflow("w")
+        eventually(lambda: jobs(cluster) == {}, "the job is deleted")
+        argo.start("other")
+        argo.add("other", "n1", body("submit", manifest=elastic_job("fine", ends="Succeeded")))
+        eventually(lambda: argo.result("other", "n1") is not None, "another step is served")
+
+    assert set(jobs(cluster)) == {"fine"}
+    assert argo.entry("w", "n1") is None
+
+
+def test_the_next_agent_ends_what_such_a_workflow_left(
+    cluster: Cluster, argo: Argo, stand_in: StandIn
+) -> None:
+    """An agent that starts after such an end deletes the job of the step, and leaves other jobs alone."""
+    argo.start("w")
+    argo.start("other")
+    with running(cluster):
+        argo.add("w", "n1", body("submit", manifest=elastic_job("mnist")))
+        argo.add("other", "n1", body("submit", manifest=elastic_job("alive")))
+        eventually(lambda: set(jobs(cluster)) == {"mnist", "alive"}, "the jobs")
+    argo.end_workflow("w")
+    with running(cluster):
+        eventually(lambda: set(jobs(cluster)) == {"alive"}, "its job is deleted")
+        stand_in.end("alive")
+        eventually(lambda: argo.result("other", "n1") is not None, "the other step is served")
+
+    assert argo.result("w", "n1") is None
