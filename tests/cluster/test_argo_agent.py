@@ -177,6 +177,20 @@ def test_workflow_deadline_takes_effect(argo: Argo) -> None:
     argo.gone("late")
 
 
+def test_a_message_that_meets_the_deadline_costs_no_cancellation(argo: Argo) -> None:
+    """If a message about a step stands in the task set when the controller ends the workflow for its
+    deadline, the controller leaves the node Pending and the task in the task set. The agent sees that the
+    workflow has ended, and deletes the job."""
+    argo.start("met", [submit("meets")], activeDeadlineSeconds=6)
+    argo.made("meets")
+    until(lambda: bool(argo.node("met", "meets")), "the node")
+    message = {"nodes": {argo.node("met", "meets")["id"]: {"phase": "Pending", "message": "is Running"}}}
+    client.patch_status(argo.cluster, WORKFLOW_TASK_SETS, "met", message)
+    client.patch_status(argo.cluster, ELASTIC_JOBS, "meets", {"phase": "Running", "progress": {"step": 7}})
+    argo.ended("met", "Failed")
+    argo.gone("meets")
+
+
 def test_step_timeout_and_no_resurrection(argo: Argo) -> None:
     """A step of a DAG times out while its workflow runs on. The job stays, as its policy says, and its later
     end changes nothing. In a group of steps, one time-out would fail the whole group at once."""
