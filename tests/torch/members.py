@@ -11,7 +11,9 @@ from edl_workflows.agent.torch_collective import TorchModel, TorchTraining
 from edl_workflows.agent.world import Place
 
 PIXELS, CLASSES = 8, 4
-SECONDS = 120.0
+SECONDS = 300.0
+"""After these something hangs. On a machine that is busy with much else, a step that takes seconds took two
+minutes."""
 T = TypeVar("T")
 
 
