@@ -336,7 +336,8 @@ def test_argos_agent_serves_with_its_own_rights(here: Installed) -> None:
     """The installed agent serves a workflow's plugin step. When Argo ends another workflow at its deadline,
     the agent deletes its job."""
     _workflow(here.cluster, "short", job(here.bed, "short", "pass"))
-    _workflow(here.cluster, "late", job(here.bed, "late"), activeDeadlineSeconds=20)
+    # Before the first message about the step, which makes Argo process the workflow without the agent's note.
+    _workflow(here.cluster, "late", job(here.bed, "late"), activeDeadlineSeconds=8)
 
     for name, phase in (("short", "Succeeded"), ("late", "Failed")):
         until(lambda name=name, phase=phase: _phase(here.cluster, name) == phase, f"{name} is {phase}", 120)  # type: ignore[misc]
