@@ -34,29 +34,29 @@ _MAPS = frozenset({"env", "requests", "limits", "template"})
 
 
 class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
-    """The operator of ``@task.elastic``: submits an ElasticJob whose program is a function, and waits until
-    it has succeeded.
+    """The operator of ``@task.elastic``: runs a Python function as the training program of an ElasticJob, and
+    waits until the job has succeeded.
 
-    The function's text travels to the pods in a ConfigMap, its arguments travel as JSON; nothing is pickled.
-    It is called in each worker. It imports inside its body what it uses, and can't use names of its module;
-    a function that does is refused before a job is created.
+    Each worker calls the function. Its source travels to the pods in a ConfigMap, and its arguments travel as
+    JSON; nothing is pickled. So the function must import what it uses inside its body, and can't use names of
+    its module. A function that uses them is refused before a job is created.
 
-    Returns (XCom) what `SubmitJobOperator` returns, and ``result``, what the function returned in the worker
-    of rank 0, unless that is None. Each is an XCom of its own, as ``trained["result"]``.
+    Returns (XCom) what `SubmitJobOperator` returns and, unless it is None, ``result``: the value that the
+    function returned in the worker of rank 0. Each is an XCom of its own, such as ``trained["result"]``.
 
     Args:
         python_callable: the function.
-        workers: number of workers at the beginning.
-        max_workers: the most workers that train together; 0: as many as at the beginning.
+        workers: initial number of workers.
+        max_workers: the most workers that train together; 0: as many as ``workers``.
         servers: number of parameter servers.
-        framework: ``numpy``, ``torch`` or ``tensorflow``; by default that which the function imports.
+        framework: ``numpy``, ``torch`` or ``tensorflow``; by default the one that the function imports.
         image: image of the pods, with this package and the framework. The embedded cluster needs none.
-        python: interpreter in the pods.
+        python: Python interpreter in the pods.
         checkpoints: folder or URI of checkpoints.
-        env: further variables of the training containers, as texts. Secrets belong into ``template``, by
-            reference.
-        requests: of a training container, as ``{"cpu": "1", "memory": "2Gi"}``.
-        limits: likewise, as ``{"nvidia.com/gpu": "1"}``.
+        env: further environment variables of the training containers, as strings. Put secrets into
+            ``template``, by reference.
+        requests: resource requests of a training container, such as ``{"cpu": "1", "memory": "2Gi"}``.
+        limits: resource limits likewise, such as ``{"nvidia.com/gpu": "1"}``.
         template: a pod template with volumes, secrets, node selectors and so on, as a map, or as the path of
             a ``.yaml``, ``.yml`` or ``.json`` file relative to the DAG file. Its first container is the
             training container.

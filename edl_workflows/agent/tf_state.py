@@ -115,7 +115,7 @@ def _part(variable: Any) -> _Part:
 
 
 def _initial(variable: Any) -> Any:
-    """The input of the variable's initializer that holds the value."""
+    """The tensor that the variable's initializer assigns to the variable."""
     return variable.initializer.inputs[1]
 
 

@@ -14,7 +14,8 @@ def is_queued(seen: ObservedObject) -> bool:
 
 
 def fail_queued(handle: Handle, seen: ObservedObject) -> Failed:
-    """The result for a job that is still queued after its time limit, with what it waits for."""
+    """The failure of a job that is still queued when its ``queue_timeout`` has passed. The error says what
+    the job is waiting for."""
     if seen is None:
         state = "does not exist yet"
     else:

@@ -1,5 +1,5 @@
-"""What a model says does not depend on the number of parameter servers: a real job whose servers change while
-it trains."""
+"""Changing the number of parameter servers of a real job while it trains never changes the predictions of its
+model."""
 
 import json
 import math

@@ -47,10 +47,10 @@ class ShardSource(Protocol):
 
 
 class EpochSource:
-    """The epochs of a table or text data set. The oldest open epoch is handed out first.
+    """The epochs of a table or text data set. Shards of the oldest unfinished epoch are leased first.
 
     Args:
-        params: of a table or text data set.
+        params: parameters of the data set.
         position: where to begin.
     """
 

@@ -173,7 +173,8 @@ class GoodputMeter:
         return replace(g, kept=tuple(kept))
 
     def _useful_at(self, g: Goodput, step: int) -> float:
-        """Useful time at this step. A checkpoint is complete some time after its step."""
+        """Useful time when this step was made. Once its checkpoint is complete, `g.useful` may include later
+        steps."""
         return next((useful for known, useful in self._points if known >= step), g.useful)
 
     def _switch(self, g: Goodput, seen: TrainingMoment) -> Goodput:

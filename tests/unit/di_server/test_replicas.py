@@ -215,8 +215,8 @@ def test_a_preemptible_job_is_sized_by_its_allocator(api: Api, cluster: Cluster)
 
 
 def test_ids(api: Api, cluster: Cluster) -> None:
-    """Both forms of an id are accepted. Another generation than the job's is rejected with upstream's
-    message."""
+    """Job ids with and without a generation are accepted. A generation that differs from the job's is
+    rejected with upstream's message."""
     create(cluster, token="t")
     api.seen()
     assert data(api.ask("GET", api.path(generation=".0"))) == ["", "", ""]

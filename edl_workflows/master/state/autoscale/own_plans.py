@@ -147,8 +147,8 @@ def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState
 
 
 def close_failed_plan(about: AutoscalingState, why: str, now: float) -> AutoscalingState:
-    """Records that the open plan failed; the optimizer is asked again, with the same progress, after a
-    back-off.
+    """Records that the open plan failed. The job's progress stays as it was before the plan, and the
+    optimizer is asked again after a back-off.
     """
     return replace(about, open=None, failures=about.failures + 1, problem=why[:2048], decided_at=now)
 

@@ -125,25 +125,31 @@ class PlanRun:
 
 @dataclass(frozen=True)
 class ObservedJob:
-    """What a plan sees of the job.
+    """The state of the job, as far as a plan depends on it.
 
     Attributes:
-        recorded: whether the plan's status shows the present phase.
-        cancelled: the plan was deleted.
-        invalid: why the plan can't be carried out, with the field; else "".
-        changes_members: it changes the parameter servers, or the training group of a collective job.
-        settled: a version trains, and no change is under way.
-        waits_for: why it is not settled.
-        save: result of `PlanRun.request`: the checkpoint, why it failed, or None while it is under way.
+        recorded: whether the present phase has been written to the plan's status.
+        cancelled: whether the plan was deleted.
+        invalid: why the plan can't be carried out, naming the field; "" if it can.
+        changes_members: whether the plan changes the parameter servers, or the training group of a
+            collective job.
+        settled: whether a cluster version trains and no change is under way.
+        waits_for: why the job is not settled.
+        save: the outcome of the save with the id `PlanRun.request`: the checkpoint, or why it failed; None
+            while it is under way.
         evaluation: the model's evaluation when that checkpoint was saved.
-        chief_ended: the chief has succeeded: all data is consumed, and no process is left to save.
-        broken: why the change of versions can't continue (a member was lost, a process died); else "".
-        prepared: the members of the next version and the workers are ready for the switch.
-        drained: all processes but the chief's have stopped.
-        next_number, trained: number of the next version, and of the newest that made a step.
-        step_time: Unix seconds of the newest step of the active version.
-        first_step, first_step_time: first report of the active version.
-        scaled: the wanted workers run.
+        chief_ended: whether the chief has succeeded: all data is consumed, and no process is left that could
+            save.
+        broken: why the switch to the next version can't continue, such as a lost member; "" if it can.
+        prepared: whether the next version's members and the workers are ready for the switch.
+        drained: whether the processes of the active version have stopped; with parameter servers, all but
+            the chief's.
+        next_number: number of the next version.
+        trained: number of the newest version that made a step.
+        step_time: when the active version made its newest step, in Unix seconds.
+        first_step: the first step that the active version reported.
+        first_step_time: when the active version made its first step, in Unix seconds.
+        scaled: whether each role has exactly the wanted nodes, running or succeeded.
     """
 
     recorded: bool
