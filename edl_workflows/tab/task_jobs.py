@@ -75,7 +75,11 @@ class TaskWork:
 
 
 def find_work(selection: TaskSelection) -> list[TaskWork]:
-    """What the selected task instances work on, the latest first; blocks."""
+    """What the selected task instances work on, the latest first; blocks.
+
+    XComs are read as the JSON that tasks store. Airflow's own deserialization would build objects of classes
+    that an XCom names, and import their modules, in the API server.
+    """
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
@@ -92,7 +96,7 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
     fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields)
     with create_session() as session:
         pushed = [
-            (row.task_id, row.map_index, XComModel.deserialize_value(row))
+            (row.task_id, row.map_index, row.value)
             for row in session.scalars(wanted.order_by(newest).limit(MAX_TASKS))
         ]
         keys = {(task_id, map_index) for task_id, map_index, _ in pushed}

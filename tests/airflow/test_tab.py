@@ -2,6 +2,8 @@
 answer."""
 
 import asyncio
+import json
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -227,6 +229,19 @@ def test_another_job_than_the_tasks_is_not_shown(job: str, cluster: Cluster, ask
         assert name in shown["notes"][0]
     push({"kind": [], "name": 3})
     assert ask("ann").json()["jobs"] == []
+
+
+def test_an_xcom_imports_nothing_in_the_api_server(job: str, ask: Ask) -> None:
+    """An XCom that names a class is not deserialized: the tab shows no job, and Airflow's API server does not
+    import a module that a DAG's author chose."""
+    module = "airflow.providers.standard.sensors.weekday"
+    named = {"__classname__": f"{module}.Absent", "__version__": 0, "__data__": {}}
+    for value in (json.dumps(named), named):
+        push(value)
+        shown = ask("ann")
+
+        assert (shown.status_code, shown.json()["jobs"]) == (200, [])
+    assert module not in sys.modules
 
 
 def push(value: Any) -> None:
