@@ -15,6 +15,7 @@ from edl_workflows.jobs.scale_plan.model import PLURAL as SCALE_PLANS
 
 Manifest = dict[str, Any]
 _API = "admissionregistration.k8s.io"
+_FINALIZERS = "object.metadata.?finalizers.orValue([])"
 _LABELS = "object.metadata.?labels.orValue({})"
 _ANNOTATIONS = "object.metadata.?annotations.orValue({})"
 _NOTES = (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION)
@@ -115,7 +116,11 @@ def _plans(options: InstallOptions) -> Manifest:
 
 def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     """An identity that may update jobs but not create them, such as `edl-triggerer`, may only suspend and
-    resume them, and note so. Other annotations are instructions too, as that for autoscaling is."""
+    resume them, and note so. Other annotations are instructions too, as that for autoscaling is.
+
+    A new finalizer would keep a deleted job for ever. The garbage collector, which may not create jobs
+    either, only removes finalizers.
+    """
     exempt = ", ".join(f"'{_account(options, name)}'" for name in (names.CONTROLLER, names.DI_SERVER))
     plurals: dict[str, list[str]] = {}
     for kind in jobs:
@@ -124,6 +129,7 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
         "authorizer.group(request.resource.group).resource(request.resource.resource)"
         ".namespace(request.namespace).check('create').allowed()"
     )
+    held = f"{_FINALIZERS}.all(f, f in {_former(_FINALIZERS)})"
     nested = [kind for kind in jobs if len(kind.suspend) > 1]
     parent = nested[0].suspend[0] if nested else "none"
     assert all(kind.suspend == (parent, "suspend") for kind in nested), "one expression for all of them"
@@ -132,7 +138,8 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
         "rules": [_rule(group, tuple(found), "UPDATE") for group, found in plurals.items()],
         "conditions": {
             "changes-the-job": "object.spec != oldObject.spec"
-            f" || {_LABELS} != {_former(_LABELS)} || {_ANNOTATIONS} != {_former(_ANNOTATIONS)}",
+            f" || {_LABELS} != {_former(_LABELS)} || {_ANNOTATIONS} != {_former(_ANNOTATIONS)}"
+            f" || !({held})",
             "not-the-installation": f"!(request.userInfo.username in [{exempt}])",
         },
         "variables": {
@@ -141,13 +148,13 @@ def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
             "beside": f"!({of_kind}) || ({_same('object.spec', 'oldObject.spec', parent)})",
             "notes": _ANNOTATIONS,
             "formerNotes": _former(_ANNOTATIONS),
-            "marked": f"{_LABELS} == {_former(_LABELS)} && "
+            "marked": f"{held} && {_LABELS} == {_former(_LABELS)} && "
             + _same("variables.notes", "variables.formerNotes", *_NOTES),
         },
         "expression": f"{mine} || (variables.marked && variables.beside && "
         f"{_same('variables.now', 'variables.then', 'suspend')})",
         "message": "an identity that may not create jobs may only suspend and resume them: "
-        "it cannot change labels, annotations or other fields of the spec",
+        "it cannot add finalizers, or change labels, annotations or other fields of the spec",
     }
 
 

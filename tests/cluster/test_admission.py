@@ -177,6 +177,10 @@ def _annotated(name: str, **annotations: str) -> dict[str, Any]:
     return {"kind": "ElasticJob", "metadata": {"name": name, "annotations": own}}
 
 
+def _held(name: str) -> dict[str, Any]:
+    return {"kind": "ElasticJob", "metadata": {"name": name, "finalizers": ["example.com/hold"]}}
+
+
 def _relabelled_job(name: str, **labels: str) -> dict[str, Any]:
     return {"kind": "ElasticJob", "metadata": {"name": name, "labels": labels}}
 
@@ -210,6 +214,12 @@ REFUSED: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a triggerer that lets a job grow": (TRIGGERER, "patch", _annotated("mine", autoscale="8-500")),
     "a triggerer that takes a job over": (TRIGGERER, "patch", _annotated("mine", owner="airflow/d/r/t/-1")),
     "a triggerer that relabels a job": (TRIGGERER, "patch", _relabelled_job("mine", team="other")),
+    "a triggerer that keeps a job from being deleted": (TRIGGERER, "patch", _held("mine")),
+    "a triggerer that suspends a job and keeps it": (
+        TRIGGERER,
+        "patch",
+        _held("mine") | {"spec": {"suspend": True}},
+    ),
     "a triggerer that changes a TFJob": (TRIGGERER, "patch", _patch("TFJob", "tf", **TF_TEMPLATE)),
     "a triggerer that changes a TFJob's policy": (
         TRIGGERER,
@@ -259,6 +269,7 @@ DONE: dict[str, tuple[str, str, dict[str, Any]]] = {
         _annotated("mine", **{"owner-gone": "2026-01-01T00:00:00Z"}),
     ),
     "a person who lets a job grow": (PERSON, "patch", _annotated("mine", autoscale="2-4")),
+    "a person who adds a finalizer": (PERSON, "patch", _held("mine")),
     "a person who changes a template": (PERSON, "patch", _patch("ElasticJob", "mine", **TEMPLATE)),
 }
 
