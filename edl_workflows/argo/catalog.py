@@ -11,6 +11,7 @@ from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.kinds import KINDS
 
 NIGHTLY = "0 3 * * *"
+EVENTS = "elastic-retrain-events"
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def _cron(options: TemplateOptions, _namespace: str) -> list[dict[str, Any]]:
 def _events(options: TemplateOptions, namespace: str) -> list[dict[str, Any]]:
     template = workflows.elastic_retrain(_plain(options))
     account = access.for_events(namespace)
-    return [*account, schedules.webhook(template), schedules.sensor(template, options.parameters)]
+    made = schedules.sensor(template, options.parameters, options.from_event)
+    return [*account, schedules.webhook(template), made]
 
 
 def _plain(options: TemplateOptions) -> TemplateOptions:
@@ -70,7 +72,7 @@ PRODUCTS = (
     ),
     # These need values that only their author knows, or Argo Events.
     BuildProduct("elastic-retrain-cron", _cron, usual=False),
-    BuildProduct("elastic-retrain-events", _events, usual=False),
+    BuildProduct(EVENTS, _events, usual=False),
 )
 
 
@@ -78,13 +80,16 @@ def build_manifests(names: Iterable[str], options: TemplateOptions, namespace: s
     """The manifests of the named products, or of the usual ones if none is named; all in one namespace.
 
     Raises:
-        InvalidError: there is no such product, or no template has a parameter that a value was given for.
+        InvalidError: there is no such product, or no template has a parameter that a value was given for or
+            that events may set.
     """
     known = {product.name: product for product in PRODUCTS}
     wanted = list(names) or [product.name for product in PRODUCTS if product.usual]
     unknown = [name for name in wanted if name not in known]
     if unknown:
         raise InvalidError(f"there is no template {unknown[0]!r}; there are {', '.join(known)}")
+    if options.from_event and EVENTS not in wanted:
+        raise InvalidError(f"--from-event applies to {EVENTS} only; name this template too")
     made = [manifest for name in wanted for manifest in known[name].make(options, namespace)]
     _check_parameters(made, options.parameters)
     return [_placed(manifest, namespace) for manifest in made]

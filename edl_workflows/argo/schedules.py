@@ -3,7 +3,7 @@
 Plain maps: Hera's models of Sensors lose the resource that a Sensor creates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from edl_workflows.argo.api import GROUP, VERSION
@@ -26,12 +26,7 @@ def cron(template: Mapping[str, Any], schedule: str, arguments: Mapping[str, str
     Raises:
         InvalidError: a parameter of the template has neither a default nor a value.
     """
-    missing = sorted(name for name, value in _parameters(template, arguments) if value is None)
-    if missing:
-        raise InvalidError(
-            f"a CronWorkflow of {template['metadata']['name']} needs values for {', '.join(missing)}, "
-            "which have no default"
-        )
+    _check_values("CronWorkflow", template, arguments)
     return {
         "apiVersion": API_VERSION,
         "kind": "CronWorkflow",
@@ -53,32 +48,59 @@ def cron(template: Mapping[str, Any], schedule: str, arguments: Mapping[str, str
 
 
 def webhook(template: Mapping[str, Any]) -> dict[str, Any]:
-    """An EventSource: a POST to ``/<template's name>`` is an event."""
+    """An EventSource: an authenticated POST to ``/<template's name>`` is an event.
+
+    Argo Events compares the request's bearer token with the Secret of the template's name
+    (https://argoproj.github.io/argo-events/eventsources/webhook-authentication/).
+    """
     name = template["metadata"]["name"]
+    hook = {
+        "port": ENDPOINT_PORT,
+        "endpoint": f"/{name}",
+        "method": "POST",
+        "authSecret": {"name": name, "key": "token"},
+    }
     return {
         "apiVersion": API_VERSION,
         "kind": "EventSource",
         "metadata": {"name": name},
         "spec": {
             "service": {"ports": [{"port": int(ENDPOINT_PORT), "targetPort": int(ENDPOINT_PORT)}]},
-            "webhook": {"new-data": {"port": ENDPOINT_PORT, "endpoint": f"/{name}", "method": "POST"}},
+            "webhook": {"new-data": hook},
         },
     }
 
 
-def sensor(template: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:
+def sensor(
+    template: Mapping[str, Any], arguments: Mapping[str, str], from_event: Collection[str] = ()
+) -> dict[str, Any]:
     """A Sensor: each event of `webhook` makes a workflow of the template.
 
-    A key of the event's JSON body that is named as a parameter gives its value. A Sensor writes to a place in
-    a list: the workflow it creates names all parameters of the template in the template's order, and so each
-    has its place.
+    An event sets only the parameters in `from_event`, each from the key of its JSON body with the same name.
+    By default it sets none, because most parameters are code: the job, the image and the commands decide what
+    runs in the namespace.
+
+    A Sensor writes to a position in a list. The workflow therefore names all parameters of the template in
+    the template's order.
 
     Args:
         template: WorkflowTemplate or ClusterWorkflowTemplate.
-        arguments: values for what an event does not say, instead of the template's defaults.
+        arguments: values of the template's parameters, instead of its defaults.
+        from_event: names of the parameters that an event may set.
+
+    Raises:
+        InvalidError: the template has no such parameter, or a parameter has neither a default nor a value and
+            is not set by events.
     """
     name = template["metadata"]["name"]
     values = _parameters(template, arguments)
+    unknown = sorted(set(from_event) - {key for key, _ in values})
+    if unknown:
+        raise InvalidError(
+            f"{name} has no parameter {unknown[0]!r} that an event could set; "
+            f"parameters are {', '.join(key for key, _ in values)}"
+        )
+    _check_values("Sensor", template, arguments, from_event)
     workflow = {
         "apiVersion": API_VERSION,
         "kind": "Workflow",
@@ -88,11 +110,14 @@ def sensor(template: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[st
             "arguments": {"parameters": [{"name": key, "value": value or ""} for key, value in values]},
         },
     }
-    trigger = {
+    trigger: dict[str, Any] = {
         "operation": "create",
         "source": {"resource": workflow},
-        "parameters": [_from_event(index, key, value) for index, (key, value) in enumerate(values)],
     }
+    if from_event:
+        trigger["parameters"] = [
+            _from_event(index, key, value) for index, (key, value) in enumerate(values) if key in from_event
+        ]
     return {
         "apiVersion": API_VERSION,
         "kind": "Sensor",
@@ -111,6 +136,20 @@ def _from_event(index: int, name: str, default: str | None) -> dict[str, Any]:
     if default is not None:
         source["value"] = default
     return {"src": source, "dest": f"spec.arguments.parameters.{index}.value"}
+
+
+def _check_values(
+    kind: str, template: Mapping[str, Any], arguments: Mapping[str, str], but: Collection[str] = ()
+) -> None:
+    """Raises InvalidError if a parameter other than `but` has neither a default nor a value."""
+    missing = sorted(
+        name for name, value in _parameters(template, arguments) if value is None and name not in but
+    )
+    if missing:
+        raise InvalidError(
+            f"a {kind} of {template['metadata']['name']} needs values for {', '.join(missing)}, "
+            "which have no default"
+        )
 
 
 def _parameters(

@@ -66,11 +66,13 @@ class TemplateOptions:
         waiting: how their steps wait.
         cluster_scope: ClusterWorkflowTemplates instead of WorkflowTemplates.
         parameters: values of the workflows' parameters instead of their defaults.
+        from_event: names of the parameters that an event may set in a workflow that it starts.
     """
 
     waiting: WaitMode = "resource"
     cluster_scope: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
+    from_event: tuple[str, ...] = ()
 
 
 def tag(parameter: Parameter) -> str:

@@ -71,6 +71,15 @@ def build(
         typer.Option("--cluster-scope", help="Write ClusterWorkflowTemplates instead of WorkflowTemplates."),
     ] = False,
     parameter: Parameters = None,
+    from_event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from-event",
+            help="Parameter that an event's body may set in `elastic-retrain-events`. May be repeated. "
+            "Whoever may set `spec`, `image`, `evaluate`, `promote` or `pod-spec-patch` can run any pod.",
+            show_default=False,
+        ),
+    ] = None,
     namespace: Namespace = None,
     list_names: Annotated[bool, typer.Option("--list", help="Print the names of all templates.")] = False,
     output: Annotated[
@@ -87,7 +96,9 @@ def build(
         for product in catalog.PRODUCTS:
             print_line(product.name)
         return
-    options = TemplateOptions(waiting.value, cluster_scope, parse_parameters(parameter))
+    options = TemplateOptions(
+        waiting.value, cluster_scope, parse_parameters(parameter), tuple(from_event or ())
+    )
     text = to_yaml(catalog.build_manifests(template or (), options, namespace or "default"))
     if output is None:
         print_document(text)

@@ -1,6 +1,7 @@
 """What `edl argo build` makes of names, values and scopes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,22 +13,72 @@ from edl_workflows.exceptions import InvalidError
 from tests.argo.templates import VALUES
 
 
-def test_a_sensor_writes_each_value_to_its_parameter() -> None:
-    """Each value of the event is written to its parameter. A Sensor addresses parameters by their position in
-    a list."""
+def test_an_event_sets_only_the_parameters_it_is_allowed_to_set() -> None:
+    """A Sensor takes a value from an event's body only for the parameters named by --from-event, each at its
+    own position in the list."""
     template = workflows.elastic_retrain(TemplateOptions())
-    sensor = schedules.sensor(template, {"minimum": "0.5"})
-    trigger = sensor["spec"]["triggers"][0]["template"]["k8s"]
+    allowed = ("spec", "minimum")
+    trigger = k8s_trigger(schedules.sensor(template, VALUES | {"minimum": "0.5"}, allowed))
     placed = trigger["source"]["resource"]["spec"]["arguments"]["parameters"]
 
     assert [one["name"] for one in placed] == [
         one["name"] for one in template["spec"]["arguments"]["parameters"]
     ]
-    for index, parameter in enumerate(trigger["parameters"]):
-        assert parameter["dest"] == f"spec.arguments.parameters.{index}.value"
-        assert parameter["src"]["dataKey"] == f"body.{placed[index]['name']}"
-    values = {one["src"]["dataKey"]: one["src"].get("value") for one in trigger["parameters"]}
-    assert (values["body.minimum"], values["body.metric"], values["body.spec"]) == ("0.5", "accuracy", None)
+    written = {one["dest"]: one["src"] for one in trigger["parameters"]}
+    assert written == {
+        f"spec.arguments.parameters.{index}.value": {
+            "dependencyName": "new-data",
+            "dataKey": f"body.{one['name']}",
+            "value": one["value"],
+        }
+        for index, one in enumerate(placed)
+        if one["name"] in allowed
+    }
+
+
+def test_an_event_sets_nothing_by_default() -> None:
+    """Without --from-event an event only starts a run: whoever can send one chooses neither the job, the
+    image nor a command."""
+    template = workflows.elastic_retrain(TemplateOptions())
+    trigger = k8s_trigger(schedules.sensor(template, VALUES))
+
+    assert "parameters" not in trigger
+    given = trigger["source"]["resource"]["spec"]["arguments"]["parameters"]
+    assert VALUES.items() <= {one["name"]: one["value"] for one in given}.items()
+
+
+def test_a_value_that_only_the_event_has_is_required_of_the_event() -> None:
+    """A parameter without default and value is refused, unless events may set it; then an event without it
+    starts nothing."""
+    template = workflows.elastic_retrain(TemplateOptions())
+    rest = {name: value for name, value in VALUES.items() if name != "spec"}
+
+    with pytest.raises(InvalidError, match="a Sensor of elastic-retrain needs values for spec"):
+        schedules.sensor(template, rest)
+    (parameter,) = k8s_trigger(schedules.sensor(template, rest, ["spec"]))["parameters"]
+    assert parameter["src"] == {"dependencyName": "new-data", "dataKey": "body.spec"}
+
+
+def test_events_name_parameters_that_exist() -> None:
+    """--from-event with an unknown parameter, or without the template that it is for, is an error."""
+    events = ["elastic-retrain-events"]
+    with pytest.raises(InvalidError, match="no parameter 'epochs' that an event could set"):
+        catalog.build_manifests(events, TemplateOptions(parameters=VALUES, from_event=("epochs",)), "train")
+    with pytest.raises(InvalidError, match="--from-event applies to elastic-retrain-events only"):
+        catalog.build_manifests(["elastic-train"], TemplateOptions(from_event=("name",)), "train")
+
+
+def test_the_webhook_asks_for_a_token() -> None:
+    """The EventSource takes an event only from a client with the bearer token in the Secret."""
+    made = schedules.webhook(workflows.elastic_retrain(TemplateOptions()))
+
+    assert made["spec"]["webhook"]["new-data"]["authSecret"] == {"name": "elastic-retrain", "key": "token"}
+
+
+def k8s_trigger(sensor: dict[str, Any]) -> dict[str, Any]:
+    """What the Sensor creates, and what it takes from the event."""
+    trigger: dict[str, Any] = sensor["spec"]["triggers"][0]["template"]["k8s"]
+    return trigger
 
 
 def test_a_schedule_has_all_values() -> None:
