@@ -6,10 +6,9 @@ InvalidError, UnavailableError. Calls that can be repeated are, on 429, 5xx and 
 is in `watch`.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import stamina
 
@@ -27,6 +26,7 @@ PAGE_SIZE = 500
 CONFLICT_SECONDS = 20.0
 """How long `retry_conflicts` goes on."""
 
+T = TypeVar("T")
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 
 
@@ -237,21 +237,17 @@ def patch_status(
     return patch(cluster, resource, name, body, namespace, "status")
 
 
-def retry_conflicts() -> Iterator[AbstractContextManager[Any]]:
-    """Attempts at a change that reads an object and writes it guarded by its ``resourceVersion``.
+def retry_conflicts(change: Callable[[], T]) -> T:
+    """Call a change again while it raises ConflictError, and return its result.
 
-    Each round of the loop is ``with attempt:`` read, change, write, return. The waits grow, as those of
+    The change reads an object and writes it guarded by its ``resourceVersion``. The waits grow, as those of
     client-go's ``RetryOnConflict`` do: a controller may write the status of an object several times in a
     fraction of a second. After `CONFLICT_SECONDS` the last ConflictError is raised.
     """
-    yield from stamina.retry_context(
-        ConflictError,
-        attempts=None,
-        timeout=CONFLICT_SECONDS,
-        wait_initial=0.01,
-        wait_max=1.0,
-        wait_jitter=0.05,
+    caller = stamina.RetryingCaller(
+        attempts=None, timeout=CONFLICT_SECONDS, wait_initial=0.01, wait_max=1.0, wait_jitter=0.05
     )
+    return caller(ConflictError, change)
 
 
 def delete(

@@ -238,16 +238,17 @@ def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> b
 def _change_while_ours(cluster: Cluster, handle: Handle, change: Callable[[Object], bool]) -> bool:
     """Change the object with a guarded write; False if the handle no longer owns it, or it has ended."""
     resource = resource_of(handle.kind)
-    for attempt in client.retry_conflicts():
-        with attempt:
-            found = client.find(cluster, resource, handle.name, handle.namespace)
-            if found is None or not is_cancellable(found, handle):
-                return False
-            try:
-                return change(found)
-            except NotFoundError:
-                return False
-    raise AssertionError("the attempts end with a result or an exception")
+
+    def attempt() -> bool:
+        found = client.find(cluster, resource, handle.name, handle.namespace)
+        if found is None or not is_cancellable(found, handle):
+            return False
+        try:
+            return change(found)
+        except NotFoundError:
+            return False
+
+    return client.retry_conflicts(attempt)
 
 
 def is_cancellable(found: Object, handle: Handle) -> bool:

@@ -70,20 +70,21 @@ def scale_by_spec(
         ConflictError: others kept changing the job at the same time.
     """
     namespace = request.namespace or cluster.namespace
-    for attempt in client.retry_conflicts():
-        with attempt:
-            found = client.get(cluster, row.source.api, request.job, namespace)
-            if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
-                return ended
-            scaling, done = _edit(found, row, replicas)
-            # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
-            # them.
-            metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
-            body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
-            changed = client.patch(cluster, row.source.api, request.job, body, namespace)
-            goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
-            return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
-    raise AssertionError("the attempts end with a result or an exception")
+
+    def attempt() -> Handle:
+        found = client.get(cluster, row.source.api, request.job, namespace)
+        if (ended := Handle.of_ended(row.name, found, request.if_finished)) is not None:
+            return ended
+        scaling, done = _edit(found, row, replicas)
+        # Guarded by the version: a merge patch replaces whole lists, with whatever others have changed in
+        # them.
+        metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+        body = {"metadata": metadata | _pinned(found, row), "spec": scaling.spec}
+        changed = client.patch(cluster, row.source.api, request.job, body, namespace)
+        goal = JobGoal(phases=(JobPhase.RUNNING,), nodes=max(0, scaling.nodes - done))
+        return Handle.of(row.name, changed, goal, if_finished=request.if_finished)
+
+    return client.retry_conflicts(attempt)
 
 
 def _pinned(found: Object, row: Kind) -> dict[str, Any]:

@@ -156,3 +156,20 @@ def test_unknown_kind() -> None:
     """A manifest of an unknown kind is rejected before any request."""
     with pytest.raises(InvalidError, match="'Banana'"):
         of_manifest({"apiVersion": "v1", "kind": "Banana"})
+
+
+def test_a_conflict_is_tried_again_and_nothing_else_is() -> None:
+    """A guarded change that meets a conflict is made again, and its result is returned. Any other error ends
+    it."""
+    said = [NotFoundError("gone"), ConflictError("changed"), "written"]
+
+    def change() -> object:
+        if isinstance(answer := said.pop(), Exception):
+            raise answer
+        return answer
+
+    said.reverse()
+    with pytest.raises(NotFoundError):
+        client.retry_conflicts(change)
+    assert client.retry_conflicts(change) == "written"
+    assert not said
