@@ -25,12 +25,66 @@ workers.
 
 
 @dataclass
+class RecordMeter:
+    """How many records a second a job trains, over the newest `WINDOW`.
+
+    Nodes acknowledge whole shards, so the number of records rises in jumps. The measurement begins with the
+    first jump: the time before it is that of the program's start, of a pause, or of a part of a shard.
+    Records between two jumps count as trained evenly.
+
+    Attributes:
+        rises: (Unix seconds here, acknowledged records) after each jump; the first is the newest one before
+            the window, if there is one.
+        records: acknowledged records; None before the first sample.
+        now: the time of the newest sample.
+    """
+
+    rises: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
+    records: int | None = None
+    now: float = 0.0
+
+    def take(self, records: int, now: float) -> None:
+        """Takes a sample. A position or a clock that went back begins the measurement anew."""
+        if self.records is None or records < self.records or now < self.now:
+            self.rises.clear()
+        elif records > self.records and now > self.now:
+            self._take_rise(records, now)
+        elif records > self.records:  # two samples of one moment: the next one has the difference
+            return
+        self.records, self.now = records, now
+        while len(self.rises) > 2 and self.rises[1][0] <= now - WINDOW:
+            self.rises.popleft()
+
+    def _take_rise(self, records: int, now: float) -> None:
+        """Adds a jump. A pause longer than the window counts for the jump that ends it alone."""
+        if len(self.rises) > 1 and self.rises[-1][0] - self.rises[-2][0] > WINDOW:
+            newest = self.rises[-1]
+            self.rises.clear()
+            self.rises.append(newest)
+        self.rises.append((now, records))
+
+    def restart(self) -> None:
+        """Begins anew with the next jump."""
+        self.rises.clear()
+
+    @property
+    def rate(self) -> float:
+        """Records per second; 0 if they are not known yet, or if the window has no jump."""
+        if len(self.rises) < 2:
+            return 0.0
+        (earlier, before), (later, after), (_, last) = self.rises[0], self.rises[1], self.rises[-1]
+        start = max(earlier, self.now - WINDOW)
+        begun = before + (after - before) * min(1.0, (start - earlier) / (later - earlier))
+        return max(0.0, last - begun) / (self.now - start)
+
+
+@dataclass
 class Statistics:
     """The newest reports.
 
     Attributes:
         steps: (Unix seconds at the worker, global step) of the present version, rising in both.
-        records: (Unix seconds here, acknowledged records).
+        records: measures the acknowledged records.
         usage: by node.
         losses: newest loss by node.
         metric_steps: newest value of each metric that the program reports, with its step; the loss of its
@@ -43,7 +97,7 @@ class Statistics:
     """
 
     steps: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=512))
-    records: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=128))
+    records: RecordMeter = field(default_factory=RecordMeter)
     usage: dict[str, Usage] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
     metric_steps: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -81,7 +135,7 @@ class Statistics:
                 self.metric_steps[name] = (report.step, value)
 
     def take_records(self, records: int, now: float) -> None:
-        _append(self.records, (now, records))
+        self.records.take(records, now)
 
     def take_shards(self, node: str, count: int, now: float) -> None:
         if not count:  # repeated, or from a node that held nothing; it is not remembered
@@ -120,6 +174,7 @@ class Statistics:
     def restart(self) -> None:
         """Restarts the measurement of speed for another version, whose steps may go back."""
         self.steps.clear()
+        self.records.restart()
         self.metric_steps = {name: (0, value) for name, (_, value) in self.metric_steps.items()}
         self._sampled_step = None
 
@@ -148,7 +203,7 @@ class Statistics:
     @property
     def records_per_second(self) -> float:
         """Acknowledged records per second; 0 if the data position went back."""
-        return max(0.0, _rate(self.records))
+        return self.records.rate
 
 
 def _append(samples: deque[tuple[float, int]], sample: tuple[float, int]) -> None:
