@@ -195,8 +195,9 @@ class Effects:
         told, self._told = self._told, _Told.of(stored)
         fresh = self._told.restarts - told.restarts
         for one in stored.restarts.recent[-fresh:] if fresh > 0 else ():
+            event = "restart" if one.replaced else "a node failed and is not replaced"
             log.warning(
-                "restart", subject=one.subject, cause=one.cause, message=one.message, version=told.version
+                event, subject=one.subject, cause=one.cause, message=one.message, version=told.version
             )
         if self._told.dump not in ("", told.dump):
             log.warning("training stands still", stacks=self._told.dump, version=self._told.version)

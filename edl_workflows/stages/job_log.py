@@ -4,9 +4,10 @@ Pure: two states and a time in, lines out. The driver of the wait writes them, i
 terminal.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edl_workflows.jobs.elastic_job.faults import RestartRecord
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
 from edl_workflows.jobs.names import CONTROLLER
@@ -132,18 +133,25 @@ def describe_time_left(progress: Progress) -> str:
 
 
 def _describe_restarts(before: JobView | None, now: JobView) -> Iterator[str]:
-    """New restarts; of those before the first state only their number."""
+    """New restarts and failures for good; of those before the first state only their number."""
     if before is None:
-        if now.restarts:
-            newest = now.restarts[-1]
-            count = (
-                f"{len(now.restarts)} or more" if len(now.restarts) >= KEPT_RESTARTS else len(now.restarts)
-            )
-            yield f"had restarts before ({count}); the newest: {newest.subject}, {newest.cause}"
+        restarts = [one for one in now.restarts if one.replaced]
+        failures = [one for one in now.restarts if not one.replaced]
+        yield from _count_before("had restarts before", restarts, now)
+        yield from _count_before("did not replace nodes before", failures, now)
         return
-    for restart in now.restarts:
-        if restart not in before.restarts:
-            yield f"restarts {restart.subject}: {', '.join(filter(None, (restart.cause, restart.message)))}"
+    for one in now.restarts:
+        if one not in before.restarts:
+            what = (
+                f"restarts {one.subject}" if one.replaced else f"does not replace {one.subject}, which failed"
+            )
+            yield f"{what}: {', '.join(filter(None, (one.cause, one.message)))}"
+
+
+def _count_before(what: str, found: Sequence[RestartRecord], now: JobView) -> Iterator[str]:
+    if found:
+        count = f"{len(found)} or more" if len(now.restarts) >= KEPT_RESTARTS else f"{len(found)}"
+        yield f"{what} ({count}); the newest: {found[-1].subject}, {found[-1].cause}"
 
 
 def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:

@@ -37,22 +37,24 @@ class HangStatus(Status):
 
 
 class RestartRecord(Status):
-    """One restart.
+    """One restart, or the end of a node that is not replaced.
 
     Attributes:
         subject: the node that ended, or the cluster version whose training processes began anew.
         cause: why, as the table in the reference has it, or Recovery, Resume, Rollback or Hang.
         message: more about it.
+        replaced: whether anything was restarted: false for a node that has failed for good.
     """
 
     time: datetime
     subject: str
     cause: str
     message: str = ""
+    replaced: bool = True
 
 
 class RestartsStatus(Status):
-    """What was restarted.
+    """What was restarted, and which nodes failed for good.
 
     Attributes:
         counts: by cause.

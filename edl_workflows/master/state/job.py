@@ -149,9 +149,12 @@ class JobState(StoredState):
             moved = {name: max(EARLIEST, at + seconds) for name, at in times.items() if at}
             self.nodes.change(node, **moved)
 
-    def restarted(self, subject: str, cause: str, message: str, now: float) -> None:
-        """Records that a node ended without success, or that all training processes restart."""
-        self.restarts = record_restart(self.restarts, JobRestart(now, subject, cause, message))
+    def restarted(self, subject: str, cause: str, message: str, now: float, *, replaced: bool = True) -> None:
+        """Records that a node ended without success, whether it is replaced or not, or that all training
+        processes restart.
+        """
+        restart = JobRestart(now, subject, cause, message, replaced)
+        self.restarts = record_restart(self.restarts, restart)
 
     @property
     def checked(self) -> bool:

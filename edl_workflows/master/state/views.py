@@ -244,7 +244,11 @@ def _goodput_status(state: JobState, now: float) -> dict[str, Any]:
 def _restarts_status(state: JobState) -> dict[str, Any]:
     recent = [
         RestartRecord(
-            time=_time(round(one.time, 3)), subject=one.subject, cause=one.cause, message=one.message
+            time=_time(round(one.time, 3)),
+            subject=one.subject,
+            cause=one.cause,
+            message=one.message,
+            replaced=one.replaced,
         )
         for one in state.restarts.recent
     ]

@@ -337,6 +337,7 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
         master = _decided(tmp_path)
         effects = Effects(master, FakeBackend())
         master.state.restarted("ps-1", "Killed", "its pod was deleted", 1.0)
+        master.state.restarted("worker-1", "FatalError", "no data", 1.0, replaced=False)
         master.state.hangs = Hangs(number=1, since=1.0)
         master.stored = master.state.copy_record()
         with structlog.testing.capture_logs() as logs:
@@ -345,6 +346,7 @@ def test_restarts_and_hangs_are_logged_once(tmp_path: Path) -> None:
             await Effects(master, FakeBackend()).once()
         said = [(line["event"], line.get("cause", line.get("stacks"))) for line in logs]
         assert said.count(("restart", "Killed")) == 1
+        assert said.count(("a node failed and is not replaced", "FatalError")) == 1
         assert said.count(("training stands still", "hang-1")) == 1
 
     asyncio.run(main())

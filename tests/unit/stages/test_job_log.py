@@ -30,6 +30,9 @@ _RUNNING_LINE = (
     "step 1,240 (25% of the data), 52 steps/s, 100 records/s, about 90 s left; checkpoint at step 1,200"
 )
 _OOM = RestartRecord(time=_NOON, subject="worker-1", cause="OOMKilled", message="exit code 137")
+_FATAL = RestartRecord(
+    time=_NOON, subject="worker-0", cause="FatalError", message="ValueError: no data", replaced=False
+)
 _LOST = RestartRecord(time=_NOON, subject="ps-0", cause="NodeLost")
 _PLANNED = AutoscalingStatus.model_validate(
     {
@@ -109,6 +112,20 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         _RUNNING,
         _job(restarts=(_OOM,)),
         ["restarts worker-1: OOMKilled, exit code 137"],
+    ),
+    "a node that is not replaced": (
+        _job(restarts=(_OOM,)),
+        _job(restarts=(_OOM, _FATAL)),
+        ["does not replace worker-0, which failed: FatalError, ValueError: no data"],
+    ),
+    "a node that was not replaced before the wait": (
+        None,
+        _job(restarts=(_OOM, _FATAL)),
+        [
+            _RUNNING_LINE,
+            "had restarts before (1); the newest: worker-1, OOMKilled",
+            "did not replace nodes before (1); the newest: worker-0, FatalError",
+        ],
     ),
     "restarts before the wait": (
         None,

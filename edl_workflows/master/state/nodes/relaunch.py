@@ -125,7 +125,9 @@ def decide_replacement(
         why += f": {last}"
     role = settings.roles[node.type]
     if rule.always_only and not role.restart_always:
-        return ReplacementDecision(refused=f"{why}; restartPolicy Always would replace it")
+        return ReplacementDecision(
+            refused=f"{why}; it is not replaced, because its restartPolicy is not Always"
+        )
     budget = settings.budget(node.type, node.rank)
     if rule.budget and node.relaunches >= budget:
         return ReplacementDecision(
@@ -173,19 +175,21 @@ ROLLBACK = "Rollback"
 
 @dataclass(frozen=True)
 class JobRestart:
-    """One restart.
+    """One restart, or the end of a node that is not replaced.
 
     Attributes:
         time: Unix seconds.
         subject: the node that ended, or `version <number>` if the training processes of all nodes restarted.
         cause: a node's exit reason, or one of this module's constants.
         message: details.
+        replaced: whether anything was restarted.
     """
 
     time: float
     subject: str
     cause: str
     message: str = ""
+    replaced: bool = True
 
 
 @dataclass(frozen=True)

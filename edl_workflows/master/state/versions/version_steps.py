@@ -30,9 +30,10 @@ def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | N
     job = job_with_oom(state, node, now) if node.exit_reason is ExitReason.OOM else None
     if job is not None:
         state.volatile.statistics.ooms += [ill for ill in job.nodes if ill.oom]
-    if str(node) not in state.volatile.taken_by_suspension:
-        state.restarted(str(node), node.exit_reason or "", relaunch.last_line(node.message), now)
     decision = relaunch.decide_replacement(node, state.settings, job)
+    if str(node) not in state.volatile.taken_by_suspension:
+        last, replaced = relaunch.last_line(node.message), decision.resource is not None
+        state.restarted(str(node), node.exit_reason or "", last, now, replaced=replaced)
     if decision.resource is None:
         state.nodes.change(node, given_up=decision.refused)
         return None

@@ -226,6 +226,8 @@ def test_a_fatal_end_shows_the_failing_pods_last_lines() -> None:
     assert failure["pod"] == "job-edljob-worker-0"
     assert failure["lastLines"] == "Trace\nValueError: x\n"
     assert "ValueError: x" in failure["message"]
+    (record,) = _status(job)["restarts"]["recent"]
+    assert (record["subject"], record["cause"], record["replaced"]) == ("worker-0", "FatalError", False)
 
 
 def test_a_lost_server_costs_goodput_and_is_counted() -> None:
@@ -239,6 +241,7 @@ def test_a_lost_server_costs_goodput_and_is_counted() -> None:
     status = _status(job)
     assert status["restarts"]["counts"] == {"Killed": 1, "Recovery": 1}
     assert [record["subject"] for record in status["restarts"]["recent"]] == ["version 1", "ps-1"]
+    assert all(record["replaced"] for record in status["restarts"]["recent"])
     assert status["goodput"]["redoneSeconds"] >= useful - 2  # nothing was saved
     assert 0 < status["goodput"]["ratio"] < 0.6
     assert (

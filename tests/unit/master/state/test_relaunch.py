@@ -164,9 +164,9 @@ def test_the_last_line_of_output_tells_why() -> None:
     """The failure message has the last line of output, such as that of an uncaught error, without the
     traceback above it."""
     node = replace(_node(ExitReason.FATAL, 0), message="Traceback:\n  File x\nValueError: no such digit\n")
-    assert (
-        "FatalError (3): ValueError: no such digit; restartPolicy"
-        in decide_replacement(node, _settings()).refused
+    assert decide_replacement(node, _settings()).refused == (
+        "worker-7 ended with FatalError (3): ValueError: no such digit; it is not replaced, because its "
+        "restartPolicy is not Always"
     )
 
 
