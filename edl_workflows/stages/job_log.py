@@ -7,6 +7,7 @@ terminal.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.faults import RestartRecord
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
 from edl_workflows.jobs.metrics import MAX_CHARTED, describe_metrics
@@ -155,16 +156,21 @@ def _count_before(what: str, found: Sequence[RestartRecord], now: JobView) -> It
 
 
 def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
-    """What the job's optimizer plans, once for each plan."""
+    """What the job's optimizer plans, once for each plan, and what becomes of it."""
     plan = now.planned
     if plan is None or (before is not None and _changes_of(before.planned) == _changes_of(plan)):
         return
-    changes = _changes_of(plan)
-    if changes:
-        reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
-        yield f"has a new proposal of its optimizer: {', '.join(changes)}" + (
-            f" ({reasons})" if reasons else ""
-        )
+    if not (changes := ", ".join(_changes_of(plan))):
+        return
+    reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
+    said = f"{changes} ({reasons})" if reasons else changes
+    if now.annotations.get(autoscaling.ANNOTATION, "") not in ("", autoscaling.OFF):
+        yield f"has a new proposal of its optimizer: {said}"
+        return
+    yield (
+        f"has advice of its optimizer: {said}; autoscaling is off, so nothing changes: "
+        f"`edl autoscale {now.name}` lets its master apply its plans, the stage apply-plan applies one"
+    )
 
 
 def _changes_of(plan: AutoscalingStatus | None) -> list[str]:

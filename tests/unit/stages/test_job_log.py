@@ -47,6 +47,10 @@ def _job(**changes: Any) -> JobView:
     return replace(_RUNNING, **changes)
 
 
+def _autoscale(value: str) -> dict[str, str]:
+    return {"elastic.iml.github.io/autoscale": value}
+
+
 def _plan(phase: str, reason: str = "") -> ScalePlan:
     manifest = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
@@ -140,6 +144,28 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
     "a plan with its reason": (
         _RUNNING,
         _job(planned=_PLANNED),
+        [
+            (
+                "has advice of its optimizer: worker 4, mnist-edljob-ps-0 replaced (worker: speed grows with "
+                "workers); autoscaling is off, so nothing changes: `edl autoscale mnist` lets its master "
+                "apply its plans, the stage apply-plan applies one"
+            )
+        ],
+    ),
+    "a plan of a job whose scaling a stage has switched off": (
+        _RUNNING,
+        _job(planned=_PLANNED.model_copy(update={"reasons": {}}), annotations=_autoscale("false")),
+        [
+            (
+                "has advice of its optimizer: worker 4, mnist-edljob-ps-0 replaced; autoscaling is off, so "
+                "nothing changes: `edl autoscale mnist` lets its master apply its plans, the stage "
+                "apply-plan applies one"
+            )
+        ],
+    ),
+    "a plan that the master applies": (
+        _RUNNING,
+        _job(planned=_PLANNED, annotations=_autoscale("2-8")),
         [
             (
                 "has a new proposal of its optimizer: worker 4, mnist-edljob-ps-0 replaced "
