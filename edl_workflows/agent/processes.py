@@ -51,6 +51,44 @@ except OSError as error:
     sys.exit(f"edl agent: cannot start {{sys.argv[2]!r}}: {{error.strerror}}")
 """
 
+FATAL = 1
+"""Exit code of an uncaught error in a Python program."""
+_NOT_OPENED = 2
+"""With which Python ends if it can't open its script."""
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_PLAIN_OPTIONS = re.compile(r"-[bBdEIOPqRsSuvx]+")
+"""Options of Python without an argument, with which it still runs the script."""
+
+
+def plain_script(command: Sequence[str]) -> str:
+    """The script of a command ``python [options without an argument] path.py ...``; "" of any other."""
+    if not command or not _PYTHON.fullmatch(Path(command[0]).name):
+        return ""
+    first = next((part for part in command[1:] if not _PLAIN_OPTIONS.fullmatch(part)), "")
+    return first if first.endswith(".py") and not first.startswith("-") else ""
+
+
+def explain_missing_script(command: Sequence[str], code: int, output: str) -> str:
+    """Why a process could not begin: Python did not find its script, as it says itself. "" if anything else
+    ended the process.
+
+    Args:
+        command: of the process, which ran in this process's directory.
+        code: its exit code.
+        output: its last lines.
+    """
+    script = plain_script(command) if code == _NOT_OPENED else ""
+    if not script or os.path.lexists(script):
+        return ""
+    newest = output.rstrip().rsplit("\n", 1)[-1]
+    if not re.search(rf"can't open file '[^']*{re.escape(Path(script).name)}': \[Errno 2\]", newest):
+        return ""
+    where = "" if Path(script).is_absolute() else f" in the working directory {Path.cwd()}"
+    return (
+        f"edl agent: there is no file {script}{where}; is the script in the image or a volume, and is the "
+        "command's path to it right?\n"
+    )
+
 
 class TrainingProcess:
     """A running training process.
@@ -74,6 +112,8 @@ class TrainingProcess:
         if not command:
             raise InvalidError("edl agent run: no command given; write it after --")
         self.version = version
+        self._command = tuple(command)
+        self._unfound = False
         self._tail: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
         self._stack_lines = threading.Condition()
         self._stacks: list[str] | None = None
@@ -96,8 +136,13 @@ class TrainingProcess:
 
     @property
     def code(self) -> int | None:
-        """Exit code, 128+n for signal n; None while the process runs."""
+        """Exit code, 128+n for signal n; None while the process runs.
+
+        It is `FATAL` if Python did not find the script of the command: other attempts would not either.
+        """
         code = self._process.returncode if self._done.is_set() else None
+        if self._unfound and code is not None:
+            return FATAL
         return 128 - code if code is not None and code < 0 else code
 
     @property
@@ -153,7 +198,11 @@ class TrainingProcess:
             os.killpg(self.pid, signal.SIGKILL)
         # The pipe closes with its last writer; a child that left the group must not block this thread.
         output.join(timeout=5.0)
-        self._process.wait()
+        code = self._process.wait()
+        with contextlib.suppress(OSError):  # the working directory is gone
+            if why := explain_missing_script(self._command, code, self.last_lines):
+                self._unfound = True
+                self._write(why.encode())
         self._done.set()
         self._on_exit()
 
@@ -168,11 +217,14 @@ class TrainingProcess:
         assert self._process.stdout is not None
         with self._process.stdout as pipe:
             while line := pipe.readline(_LINE_BYTES):
-                self._keep(line.decode(errors="replace"))
-                # The agent's own output may be closed; training continues.
-                with contextlib.suppress(OSError, ValueError):
-                    sys.stdout.buffer.write(line)
-                    sys.stdout.buffer.flush()
+                self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        self._keep(line.decode(errors="replace"))
+        # The agent's own output may be closed; training continues.
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
 
 
 class UsageMeter:
