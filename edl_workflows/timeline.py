@@ -75,11 +75,13 @@ class PlanStepSpan:
 
 @dataclass(frozen=True)
 class TimelineRestart:
-    """A restart of a node or of all training processes, at a time in Unix seconds."""
+    """A restart of a node or of all training processes, or the end of a node that is not replaced, at a time
+    in Unix seconds."""
 
     time: float
     subject: str
     cause: str
+    replaced: bool = True
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,9 @@ def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
         TimelineSample(p.time.timestamp(), phase, p.step, 0.0, p.nodes, p.records, p.metrics) for p in history
     ]
     samples = tuple(replace(point, speed=speed_at(points, index)) for index, point in enumerate(points))
-    restarts = (
-        tuple(TimelineRestart(r.time.timestamp(), r.subject, r.cause) for r in known.recent) if known else ()
+    restarts = tuple(
+        TimelineRestart(r.time.timestamp(), r.subject, r.cause, r.replaced)
+        for r in (known.recent if known else ())
     )
     said = job.status.goodput
     until = job.status.completion_time or datetime.fromtimestamp(now, UTC)

@@ -140,7 +140,7 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
         yield f"{'Restarts:':13}{', '.join(counts)}"
     for record in restarts.recent[-RESTARTS_SHOWN:]:
         when = f"{record.time:%Y-%m-%dT%H:%M:%SZ}"
-        yield f"  {when}  {record.subject}  {record.cause}  {record.message}".rstrip()
+        yield f"  {when}  {record.subject}  {record.describe_cause()}  {record.message}".rstrip()
     servers = status.get("parameterServers") or {}
     if servers.get("changes", "Any") != "Any":
         yield f"{'Servers:':13}changes {servers['changes']}: {servers.get('reason', '')}"

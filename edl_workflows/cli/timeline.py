@@ -85,7 +85,10 @@ def timeline_rows(line: "Timeline") -> list[Sequence[object]]:
         for s in line.samples
     ]
     blank = ("",) * (5 if measured else 4)
-    found += [(r.time, (*blank, f"{r.subject} restarts: {r.cause}")) for r in line.restarts]
+    found += [
+        (r.time, (*blank, f"{r.subject} {'restarts' if r.replaced else 'fails'}: {r.cause}"))
+        for r in line.restarts
+    ]
     found += [
         (span.start, (*blank, f"{span.plan}: {span.phase}, {span.end - span.start:.1f} s"))
         for span in line.spans

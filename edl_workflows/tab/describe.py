@@ -11,6 +11,7 @@ from edl_workflows import timeline
 from edl_workflows.brain.observations import describe_changes
 from edl_workflows.brain.page.messages import JobAnswer
 from edl_workflows.jobs import autoscaling, names
+from edl_workflows.jobs.elastic_job.faults import RestartRecord
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
 from edl_workflows.jobs.scale_plan.model import (
@@ -72,7 +73,7 @@ def describe_job(
         progress=_progress(view),
         metrics=_finite(view.progress.metrics),
         roles=[RoleDocument(role=r, desired=c.desired, ready=c.ready) for r, c in _some(view.replicas)],
-        restarts=RestartsDocument(total=len(view.restarts), recent=_restarts(view)),
+        restarts=RestartsDocument(total=len(view.restarts), recent=_restarts(view.restarts)),
         plans=[_describe_plan(plan) for plan in manual],
         checkpoints=_checkpoints(view, job, manual),
         warnings=list(view.warnings[-MAX_ROWS:]),
@@ -208,10 +209,12 @@ def _speeds(progress: Progress) -> dict[str, float]:
     return {name: value if math.isfinite(value) else 0.0 for name, value in pairs.items()}
 
 
-def _restarts(view: JobView) -> list[RestartDocument]:
+def _restarts(found: Sequence[RestartRecord]) -> list[RestartDocument]:
     return [
-        RestartDocument(time=r.time.timestamp(), subject=r.subject, cause=r.cause, message=r.message)
-        for r in reversed(view.restarts[-MAX_RESTARTS:])
+        RestartDocument(
+            time=r.time.timestamp(), subject=r.subject, cause=r.describe_cause(), message=r.message
+        )
+        for r in reversed(found[-MAX_RESTARTS:])
     ]
 
 
@@ -222,10 +225,7 @@ def _status_fields(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> d
         "proposal": _proposal(job, plans),
     }
     if (restarts := job.status.restarts) is not None:
-        recent = [
-            RestartDocument(time=r.time.timestamp(), subject=r.subject, cause=r.cause, message=r.message)
-            for r in reversed(restarts.recent[-MAX_RESTARTS:])
-        ]
+        recent = _restarts(restarts.recent)
         counts = dict(_some(restarts.counts))
         total = max(sum(restarts.counts.values()), len(recent))
         fields["restarts"] = RestartsDocument(total=total, counts=counts, recent=recent)

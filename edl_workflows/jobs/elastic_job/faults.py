@@ -52,6 +52,10 @@ class RestartRecord(Status):
     message: str = ""
     replaced: bool = True
 
+    def describe_cause(self) -> str:
+        """The cause, with a note if the node was not replaced."""
+        return self.cause if self.replaced else f"{self.cause} (not replaced)"
+
 
 class RestartsStatus(Status):
     """What was restarted, and which nodes failed for good.

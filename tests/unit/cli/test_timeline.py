@@ -52,8 +52,13 @@ def test_text_has_restarts_and_the_steps_of_plans(
         "subject": "worker-1",
         "cause": "OOMKilled",
     }
+    failure = restart | {
+        "time": (BEGAN + dt.timedelta(seconds=33)).isoformat(),
+        "cause": "FatalError",
+        "replaced": False,
+    }
     goodput = {"ratio": 0.9, "seconds": {"queued": 9, "training": 131}}
-    known = {"restarts": {"counts": {"OOMKilled": 1}, "recent": [restart]}, "goodput": goodput}
+    known = {"restarts": {"counts": {"OOMKilled": 1}, "recent": [restart, failure]}, "goodput": goodput}
     client.patch_status(cluster, ELASTIC_JOBS, "told", known)
     plan = {
         "apiVersion": names.API_VERSION,
@@ -74,8 +79,9 @@ def test_text_has_restarts_and_the_steps_of_plans(
     captured = capsys.readouterr()
     lines = [line.split(maxsplit=1) for line in captured.out.splitlines()]
 
-    assert [time for time, _ in lines[7:12]] == ["30", "31", "35", "40", "41"]
+    assert [time for time, _ in lines[7:13]] == ["30", "31", "33", "35", "40", "41"]
     assert ["31", "worker-1 restarts: OOMKilled"] in lines
+    assert ["33", "worker-1 fails: FatalError"] in lines
     assert ["41", "told-scale: Scaling, 3.0 s"] in lines
     assert "goodput 90%" in captured.err
     assert "time by cause: training 0:02:11, queued 0:00:09" in captured.err
