@@ -5,34 +5,35 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# A file's tests share one process, so that its servers start once. Groups would do, but pytest 9.2 does not see them
-# (pytest-xdist 3.8 writes them where it does not look). In the order of the files: those that take longest come first.
-# Tests wait for processes as much as they compute, so two processes to a core; those of `make test-unit` compute more,
-# and each process imports and collects all of them first, with 7 s of CPU.
+# All tests of a file run in one process, so that the file's servers start once. xdist's groups would do the same, but
+# pytest 9.2 does not see the group names, because of where pytest-xdist 3.8 writes them. Files run in collection order,
+# in which the files that take longest come first. Tests wait for processes about as long as they compute, so there are
+# two processes per core. The tests of `make test-unit` compute more, and each process first takes 7 s of CPU to import
+# and collect all of them.
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 WORKERS := 4
 test-unit: WORKERS := 3
-# What `make test-e2e` and `make test-cluster` run of theirs; CI gives 'not long'.
+# Marker expressions that select tests of `make test-e2e` and `make test-cluster`; CI sets 'not long'.
 E2E := e2e
 CLUSTER_TESTS := cluster
 READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 TORCH_READY := $(VENV)-torch/.ready
-# What `make test-airflow-versions` runs, and with which versions. Other tests need what only the newest has.
+# The Airflow versions and the tests of `make test-airflow-versions`. Other tests need features of the newest Airflow.
 AIRFLOW := 3.0 3.1 3.2
 AIRFLOW_TESTS := tests/unit/operators tests/unit/hooks tests/unit/triggers $(addprefix tests/airflow/test_,\
 	operators.py semantics.py deferral.py finished_early.py task_state.py reaper.py reruns.py lineage.py task_log.py)
-# Those of them that CI runs with each version, a minute each: what the older versions do in another way.
+# The part of AIRFLOW_TESTS that CI runs with each version, a minute each: behavior that differs in older versions.
 AIRFLOW_QUICK := tests/unit/hooks tests/unit/operators tests/unit/triggers tests/airflow/test_deferral.py \
 	tests/airflow/test_task_state.py
-# They were released before the libraries under them deprecated what they use.
+# Older Airflows use functions that their libraries have deprecated since.
 OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::FutureWarning
-# What `make demo` trains with: tensorflow, or torch.
+# The framework of `make demo`: tensorflow or torch.
 FRAMEWORK := tensorflow
 BED := $(BIN)/python -m tests.cluster.bed
 
-# Container images often set it. Each of the hundreds of processes that tests start would then compile all that it
-# imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
+# Container images often set this variable. With it, each of the hundreds of processes that tests start would compile
+# every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all test-e2e test-torch test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
@@ -40,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# pip alone resolves and installs this set in minutes, uv in seconds. The constraints hold exact versions.
+# pip needs minutes to resolve and install this set, uv seconds. The constraints contain exact versions.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -52,7 +53,7 @@ $(DOCS_READY): $(READY)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --group docs
 	@touch $@
 
-# PyTorch takes 5 GB, so only what needs it installs it, in an environment of its own.
+# PyTorch takes 5 GB, so only targets that need it install it, in a separate environment.
 $(TORCH_READY): pyproject.toml tests/clients/requirements/torch.txt | $(READY)
 	$(BIN)/uv venv --quiet --clear $(VENV)-torch
 	$(BIN)/uv pip install --quiet --python $(VENV)-torch/bin/python --constraint tests/clients/requirements/torch.txt --editable '.[torch]' scikit-learn
@@ -191,7 +192,7 @@ bench-master: $(READY)  ## CPU and memory of a job's master with up to 300 agent
 bench-brain: $(READY)  ## Brain: 100 to 3,000 jobs that report every 15 s, on SQLite and PostgreSQL (8 min)
 	$(BIN)/python -m tests.benchmarks.bench_brain
 
-# Versions of constraints.txt with the hashes of their files, for the image. No address of an index stands in them.
+# The versions of constraints.txt with the hashes of their files, for the image. No index URLs are written to the files.
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt
 constraints: $(READY)  ## Resolve anew and write constraints.txt and requirements/
