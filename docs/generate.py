@@ -51,7 +51,7 @@ ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 
 def described(docstring: str | None) -> dict[str, str]:
-    """What a docstring's ``Attributes`` or ``Args`` section says, by name."""
+    """The descriptions in a docstring's ``Attributes`` or ``Args`` section, by name."""
     found: dict[str, str] = {}
     names: list[str] = []
     inside = False
@@ -76,7 +76,7 @@ def prose(docstring: str | None) -> str:
 
 
 def code(text: str) -> str:
-    """Markdown's code marks for those of docstrings."""
+    """Replace the code marks of docstrings with those of Markdown."""
     return text.replace("``", "`")
 
 
@@ -98,7 +98,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that can stand in a table."""
+    """Text as the content of a table cell: in one line, with vertical bars escaped."""
     return code(text).replace("|", "\\|").replace("\n", " ")
 
 
@@ -125,7 +125,7 @@ def kind_page(kind: Kind) -> str:
 
 
 def models(root: type[BaseModel]) -> list[type[BaseModel]]:
-    """A model and all that its fields are made of, each once, in reading order."""
+    """A model and all models in its fields, recursively, each once, in reading order."""
     found = [root]
     for model in found:  # grows while it is walked
         found += [
@@ -180,7 +180,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """What holds if a field is left out."""
+    """The default of a field as Markdown; "required" if the field is required, "" if it has no value by default."""
     if field.is_required():
         return "required"
     if field.default is PydanticUndefined or field.default is None or field.default == "":
@@ -295,7 +295,7 @@ def head(member: Any) -> str:
 
 
 def own_classes(member: Any) -> tuple[type, ...]:
-    """A class and its private bases: what it has beyond the common classes."""
+    """A class and its private bases in this package."""
     return tuple(
         base
         for base in getattr(member, "__mro__", ())
@@ -320,7 +320,7 @@ def arguments(member: Any, classes: Iterable[type] = ()) -> str:
 
 
 def default_of(parameter: inspect.Parameter) -> str:
-    """What a parameter is if left out."""
+    """The default of a parameter as Markdown; "required" if it has none."""
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
         return ""
     if parameter.name == "deferrable":
@@ -365,7 +365,7 @@ def lint_page() -> str:
 
 
 def relaunch_page() -> str:
-    """Why nodes end and what follows; why jobs are given up."""
+    """Why nodes end and whether they are replaced; why jobs fail."""
     rows = (
         (f"`{reason}`", rule.when, ", ".join(map(str, rule.codes)), replaced(rule))
         for reason, rule in RULES.items()
@@ -405,7 +405,7 @@ def relaunch_page() -> str:
 
 
 def replaced(rule: ExitRule) -> str:
-    """What becomes of a node by its rule."""
+    """Whether and how a rule replaces a node."""
     text = "within its budget" if rule.budget else "always, without using its budget"
     if rule.always_only:
         text = f"only with restartPolicy `Always`, {text}"

@@ -1,4 +1,4 @@
-"""Adds to the built site what is not a file of docs/: API pages, pages of linked source files, diagrams.
+"""Adds pages that are not files of docs/ to the built site: API pages and linked source files. Draws diagrams.
 
 MkDocs calls the functions ``on_...``, since `mkdocs.yml` names this file. The Markdown files stay readable
 on a code host.
@@ -80,7 +80,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead the links that leave docs/ to the site's pages of those files."""
+    """Make links to files outside docs/ lead to the site's pages of those files."""
     if page.file.src_uri.startswith(("api/", "source/")):
         return markdown
     return with_site_links(f"docs/{page.file.src_uri}", markdown)
@@ -122,7 +122,7 @@ def with_site_links(source: str, text: str) -> str:
 
 
 def source_page(path: str) -> str:
-    """The page of a file outside docs/: its Markdown, its code, or a folder's names.."""
+    """The page of a file outside docs/: its Markdown or its code; for a folder, a list of its files."""
     file = ROOT / path
     if path.endswith(".md"):
         return with_site_links(path, file.read_text())
@@ -140,6 +140,6 @@ def source_page(path: str) -> str:
 def diagram(source: str, language: str, css_class: str, options: Any, md: Markdown, **_: Any) -> str:
     """A Mermaid fence as a drawing. A mistake in it ends the build."""
     svg = mermaidx.render(f'%%{{init: {{"theme": "neutral"}}}}%%\n{source}').svg()
-    # Its styles go by the id of its element, which must be unique in the page.
+    # The drawing's styles select its element by id, so the id must be unique in the page.
     name = f"diagram-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
     return f'<div class="edl-diagram">{svg.replace("my-svg", name)}</div>'
