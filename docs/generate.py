@@ -180,7 +180,7 @@ def type_name(annotation: Any) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """The default of a field as Markdown; "required" if the field is required, "" if it has no value by default."""
+    """The default of a field as Markdown: "required" for a required field, "" if there is no value."""
     if field.is_required():
         return "required"
     if field.default is PydanticUndefined or field.default is None or field.default == "":

@@ -1,4 +1,4 @@
-"""Adds pages that are not files of docs/ to the built site: API pages and linked source files. Draws diagrams.
+"""Adds pages that are not in docs/ to the built site, API pages and linked source files, and draws diagrams.
 
 MkDocs calls the functions ``on_...``, since `mkdocs.yml` names this file. The Markdown files stay readable
 on a code host.
