@@ -25,20 +25,21 @@ class InstallationSettings:
         master_command: starts the master in that image.
         master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make
             bench-master``); upstream gives it 1 core and 2Gi.
-        master_memory_limit: its limit of memory; of CPU it has none, since a master that is throttled holds
-            all its nodes up.
-        master_template: a PodTemplateSpec that is put over these and below each job's ``dlrover-master``
-            template: pull secrets, a security context, placement.
-        tf_cluster_domain: what stands behind ``svc`` in the addresses of a TFJob's TF_CONFIG
+        master_memory_limit: memory limit of the master's container. It has no CPU limit, since a throttled
+            master delays all its nodes.
+        master_template: a PodTemplateSpec that overrides the settings above and is overridden by each job's
+            ``dlrover-master`` template: pull secrets, a security context, placement.
+        tf_cluster_domain: the domain that follows ``svc`` in the addresses of a TFJob's TF_CONFIG
             (``CUSTOM_CLUSTER_DOMAIN``).
         di_server_url: where the programs of DIJobs find the DI server (upstream's ``--di-server-url``).
-        di_service_domain: what stands behind the namespace in the names of DIJobs' pods
+        di_service_domain: the domain that follows the namespace in the host names of DIJobs' pods
             (``--service-domain-name``).
-        di_job_resources: what a replica of a preemptible DIJob asks for where its template doesn't say
+        di_job_resources: what a replica of a preemptible DIJob requests of resources that its template does
+            not name
             (``DI_JOB_DEFAULT_RESOURCES``).
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
-            controller then watches rows of `Kind.isolated`.
+            controller then uses the rows that `Kind.isolated` returns.
     """
 
     master_image: str = "edl-workflows:latest"
@@ -60,8 +61,8 @@ class Refusal:
     """A ``create`` of the previous round that the API server refused for a reason other than AlreadyExists.
 
     Attributes:
-        invalid: it can never succeed as it is (422). Otherwise (403: a quota, an admission policy; 404: a
-            kind that is not installed) it may later.
+        invalid: the ``create`` can never succeed unchanged (422). After other refusals (403: a quota, an
+            admission policy; 404: a kind that is not installed) it may succeed later.
         message: the server's.
     """
 
@@ -105,8 +106,8 @@ class Deletion:
     """Delete this very object: the loop sends `uid` as a precondition. NotFound is success.
 
     Attributes:
-        resource_version: delete it only if it is still in this state, which the decision rests on; "": in
-            any.
+        resource_version: delete the object only in this version, on which the decision was based; "": in any
+            version.
         grace_seconds: None leaves it to the object's own ``terminationGracePeriodSeconds``.
     """
 
@@ -145,19 +146,19 @@ class Actions:
     The loop applies them to the namespace of the reconciled object. A ``create`` refused with AlreadyExists:
     the loop reads that object, adds it to `Observed.objects` and decides again at once, without trying the
     creates behind it.
-    Refused with 422, 403 or 404: it adds a
-    `Refusal` and decides again at once, too; if then the same create is refused once more it goes on with the
-    rest of that second decision. Any other failure: it stops and retries the whole reconcile later, with
-    back-off. So a status is written only when all that stands before it is done.
+    A ``create`` refused with 422, 403 or 404: the loop adds a `Refusal` and decides again at once, too. If
+    the same create is then refused again, the loop goes on with the rest of the second decision. Any other
+    failure: the loop stops and retries the whole reconcile later, with back-off. So the status is written
+    only after the actions that precede it.
 
     Attributes:
         create: whole manifests, in order.
         status: JSON merge patch of the ``status`` subresource (the value of ``status``): only what differs
-            from the observed object, only fields that the controller owns; None when nothing does.
-        status_may_wait: seconds for which the loop may hold the status back, so that later changes go along
-            with it.
-        events: only with a change; a second identical call has none.
-        requeue_after: seconds until the next decision although nothing was seen to change.
+            from the observed object, only fields that the controller owns; None if nothing differs.
+        status_may_wait: how many seconds the loop may delay the status, so that one write covers later
+            changes, too.
+        events: only if something changes: a decision that repeats the previous one has none.
+        requeue_after: seconds after which to decide again even if no change is observed.
     """
 
     create: tuple[Manifest, ...] = ()
@@ -184,11 +185,11 @@ class RoleChange:
 
 @dataclass(frozen=True)
 class SpecEdit:
-    """The edit that scales a job of a kind whose spec has the replicas.
+    """The edit that scales a job, for kinds that are scaled by their spec.
 
     Attributes:
         spec: merge patch of ``spec``.
-        nodes: how many nodes of all roles the job has then.
+        nodes: number of nodes of all roles after the edit.
     """
 
     spec: Mapping[str, Any]

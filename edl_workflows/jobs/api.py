@@ -36,8 +36,8 @@ class ApiResource:
         """URL path of the collection (of all namespaces for ""), an object or a subresource of it.
 
         Raises:
-            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients shorten such a path, to that of
-                another object.
+            InvalidError: namespace or name is ``.`` or ``..``: HTTP clients normalize such a path, so it
+                would name another object.
         """
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.namespaced and namespace:

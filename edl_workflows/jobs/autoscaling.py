@@ -1,12 +1,12 @@
-"""Which jobs an autoscaler may change, and how far: the bounds of the job's spec, and what an annotation says
-of it. Pure.
+"""Which jobs an autoscaler may change, and how far: by the bounds in the job's spec and by an annotation.
+Pure.
 
 The annotation ``elastic.iml.github.io/autoscale`` is ``"false"`` (leave the job as it is), ``"true"``, or
-bounds such as ``"2-8"`` within those of the spec. Without it a job is scaled whose spec names bounds that
-differ (Paddle EDL: trainers with ``min-instance`` below ``max-instance``), and no other. An ElasticJob's
-spec names none; there `optimizeMode` says who reads the annotation: the cluster's autoscaler, or the job's
-own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number of replicas writes
-``"false"``: its number stays until autoscaling is switched on again.
+bounds such as ``"2-8"`` within those of the spec. Without the annotation, a job is scaled only if its spec
+names two different bounds (Paddle EDL: trainers with ``min-instance`` below ``max-instance``). An
+ElasticJob's spec names no bounds; its `optimizeMode` decides who reads the annotation: the cluster's
+autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number
+of replicas writes ``"false"``: so that this number stays until autoscaling is switched on again.
 """
 
 import re
@@ -28,15 +28,15 @@ _BOUNDS = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 @dataclass(frozen=True)
 class ElasticRole:
-    """What an autoscaler may change of a job.
+    """The role of a job that an autoscaler may resize.
 
     Attributes:
-        role: whose replicas.
-        minimum, maximum: how many the spec allows.
-        replicas: how many it asks for now.
-        requests: what one of them asks its node for, in base units (cores, bytes, devices).
+        role: the role's name.
+        minimum, maximum: how many replicas the spec allows.
+        replicas: how many the job wants now.
+        requests: what one replica's pod requests, in base units (cores, bytes, devices).
         placement: of the pods' spec: ``nodeSelector``, ``affinity`` and ``tolerations``.
-        bounded: whether the spec itself says how far; else the annotation must.
+        bounded: whether the spec itself names bounds; otherwise the annotation must.
     """
 
     role: str
@@ -49,7 +49,7 @@ class ElasticRole:
 
 
 def permitted_bounds(job: Resource, elastic: ElasticRole) -> ElasticRole | None:
-    """What the job's annotation leaves of it; None where the job stays as it is.
+    """The role with its bounds narrowed by the job's annotation; None if the job must not be resized.
 
     Raises:
         ManifestError: the annotation can't be read, or leaves no number that the spec allows.

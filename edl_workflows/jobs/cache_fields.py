@@ -16,7 +16,7 @@ _METADATA = (
 )  # fmt: skip
 _POD_STATUS = ("phase", "reason", "message", "conditions")
 _SHORT = 64
-"""Characters; longer texts are hardly ever the same twice."""
+"""Most characters of a text that is interned; longer texts are rarely equal."""
 
 
 def keep_whole(obj: Mapping[str, Any]) -> Object:
@@ -50,7 +50,8 @@ def _head(obj: Mapping[str, Any]) -> Object:
 
 
 def _shared(value: Any) -> Any:
-    """A copy whose equal short texts are one: each JSON document brings its own copy of every key."""
+    """A copy in which equal short texts are one object: each parsed JSON document has its own copy of every
+    key."""
     if isinstance(value, Mapping):
         return {sys.intern(key): _shared(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -7,14 +7,14 @@ from typing import Any
 from edl_workflows.jobs.objects import Resource
 
 AGENT = ("edl", "agent", "run", "--")
-"""What a training container of an ElasticJob runs its program under."""
+"""The command that runs the program in an ElasticJob's training container."""
 
 _CARRIED = ("name", "generateName", "namespace", "labels", "annotations")
 
 
 @dataclass(frozen=True)
 class ConvertedJob:
-    """A manifest, and what it does not say any more.
+    """A converted manifest, and notes on what the conversion lost.
 
     Attributes:
         manifest: of the new kind or version, without status and without what a server had filled in.
@@ -26,6 +26,6 @@ class ConvertedJob:
 
 
 def converted_manifest(api_version: str, kind: str, job: Resource, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's manifest with another head and spec: its name and what a user writes in metadata stay."""
+    """A job's manifest with another kind and spec. Its name and the other metadata that users write stay."""
     metadata = {key: value for key, value in job.metadata.to_dict().items() if key in _CARRIED and value}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": dict(spec)}

@@ -42,7 +42,7 @@ def render_crd(kind: Kind) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or say which are not what the models give.
+    """Write the files, or report those that are out of date.
 
     Returns:
         The exit status.

@@ -10,7 +10,7 @@ Amounts = Mapping[str, float]
 
 
 def container_requests(container: Container) -> dict[str, float]:
-    """What a container requests; its limit where it requests nothing else."""
+    """What a container requests; of a resource without a request, its limit."""
     resources = container.get("resources") or {}
     return parse_amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
@@ -18,18 +18,18 @@ def container_requests(container: Container) -> dict[str, float]:
 def pod_requests(
     spec: Mapping[str, Any], of: Callable[[Container], dict[str, float]] = container_requests
 ) -> dict[str, float]:
-    """Its containers together, or the largest of those that prepare it, with what runs beside them; and its
-    overhead.
+    """What a pod requests: the sum of its containers or, if larger, an init container with the sidecars
+    started before it; plus the pod's overhead.
 
     Args:
         spec: the PodSpec.
-        of: what a container requests.
+        of: returns what one container requests.
     """
     sidecars: dict[str, float] = {}
     largest: dict[str, float] = {}
     for container in spec.get("initContainers") or ():
         asked = of(container)
-        if container.get("restartPolicy") == "Always":  # it stays beside those that come after it
+        if container.get("restartPolicy") == "Always":  # a sidecar: it keeps running
             add_amounts(sidecars, asked)
             asked = {}
         add_amounts(asked, sidecars)
@@ -48,7 +48,7 @@ def parse_amounts(quantities: Mapping[str, Any]) -> dict[str, float]:
 
 
 def add_amounts(total: dict[str, float], more: Amounts) -> None:
-    """Change `total` in place; a resource that it lacks is new in it."""
+    """Add `more` to `total`, in place."""
     for name, amount in more.items():
         total[name] = total.get(name, 0.0) + amount
 

@@ -1,10 +1,11 @@
 """What a training function returns: a JSON value, which reaches the job's status and pipelines as text.
 
 Bounded, because it is part of an object in the API server, and copied by pipelines. Larger results belong in
-files, of which a function returns the place.
+files whose location the function returns.
 
-No key of a map begins with two underscores: Airflow makes an object of a map in an XCom that has the key
-``__classname__`` or ``__type``. A training program must not choose classes for tasks that read its result.
+No key of a map begins with two underscores: Airflow deserializes a map in an XCom with the key
+``__classname__`` or ``__type`` into an object. A training program must not choose classes for the tasks that
+read its result.
 """
 
 import json
@@ -20,11 +21,11 @@ from edl_workflows.jobs.reported_text import inert_value
 MAX_RESULT = 8192
 """Bytes of a result as JSON."""
 MAX_DEPTH = 32
-"""Lists and maps within each other."""
+"""How deeply lists and maps may be nested."""
 _RESERVED = "__"
 _TO_PLAIN = ("tolist", "numpy")
-"""Methods with which scalars and arrays of NumPy, PyTorch and TensorFlow become Python values, or arrays that
-have the first one."""
+"""Methods that convert scalars and arrays of NumPy, PyTorch and TensorFlow: ``tolist`` to Python values,
+``numpy`` to an array that has ``tolist``."""
 
 
 def render_result(value: object) -> str:
@@ -79,7 +80,7 @@ def _dump(value: Any) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value with nothing but what JSON knows."""
+    """The value, converted to JSON's types."""
     if depth > MAX_DEPTH:
         _refuse(f"more than {MAX_DEPTH} lists and maps are within each other")
     if value is None or isinstance(value, bool | str | int):

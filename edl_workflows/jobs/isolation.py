@@ -1,11 +1,11 @@
 """A job's NetworkPolicy: only the job's own pods reach its pods, on any port. Pure.
 
-One a job, since a policy's selectors do not compare labels: no single policy says "pods of the same job". It
-is owned by the job and goes with it. Policies add up, so whoever wants others let in, as Prometheus, writes
-one more beside it.
+Each job has its own policy, because selectors cannot compare labels: no single policy can say "pods of the
+same job". The job owns its policy, which is deleted with it. Policies add up, so a further policy can let
+others in, such as Prometheus.
 
-A job with pods on their nodes' network has none: such a pod has its node's address, which no policy takes for
-one of the job's, so a worker there would not reach a master that has an address of its own.
+A job with ``hostNetwork`` pods gets no policy: such a pod has its node's address, which a policy does not
+recognize as a pod of the job, so a worker on the host network could not reach a master on the pod network.
 """
 
 from collections.abc import Mapping

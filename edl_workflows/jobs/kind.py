@@ -33,12 +33,12 @@ from edl_workflows.jobs.status import Job, JobStatus, KindPhase, phases_of
 from edl_workflows.jobs.view import JobView
 
 WATCHED = ("list", "watch")
-"""Verbs on what is only looked at."""
+"""Verbs on objects that are only read."""
 MADE = (*WATCHED, "create")
-"""Verbs on what is made, too."""
+"""Verbs on objects that are also created."""
 
 INVALID_SPEC = "InvalidSpec"
-"""Reason of an object that the API server has admitted and this package refuses."""
+"""Status reason of an object that the API server has admitted but this package rejects."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class Source:
 
     Attributes:
         job_of: name of the job (in the same namespace) that an object belongs to; "" for none.
-        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. Kinds
-            that make children of one resource type under labels of their own have a source each.
+        selector: label selector of the LIST and the WATCH: "" for all, or one ``key`` or ``key=value``. If
+            several kinds make children of the same resource type, each under its own labels, each kind has
+            its own source.
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is
             made from these (`edl_workflows.install.rbac`).
         keep: what a cache keeps of an object; decisions see no more.
@@ -119,7 +120,8 @@ class Kind:
 
     @property
     def pods(self) -> Source:
-        """The pods that it makes. Where several operators share the job label, only its own operator's."""
+        """The pods that it makes. If several operators share the job label, the selector restricts them to
+        this kind's operator."""
         return next(source for source in self.observes if source.api is PODS)
 
     def pods_of(self, job: str) -> str:
@@ -143,14 +145,14 @@ class Kind:
         return f"{labels.get(self.labels[1], '')}-{labels.get(self.labels[2], '')}"
 
     def suspended(self, manifest: Manifest) -> bool:
-        """Whether a job's spec says that it shall have no pods."""
+        """Whether a job's spec suspends the job."""
         value: Any = manifest["spec"]
         for key in self.suspend:
             value = value.get(key) if isinstance(value, Mapping) else None
         return bool(value)
 
     def suspension(self, *, suspend: bool) -> dict[str, Any]:
-        """The merge patch of ``spec`` that says so, or that it shall run."""
+        """The merge patch of ``spec`` that suspends or resumes a job."""
         value: Any = suspend
         for key in reversed(self.suspend):
             value = {key: value}
@@ -158,9 +160,8 @@ class Kind:
         return found
 
     def view_stored(self, manifest: Manifest) -> JobView:
-        """How pipelines see a job that an API server has admitted, whatever this package thinks of its spec.
-
-        One that does not validate and has not ended has the reason InvalidSpec.
+        """How pipelines see a job that an API server has admitted, even if this package rejects its spec. A
+        job that does not validate and has not ended has the reason InvalidSpec.
         """
         assert self.view is not None, "asked for jobs only"
         job, wrong = self.model.read_stored(manifest)
@@ -170,11 +171,11 @@ class Kind:
         return replace(view, reason=INVALID_SPEC, message=_told(wrong))
 
     def rescale(self, manifest: Manifest, wanted: Mapping[str, RoleChange]) -> SpecEdit:
-        """The edit that gives a job these replicas by role. It adds nothing to what is wrong with the job, if
-        anything is.
+        """The edit that gives a job these replicas by role. If the job is invalid already, the edit may leave
+        its problems but adds none.
 
         Raises:
-            ManifestError: the job has no such role, or its spec would be invalid by the edit.
+            ManifestError: the job has no such role, or the edit would make its spec invalid.
         """
         assert self.scale is not None, "asked for kinds that are scaled by their spec"
         job, wrong = self.model.read_stored(manifest)
@@ -191,13 +192,13 @@ class Kind:
         return scaling
 
     def decide(self, manifest: Manifest, observed: Observed) -> Actions:
-        """What to do about this object now. Never raises for what a user wrote.
+        """What to do about this object now. Never raises because of a user's manifest.
 
         An object that is being deleted is left to the garbage collector. A manifest that does not validate
-        (the API server's schema is older or missing) gets reason InvalidSpec: a new object is Failed, one
-        that already has a phase keeps it until its spec is corrected, and one that has ended, perhaps under
-        an operator that took the spec, stays as it is. A job whose time to live after its end is over is
-        deleted.
+        (the API server's schema is older or missing) gets reason InvalidSpec: a new object becomes Failed; an
+        object that has a phase keeps it until its spec is corrected; an object that has ended, perhaps under
+        an operator that accepted the spec, keeps its status. A job is deleted once its time to live after its
+        end is over.
         """
         if manifest["metadata"].get("deletionTimestamp"):
             return Actions()
@@ -226,8 +227,8 @@ class Kind:
         return replace(actions, requeue_after=min(left, actions.requeue_after or left))
 
     def _keep_from_other_jobs(self, made: Manifest) -> Manifest:
-        """A pod without the labels that its user's template has of other kinds' jobs: their Services would
-        send to it.
+        """Remove from a pod the labels of other kinds' jobs, which a user's template may have: those jobs'
+        Services would send traffic to the pod.
         """
         labels = made["metadata"].get("labels") or {}
         if made["kind"] != PODS.kind or self.foreign_labels.isdisjoint(labels):
@@ -253,8 +254,8 @@ class Kind:
         return Actions(status=patch, events=(Event("Warning", INVALID_SPEC, message),) if patch else ())
 
     def _ended(self, status: Mapping[str, Any]) -> dict[str, str] | None:
-        """How a job has ended, by its phase or its conditions; None while it has not, and of a kind that is
-        no job.
+        """How a job has ended, by its phase or its conditions; None while it has not, or if the kind is no
+        job.
         """
         model = self.model.model_fields["status"].annotation
         if not (isinstance(model, type) and issubclass(model, JobStatus)):
@@ -270,7 +271,7 @@ def _told(error: ManifestError) -> str:
 
 
 def job_by_name(manifest: Manifest) -> str:
-    """The job of a job: itself."""
+    """The name of the job that a job's own object belongs to: its own name."""
     name: str = manifest["metadata"]["name"]
     return name
 
@@ -290,10 +291,10 @@ def job_source(api: ApiResource, *verbs: str) -> Source:
 
     Args:
         api: the kind.
-        verbs: what the controller does with them beside watching, as ``delete``.
+        verbs: the controller's verbs on them besides list and watch, as ``delete``.
     """
-    # finalizers: children block their owner's deletion, which OwnerReferencesPermissionEnforcement lets only
-    # those say who may finalize it.
+    # finalizers: children have blockOwnerDeletion, which the admission plugin
+    # OwnerReferencesPermissionEnforcement allows only to those who may update the owner's finalizers.
     rights = (("", (*WATCHED, *verbs)), ("status", ("patch",)), ("finalizers", ("update",)))
     return Source(api, job_by_name, rights=rights)
 

@@ -14,7 +14,7 @@ from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 
 
 def _with_foreign_labels(*kinds: Kind) -> tuple[Kind, ...]:
-    """The rows, each with the labels by which jobs of the others know their pods."""
+    """The rows, each with the labels by which jobs of the other kinds find their pods."""
     known = {kind.labels[0] for kind in kinds}
     return tuple(replace(kind, foreign_labels=frozenset(known - {kind.labels[0]})) for kind in kinds)
 
@@ -33,10 +33,10 @@ def used_sources(kinds: Collection[Kind] = KINDS) -> tuple[Source, ...]:
 
 
 def choose_kinds(names: Collection[str]) -> tuple[Kind, ...]:
-    """The rows of some kinds, in the registry's order; of no names all.
+    """The rows of the named kinds, in the registry's order; all rows if no names are given.
 
     Raises:
-        InvalidError: this package has no such kind, or one is named without another that it works with.
+        InvalidError: this package has no such kind, or a kind is named without another kind that it needs.
     """
     named = {kind_of(name) for name in names} or set(KINDS)
     for kind in KINDS:

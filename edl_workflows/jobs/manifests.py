@@ -1,6 +1,4 @@
-"""Reading and making manifests: what every kind's pods and reconcile need of an object as the API has it.
-Pure.
-"""
+"""Functions that read and make manifests, for the ``pods`` and ``reconcile`` modules of every kind. Pure."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +11,7 @@ from edl_workflows.jobs.objects import Resource
 from edl_workflows.jobs.reported_text import inert_text
 
 _MAX_SAID = 1024
-"""Characters of a pod's last words that stand in a job's message."""
+"""Most characters of `last_words`, which a job's message quotes."""
 _DISRUPTIONS = frozenset(
     {
         "Evicted",
@@ -25,15 +23,15 @@ _DISRUPTIONS = frozenset(
         "UnexpectedAdmissionError",
     }
 )
-"""``status.reason`` of pods that ended for a cause outside of them."""
+"""``status.reason`` of pods whose end had an external cause."""
 _MISPLACED = ("OutOf", "NodeAffinity", "TopologyAffinityError")
-"""How a kubelet's reason begins where the scheduler chose a node that turned out to be full, or another than
-it knew.
+"""Prefixes of the kubelet's reason if it rejects a pod because the node is full, or is not as the scheduler
+knew it.
 """
 
 
 def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, Any]:
-    """The reference that makes the garbage collector delete an object after `owner`."""
+    """The owner reference by which the garbage collector deletes an object once `owner` is gone."""
     reference = {
         "apiVersion": owner.api_version,
         "kind": owner.kind,
@@ -46,7 +44,7 @@ def owner_reference(owner: Resource, *, controller: bool = True) -> dict[str, An
 def owned_manifest(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The head of a child's manifest: in its owner's namespace, and owned by it."""
+    """A child's manifest without spec: in the owner's namespace, with an owner reference."""
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -62,7 +60,7 @@ def owned_manifest(
 def elastic_job_child(
     api_version: str, kind: str, name: str, owner: Resource, labels: Mapping[str, str]
 ) -> dict[str, Any]:
-    """As `owned_manifest`, of an ElasticJob: labelled with its name, and as upstream's."""
+    """As `owned_manifest`, for an ElasticJob: with labels for the job's name and for upstream's ``app``."""
     own = {names.APP_LABEL: names.APP_VALUE, names.JOB_LABEL: owner.metadata.name}
     return owned_manifest(api_version, kind, name, owner, own | dict(labels))
 
@@ -108,16 +106,16 @@ def headless_service(
 def merge_env(
     template: Iterable[Mapping[str, Any]], over: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A container's variables: those of `overlay_template` first, then the template's others. A ``$(VAR)``
-    sees only what stands before it, so a user's variable may refer to any of ours."""
+    """A container's variables: those of `over` first, then the template's others. A ``$(VAR)`` expands only
+    variables defined before it, so a user's variable may refer to any of ours."""
     merged = {variable["name"]: dict(variable) for variable in over}
     own = [dict(variable) for variable in template if variable["name"] not in merged]
     return [*merged.values(), *own]
 
 
 def overlay_template(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod template put over another: fields of `above` win, labels and annotations of both stay, and the
-    first containers become one."""
+    """One pod template merged over another: fields of `above` win, labels and annotations of both stay, and
+    the first containers of both are merged."""
     metadata = dict(below.get("metadata") or {})
     for key, values in (above.get("metadata") or {}).items():
         metadata[key] = {**(metadata.get(key) or {}), **values} if isinstance(values, Mapping) else values
@@ -142,7 +140,7 @@ def get_label(manifest: Manifest, key: str) -> str:
 
 
 def index_of(manifest: Manifest) -> int:
-    """The id that a node's or master's pod carries; -1 if somebody made it without one."""
+    """The index in the labels of a node's or master's pod; -1 if there is none."""
     text = get_label(manifest, names.REPLICA_INDEX_LABEL)
     return int(text) if text.isdecimal() else -1
 
@@ -154,13 +152,13 @@ def owner_of(manifest: Manifest) -> Mapping[str, Any]:
 
 
 def owned_by(manifest: Manifest, owner: Resource) -> bool:
-    """Whether `owner` itself, and not an earlier object of its name, controls this one."""
+    """Whether `owner` itself, and not an earlier object of the same name, controls this object."""
     return owner_of(manifest).get("uid") == owner.metadata.uid
 
 
 def belongs_to_earlier(manifest: Manifest, owner: Resource) -> bool:
-    """Whether it belongs to an earlier object of the owner's name, so that the garbage collector is about to
-    delete it.
+    """Whether an object belongs to an earlier owner of the same kind and name, so that the garbage collector
+    will delete it soon.
     """
     found = owner_of(manifest)
     same = (found.get("kind"), found.get("name")) == (owner.kind, owner.metadata.name)
@@ -168,7 +166,7 @@ def belongs_to_earlier(manifest: Manifest, owner: Resource) -> bool:
 
 
 def describe_conflict(manifest: Manifest, owner: Resource) -> str:
-    """The message about an object of others that has a name which `owner` needs."""
+    """The message about a foreign object that has a name `owner` needs."""
     found = owner_of(manifest)
     whose = f"{found.get('kind')} {found.get('name')}" if found else "no controller"
     kind, namespace = manifest["kind"], owner.metadata.namespace or "default"
@@ -191,7 +189,7 @@ def delete_object(manifest: Manifest) -> Deletion:
 
 
 def pod_phase(pod: Manifest) -> str:
-    """``status.phase``; a pod that nobody has looked at yet is Pending."""
+    """``status.phase``; Pending for a pod without a status."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
@@ -220,7 +218,7 @@ def terminated_state(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
-    """``state.terminated`` of the container that the pod is about; empty if it did not end or never ran."""
+    """``state.terminated`` of the pod's first container; empty if it did not end or never ran."""
     containers = pod["spec"].get("containers") or [{}]
     for status in container_statuses(pod):
         if status.get("name") == containers[0].get("name"):
@@ -229,7 +227,7 @@ def exit_of_first_container(pod: Manifest) -> Mapping[str, Any]:
 
 
 def marked_disrupted(pod: Manifest) -> bool:
-    """Whether a failed pod says that it ended for a cause outside of it: evicted, preempted, its machine
+    """Whether a failed pod's status shows an external cause: it was evicted or preempted, or its machine was
     lost.
     """
     if (pod.get("status") or {}).get("reason") in _DISRUPTIONS:
@@ -243,10 +241,8 @@ def was_disrupted(pod: Manifest) -> bool:
 
 
 def refused_by_node(pod: Manifest) -> bool:
-    """Whether a pod failed before anything of it started, and says why: its node can't run it, and another
-    try changes nothing.
-
-    Of a pod that another node can run this does not hold.
+    """Whether a pod failed before any of its containers started, with a message that says why: the node can't
+    run it, and neither could another. False if only the choice of the node was wrong (`_MISPLACED`).
     """
     status = pod.get("status") or {}
     if str(status.get("reason") or "").startswith(_MISPLACED):
@@ -256,15 +252,16 @@ def refused_by_node(pod: Manifest) -> bool:
 
 
 def last_words(pod: Manifest) -> str:
-    """The last line of what a pod that ended said of the cause, as the end of a sentence: its container's
-    termination message, or its own where nothing of it ran; "" where neither says anything."""
+    """Why a pod ended, to be appended to a sentence: the last line of its first container's termination
+    message, or of the pod's own message if there is none; "" if both are missing."""
     said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
     lines = str(said).strip().splitlines()
     return f": {inert_text(lines[-1][:_MAX_SAID])}" if lines else ""
 
 
 def why_pending(pod: Manifest) -> str:
-    """What keeps a pending pod from running, as the scheduler or the node says; "" if nothing is known."""
+    """What keeps a pending pod from running, according to the scheduler or the node; "" if neither gives a
+    reason."""
     for condition in _conditions(pod):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"

@@ -1,7 +1,7 @@
 """Metrics that a training program reports: names and values that reach the job's status and pipelines.
 
-Bounded, because they are part of an object in the API server. Pipelines copy them, so a name has no character
-with a meaning to a template or a shell.
+Bounded, because they are part of an object in the API server. Pipelines copy them, so a name must not contain
+characters that are special to a template engine or a shell.
 """
 
 import math
@@ -15,7 +15,7 @@ from edl_workflows.exceptions import InvalidError
 
 MAX_METRICS = 20
 MAX_CHARTED = 5
-"""Metrics with a history: a status has up to 120 points of it, Brain more."""
+"""How many metrics have a history: up to 120 points in the status, more in Brain."""
 LOSS = "loss"
 """The metric that `Job.report_step` reports; it does not count among `MAX_METRICS`."""
 MAX_NAME = 63
@@ -38,8 +38,8 @@ ChartedMetrics = Annotated[dict[MetricName, FiniteNumber], Field(max_length=MAX_
 
 
 def check_metrics(metrics: Mapping[str, object]) -> dict[str, float]:
-    """The metrics that a program reports, as numbers. Values that are not finite are left out: they say that
-    training diverged, and must not end it.
+    """The metrics that a program reports, as numbers. Values that are not finite are left out: they show that
+    training diverged, but must not stop the program.
 
     Args:
         metrics: name → anything that `float` accepts, as a tensor with one element.
@@ -71,12 +71,12 @@ def sort_names(names: Iterable[str]) -> list[str]:
 
 
 def choose_charted(metrics: Mapping[str, float], earlier: Iterable[str] = ()) -> dict[str, float]:
-    """The metrics of a new point of a history: those that the history has already, then the loss, then others
-    by name, `MAX_CHARTED` together. Values have six significant digits, as many as a chart shows.
+    """The metrics for a new point of a history, at most `MAX_CHARTED`: those that the history has already,
+    then the loss, then others by name. Values have six significant digits, as many as a chart shows.
 
     Args:
         metrics: the newest values.
-        earlier: names that the history has.
+        earlier: names that the history has already.
     """
     names = list(dict.fromkeys((*earlier, *sort_names(metrics))))[:MAX_CHARTED]
     return {name: float(f"{metrics[name]:.6g}") for name in names if name in metrics}
@@ -87,7 +87,7 @@ def describe_metrics(metrics: Mapping[str, float], most: int = MAX_METRICS) -> s
 
     Args:
         metrics: the newest values.
-        most: of more metrics only their number is told.
+        most: how many are listed; of the others only the number is given.
     """
     names = sort_names(metrics)
     more = [f"{len(names) - most} more"] if len(names) > most else []

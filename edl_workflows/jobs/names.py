@@ -12,24 +12,24 @@ wins.
 
 JOB_LABEL = "elasticjob.dlrover/name"
 LEGACY_JOB_LABEL = "elasticjob-name"
-"""The seed document and older samples mark a ScalePlan's job with this one; both are read, the newer is
-written.
+"""The seed document and older samples use this label for a ScalePlan's job. Both labels are read; only the
+newer one is written.
 """
 REPLICA_TYPE_LABEL = "elasticjob.dlrover/replica-type"
 REPLICA_INDEX_LABEL = "elasticjob.dlrover/replica-index"
-"""The node's id: unique within (job, type) for ever, never used twice."""
+"""The node's id: unique within (job, type) and never reused."""
 RANK_INDEX_LABEL = "elasticjob.dlrover/rank-index"
-"""The node's rank: kept by the node that replaces it."""
+"""The node's rank: its replacement gets the same one."""
 RELAUNCH_COUNT_LABEL = "elasticjob.dlrover/relaunch-count"
-"""On master pods: how much of the budget of restarts was used when the pod was made."""
+"""On master pods: how much of the restart budget was used when the pod was made."""
 SCALE_TYPE_LABEL = "scale-type"
 SCALE_AUTO = "auto"
-"""Written by a job's master, carried out by the controller: create and remove these pods."""
+"""A plan that a job's master writes and the controller carries out: it creates and removes pods."""
 SCALE_MANUAL = "manual"
-"""Written by a user, a pipeline or the controller; carried out step by step by the job's master."""
+"""A plan that a user, a pipeline or the controller writes, and the job's master carries out step by step."""
 
 ISOLATES_LABEL = f"{GROUP}/isolates"
-"""On a NetworkPolicy: the job whose pods it is for."""
+"""On a NetworkPolicy: the job whose pods it isolates."""
 
 MASTER_TYPE = "dlrover-master"
 PS_TYPE = "ps"
@@ -38,10 +38,10 @@ CHIEF_TYPE = "chief"
 EVALUATOR_TYPE = "evaluator"
 
 CONTROLLER = "edl-controller"
-"""An installation's controller: its account, its Deployment, and the Lease by which its replicas take turns.
+"""An installation's controller: its account, its Deployment, and the Lease for its leader election.
 """
 CONTROLLER_PORT = 8080
-"""Where the controller answers probes and Prometheus."""
+"""The controller's port for probes and Prometheus."""
 DI_SERVER = "edl-di-server"
 """An installation's DI server: its account, its Deployment, its Service, and the Secret with its
 administrator's token.
@@ -58,12 +58,13 @@ GPU_TYPE_LABEL = "nvidia.com/gpu.product"
 TRACE_ANNOTATION = f"{GROUP}/traceparent"
 """The trace that the object belongs to: `edl_workflows.jobs.trace_context`."""
 SCENARIO_ANNOTATION = f"{GROUP}/scenario"
-"""On a job: its scenario. Jobs of one scenario and namespace tell about each other: to the Brain, which takes
-a job's name where there is none, and to the allocator."""
+"""On a job: its scenario. The Brain and the allocator predict a job from earlier jobs of the same scenario
+and namespace. Without the annotation the Brain uses the job's name."""
 DATA_ANNOTATION = f"{GROUP}/data"
 """On a job: URIs of the data sets that it reads, separated by spaces or commas, for OpenLineage."""
 GONE_ANNOTATION = f"{GROUP}/owner-gone"
-"""On an object of a stage: since when nobody is known to wait for it (RFC 3339). Adoption removes it."""
+"""On an object of a stage: since when no pipeline is known to wait for it (RFC 3339). Adoption removes the
+annotation."""
 SUSPENDED_ANNOTATION = f"{GROUP}/owner-suspended"
 """On an object of a stage: the attempt that suspended it instead of deleting it. The attempt that adopts the
 object resumes it."""
@@ -75,10 +76,10 @@ NODE_PORTS: dict[str, tuple[int, int]] = {
     EVALUATOR_TYPE: (3333, 3334),
 }
 """Ports of a node. A process of cluster version v listens on ``ports[v % 2]``, so that a prepared successor
-can listen while its predecessor still trains. Upstream has the first of each pair."""
+can listen while its predecessor still trains. Upstream uses the first port of each pair."""
 
 AGENT_PORT = 3335
-"""Of each node's agent, where another node copies the newest state of the model from."""
+"""The port of a node's agent, from which other nodes copy the newest state of the model."""
 
 ENV_MASTER_ADDR = "DLROVER_MASTER_ADDR"
 ENV_JOB_NAME = "ELASTIC_JOB_NAME"
@@ -101,11 +102,12 @@ ENV_BRAIN_ADDR = "DLROVER_BRAIN_SERVICE_ADDR"
 ENV_BRAIN_TOKEN = "EDL_BRAIN_TOKEN"  # noqa: S105 - the variable's name, not a secret
 """The tenant's token for the Brain, in the environment of a job's master."""
 ENV_BRAIN_TOKEN_FILE = "EDL_BRAIN_TOKEN_FILE"  # noqa: S105 - the variable's name, not a secret
-"""A file with that token, read at each call; it wins."""
+"""A file with that token, read at each call. It takes precedence."""
 ENV_BRAIN_CA_FILE = "EDL_BRAIN_CA_FILE"
-"""Certificates that a Brain served over HTTPS is checked against, as PEM; default: the system's."""
+"""PEM file of the CA certificates for a Brain served over HTTPS; default: the system's."""
 ENV_BRAIN_DATABASE_URL = "EDL_BRAIN_DATABASE_URL"
-"""Of the Brain service, in its own environment: a password on a command line is seen by others."""
+"""The database URL of the Brain service, in its environment because others can see a password on a command
+line."""
 ENV_AUTOSCALE_PERIOD = "EDL_AUTOSCALE_PERIOD"
 ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 """Set by the agent for the training process: the cluster version it belongs to."""
@@ -117,12 +119,12 @@ ENV_PROGRAM = "EDL_PROGRAM"
 """The training program that travels with its job (`edl_workflows.jobs.elastic_job.program`)."""
 ENV_PROGRAM_DIGEST = "EDL_PROGRAM_SHA256"
 ENV_CHECKPOINT_DIR = "EDL_CHECKPOINT_DIR"
-ENV_TRACEPARENT = "TRACEPARENT"
 """Folder or URI of the job's checkpoints, for programs that are not told otherwise."""
+ENV_TRACEPARENT = "TRACEPARENT"
 ENV_TF_CONFIG = "TF_CONFIG"
 ENV_PET_NNODES = "PET_NNODES"
-"""This and the next nine are what launchers in PyTorch's style read (``torchrun`` takes ``PET_<OPTION>`` for
-each of its options, ``torch.distributed`` the others): set by the agent of a worker in a collective job."""
+"""The agent of a worker in a collective job sets this and the next nine variables. ``torchrun`` reads
+``PET_<OPTION>`` for each of its options; ``torch.distributed`` reads the others."""
 ENV_PET_NODE_RANK = "PET_NODE_RANK"
 ENV_PET_NPROC_PER_NODE = "PET_NPROC_PER_NODE"
 ENV_PET_MASTER_ADDR = "PET_MASTER_ADDR"
@@ -138,8 +140,8 @@ TOKEN_KEY = "token"  # noqa: S105 - the Secret's key, not a secret
 STATE_KEY = "state"
 
 MAX_JOB_NAME = 37
-"""Names of services and values of labels hold 63 characters, and the longest of a job's, `master_name`, adds
-26. A node's name then still has room for ids up to 12 digits."""
+"""Service names and label values have at most 63 characters, and the longest name made from a job's,
+`master_name`, adds 26. A node's name then still has room for ids of up to 12 digits."""
 
 
 def node_name(job: str, node_type: str, node_id: int) -> str:
@@ -156,7 +158,7 @@ def parse_node_name(job: str, name: str) -> tuple[str, int] | None:
 
 
 def master_pod_name(job: str, index: int) -> str:
-    """Name of the job's master pod number `index`: 0, 1, … as masters are replaced."""
+    """Name of the job's master pod with this index; each replacement has the next index."""
     return f"{master_name(job)}-{index}"
 
 
@@ -171,7 +173,7 @@ def spec_plan_name(job: str, generation: int) -> str:
 
 
 def own_plan_name(job: str, number: int) -> str:
-    """Name of the ScalePlan in which the job's master carries its own plan of this number out."""
+    """Name of the ScalePlan with which the job's master carries out its optimizer's plan of this number."""
     return f"{job}-optimize-{number}"
 
 
@@ -181,7 +183,7 @@ def master_name(job: str) -> str:
 
 
 def nodes_service_name(job: str) -> str:
-    """Name of the headless service below which the job's nodes have their names."""
+    """Name of the headless service that gives the job's nodes their DNS names."""
     return f"{job}-edljob"
 
 
@@ -196,7 +198,7 @@ def state_config_map_name(job: str) -> str:
 
 
 def network_policy_name(kind: str, job: str) -> str:
-    """Name of the NetworkPolicy of a job: jobs of two kinds may have the same name."""
+    """Name of a job's NetworkPolicy. It includes the kind, since jobs of two kinds may have the same name."""
     return f"{job}-{kind.lower()}"
 
 

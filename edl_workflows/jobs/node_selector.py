@@ -23,7 +23,7 @@ def requirement_holds(requirement: Mapping[str, Any], values: Mapping[str, str])
 
 
 def _compared(operator: str, value: str | None, wanted: Sequence[str]) -> bool:
-    """Both as whole numbers; what is none compares with nothing."""
+    """Compare both as integers; False if one of them is not an integer."""
     try:
         have, bound = int(value or ""), int(wanted[0])
     except (ValueError, IndexError):

@@ -37,7 +37,7 @@ class Model(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """The value as it stands in a manifest: camelCase, without what was never set."""
+        """The value as in a manifest: camelCase, without None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -62,8 +62,8 @@ def raise_problems(problems: Sequence[Problem]) -> None:
 def cel_rules(*pairs: tuple[str, str]) -> ConfigDict:
     """Config of a model with rules over several fields: (CEL expression, message), for the CRD's schema.
 
-    Each says in CEL what a validator of the model says in Python, or what only the API server can check:
-        transitions.
+    Each rule repeats in CEL what a validator of the model checks in Python, or checks a transition, which
+        only the API server can.
     """
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in pairs]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})
@@ -75,8 +75,8 @@ def job_name_rules(
     """The rules of `cel_rules` for the name of a job.
 
     Args:
-        limit: characters that a name may have.
-        added: the objects whose names consist of the job's name and more.
+        limit: the most characters of a name.
+        added: which objects have names made by extending the job's name.
         letter_first: whether it must begin with a letter; otherwise a digit may be first.
     """
     first, how = ("a-z", ", beginning with a letter") if letter_first else ("a-z0-9", "")
@@ -93,12 +93,12 @@ def job_name_rules(
 
 
 NO_PHASE = "!has(oldSelf.status) || !has(oldSelf.status.phase)"
-"""CEL: nobody had looked at the object yet."""
+"""CEL: the object had no phase yet."""
 _SAME_PHASE = "has(self.status) && has(self.status.phase) && self.status.phase == oldSelf.status.phase"
 
 
 def final_phases_rule(succeeded: str, failed: str) -> tuple[str, str]:
-    """CEL: a job that has ended has ended. The two phases in the kind's spelling."""
+    """CEL: final phases never change. The arguments are the two phases in the kind's spelling."""
     rule = f"{NO_PHASE} || !(oldSelf.status.phase in ['{succeeded}', '{failed}']) || {_SAME_PHASE}"
     return rule, f"phases {succeeded} and {failed} are final"
 
@@ -115,7 +115,7 @@ class Status(Model):
     model_config = ConfigDict(extra="ignore")
 
     def stored(self) -> dict[str, Any]:
-        """What the object really says: without defaults that only stand for an absent field."""
+        """The status as it is stored: without the defaults of absent fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
 
 
@@ -192,8 +192,8 @@ PodTemplate = Annotated[
         }
     ),
 ]
-"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only what we build
-on.
+"""A core/v1 PodTemplateSpec. The API server validates it when the pod is made; we check only the parts that
+our code uses.
 """
 
 
@@ -229,7 +229,7 @@ class Metadata(Model):
     @field_validator("labels", "annotations", "owner_references", "finalizers", mode="before")
     @classmethod
     def _null_is_empty(cls, value: object, info: ValidationInfo) -> object:
-        """``labels:`` with nothing behind it is no mistake for the API server either."""
+        """``labels:`` without a value is accepted, as by the API server."""
         empty: dict[str, str] | list[str] = {} if info.field_name in ("labels", "annotations") else []
         return empty if value is None else value
 
@@ -282,15 +282,15 @@ class Resource(Model):
             return cls.model_validate(manifest)
         except ValidationError as error:
             problems = [problem for e in error.errors() for problem in _problems(cls, e)]
-            raise ManifestError(_subject(cls, manifest), problems) from None  # it has all that pydantic says
+            raise ManifestError(_subject(cls, manifest), problems) from None  # it has pydantic's messages
 
     @classmethod
     def read_stored(cls, manifest: Mapping[str, Any]) -> tuple[Self, ManifestError | None]:
-        """Read an object that an API server has admitted, whatever this package thinks of its spec.
+        """Read an object that an API server has admitted, even if this package rejects its spec.
 
         Returns:
-            The object, and what is wrong with it. A wrong one has its identity and its status; of its spec
-            there is what is valid by itself.
+            The object, and its problems or None. An invalid object has its metadata and those fields of spec
+            and status that are valid by themselves.
         """
         try:
             return cls.parse(manifest), None
@@ -306,7 +306,8 @@ class Resource(Model):
 
 
 def _salvaged(model: Any, value: Any) -> BaseModel:
-    """A model of those fields that are valid by themselves; what is checked of several together is not."""
+    """A model with only the fields that are valid by themselves. Validators over several fields are not
+    run."""
     assert isinstance(model, type), "specs and statuses are models"
     assert issubclass(model, BaseModel), "specs and statuses are models"
     given = value if isinstance(value, Mapping) else {}
@@ -324,7 +325,7 @@ def _salvaged(model: Any, value: Any) -> BaseModel:
 
 @functools.cache
 def _field_readers(model: type[BaseModel]) -> Mapping[str, tuple[str, TypeAdapter[Any]]]:
-    """Of each field its name in manifests, and what validates it."""
+    """For each field, its name in manifests and its validator."""
     found: dict[str, tuple[str, TypeAdapter[Any]]] = {}
     for name, field in model.model_fields.items():
         kind: Any = field.annotation
@@ -356,7 +357,7 @@ def _problems(cls: type[BaseModel], error: ErrorDetails) -> list[Problem]:
 
 
 def _path(*parts: int | str) -> str:
-    # pydantic marks an error of a map's key with a last part "[key]"; the key itself stands before it.
+    # For an error in a map's key, pydantic appends "[key]" to the path, after the key itself.
     return ".".join(str(part) for part in parts if part not in ("", "[key]"))
 
 
@@ -373,9 +374,7 @@ def _suggestion(cls: type[BaseModel], loc: tuple[int | str, ...]) -> str:
 
 
 def _model_at(model: type[BaseModel], part: int | str) -> type[BaseModel] | None:
-    """The model that `part` leads to: a field's own, or a container's (whose keys and indices lead nowhere
-    new).
-    """
+    """The model at `part`: a field's model, or, for a key of a map or an index of a list, the same model."""
     for name, field in model.model_fields.items():
         if part in (name, field.alias):
             return next(iter(_models_in(field.annotation)), None)

@@ -1,5 +1,5 @@
-"""What keeps a job from its children, the same for every kind: names that are taken, creates that are
-refused, pods that can't be placed. Pure."""
+"""What prevents a job from getting its children, for all kinds: names that are taken, creates that are
+refused, pods that can't be scheduled. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from edl_workflows.jobs.actions import Manifest, Observed
 from edl_workflows.jobs.objects import Resource
 
 RETRY_SECONDS = 30.0
-"""Until the next decision about what only a user can change: a name that is taken, a refused pod."""
+"""Time until the next decision about an obstacle that only a user can remove: a name that is taken, a refused
+pod."""
 GARBAGE_SECONDS = 2.0
-"""Until the next decision about objects of an earlier job of this name, which are being deleted."""
+"""Time until the next decision while objects of an earlier job of this name are being deleted."""
 REASONS = frozenset({"NameConflict", "CreateRefused"})
-"""Those of an `Obstacle` that a user must do something about."""
+"""Reasons of obstacles that a user must remove."""
 
 _MAX_MESSAGE = 1024
 
@@ -23,7 +24,7 @@ class Obstacle:
     """Why a job can't have a child now.
 
     Attributes:
-        seconds: until it is worth another look.
+        seconds: time after which to check again.
     """
 
     reason: str
@@ -32,11 +33,11 @@ class Obstacle:
 
 
 def find_conflict(owner: Resource, observed: Observed, wanted: Iterable[tuple[str, str]]) -> Obstacle | None:
-    """The first object that has a name of the job's and is not the job's.
+    """The first object that has the name of one of the job's children but does not belong to the job.
 
     Args:
         owner: the job.
-        observed: its world.
+        observed: what is observed of it.
         wanted: (kind, name) of each of its children.
     """
     found = (observed.find(kind, name) for kind, name in wanted)
@@ -61,7 +62,7 @@ def find_refusal(observed: Observed, create: Iterable[Manifest]) -> Obstacle | N
 
 
 def why_pods_wait(pods: Iterable[Manifest]) -> str:
-    """Why the first of these pods that can't be placed or started can't; "" if none says so."""
+    """Why the first of these pods that waits can't be scheduled or started; "" if no pod gives a reason."""
     pending = [p for p in pods if manifests.pod_phase(p) == "Pending" and not manifests.is_terminating(p)]
     reasons = [(manifests.name_of(pod), manifests.why_pending(pod)) for pod in pending]
     return next((f"{name}: {why}" for name, why in reasons if why), "")[:_MAX_MESSAGE]

@@ -1,8 +1,8 @@
-"""Text that pods report, before it stands in a status: no control characters, and nothing that Argo would
-expand.
+"""Cleans text that pods report before it is written to a status: no control characters, and nothing that Argo
+would expand.
 
-A training program is not trusted with what its text is used for later: a terminal, a web page, a parameter
-of a workflow.
+Training programs are not trusted, and their text is shown later in terminals and web pages and used as a
+workflow's parameter.
 """
 
 import re
@@ -15,7 +15,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
 and of lone surrogates, which JSON can hold and UTF-8 cannot."""
 _KEPT = "\n\t"
 _JOINERS = "\u200c\u200d"
-"""Parts of words and of emoji: they have the category of format characters."""
+"""Characters that belong to words and emoji although Unicode counts them as format characters."""
 _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 _BRACES = re.compile(r"\{(?=\{)")
 
@@ -25,19 +25,20 @@ def escape_controls(text: str, keep: str = _KEPT) -> str:
     direction.
 
     Args:
-        text: any.
+        text: any text.
         keep: control characters that stay.
     """
     return _NOT_PLAIN.sub(lambda found: _escaped(found[0], keep), text)
 
 
 def inert_text(text: str) -> str:
-    """Text as a status may keep it. ``{{`` becomes ``{ {``: Argo expands it in parameters of templates."""
+    """Text that is safe in a status. ``{{`` becomes ``{ {``, since Argo expands it in parameters of
+    templates."""
     return _BRACES.sub("{ ", escape_controls(text))
 
 
 def inert_value(value: Any) -> Any:
-    """A JSON value whose texts, keys of maps too, are as `inert_text` writes them."""
+    """A JSON value with `inert_text` applied to all texts, including keys of maps."""
     if isinstance(value, str):
         return inert_text(value)
     if isinstance(value, Mapping):

@@ -1,7 +1,8 @@
 """CustomResourceDefinitions from the models: structural OpenAPI schemas with CEL rules. Pure; `make_crd`
 writes the files.
 
-What Kubernetes calls structural: no ``$ref``, every node typed, no ``additionalProperties: false``, nothing
+Kubernetes calls a schema structural if it has no ``$ref``, every node typed, no ``additionalProperties:
+    false``, nothing
 validated under ``anyOf`` but int-or-string.
 """
 
@@ -38,11 +39,11 @@ class CrdColumn:
 
 @dataclass(frozen=True)
 class CrdOptions:
-    """What a CustomResourceDefinition has beside its schema.
+    """The parts of a CustomResourceDefinition apart from its schema.
 
     Attributes:
         scale: the scale subresource's specReplicasPath, statusReplicasPath and labelSelectorPath.
-        also_served: further versions, by the same schema; objects are stored in the registry's.
+        also_served: further versions with the same schema; objects are stored in the version of the registry.
     """
 
     singular: str
@@ -94,7 +95,7 @@ def structural_schema(model: type[Resource]) -> Schema:
     """The structural schema of a custom resource."""
     source = model.model_json_schema(by_alias=True, schema_generator=_Documented)
     schema = _node(source, source.get("$defs", {}))
-    # The API server knows ObjectMeta, and takes nothing about it but rules on the name.
+    # The API server validates ObjectMeta itself, and allows a schema to restrict only the name.
     schema["properties"]["metadata"] = {"type": "object"}
     schema["properties"]["status"] = _without_defaults(schema["properties"]["status"])
     schema["properties"] |= {name: {"type": "string"} for name in ("apiVersion", "kind")}
@@ -178,8 +179,8 @@ def _quantity(node: Mapping[str, Any]) -> Schema:
 
 def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
     """Maps: those with fixed keys become properties (CEL and the scale subresource need paths), the others
-    stay maps. A structural schema has either properties or additional ones: beside the former the latter
-    are kept as they are, for the readers to check.
+    stay maps. A structural schema can have either properties or additionalProperties. If a model has both,
+    additional properties are preserved without a schema, and checked by the models.
     """
     members = node.get("additionalProperties")
     if not isinstance(members, Mapping):
@@ -194,7 +195,8 @@ def _members(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Schema:
 
 
 def _without_defaults(node: Any) -> Any:
-    """What a controller writes is never filled in by the API server."""
+    """The schema of a status, without defaults: the API server must not fill in what the controller
+    writes."""
     if isinstance(node, Mapping):
         kept = {k: _without_defaults(v) for k, v in node.items() if k != "default" or isinstance(v, Mapping)}
         return {key: value for key, value in kept.items() if key != "required"}

@@ -16,7 +16,7 @@ from edl_workflows.jobs.objects import Condition, Resource, Status, set_conditio
 from edl_workflows.jobs.reported_text import inert_text
 
 CREATED = "Created"
-"""The condition that every job has from its first decision on."""
+"""The type of the condition that every job gets with its first decision."""
 
 
 class KindPhase(StrEnum):
@@ -34,7 +34,8 @@ class KindPhase(StrEnum):
 
 
 def _selector_text(value: object) -> object:
-    """training-operator writes a LabelSelector here; nobody reads it, and the next write replaces it."""
+    """training-operator writes a LabelSelector object here. It is read as "", and the next write replaces
+    it."""
     return "" if isinstance(value, Mapping) else value
 
 
@@ -96,7 +97,8 @@ class JobStatus(Status):
         if newest is not None:
             found = {"phase": ends[newest.type], "reason": newest.reason, "message": newest.message}
             self.__dict__ |= found
-            # Not in the object yet: `stored` leaves them out, so that the controller writes them.
+            # The stored object does not have these fields yet. `stored` leaves them out, so that the
+            # controller writes them.
             self.__pydantic_fields_set__.difference_update(found)
         return self
 
@@ -119,21 +121,21 @@ class Job(Resource):
 
     @property
     def time_to_live(self) -> int | None:
-        """Seconds for which it stays after its end; None where it is never deleted."""
+        """Seconds for which the job stays after its end; None if it is never deleted."""
         return None
 
     def seconds_to_live(self, now: datetime) -> float | None:
-        """Seconds until it is to be deleted; None while it has not ended, or where it is never deleted."""
+        """Seconds until the job is to be deleted; None if it has not ended, or is never deleted."""
         end, ttl = self.status.completion_time, self.time_to_live
         return None if end is None or ttl is None or not self.finished else ttl - (now - end).total_seconds()
 
 
 @dataclass(frozen=True)
 class PhaseVerdict:
-    """The phase and why.
+    """A job's phase, and the reason for it.
 
     Attributes:
-        message: it may quote what pods said; it is kept as `inert_text` writes it.
+        message: it may quote text from pods, so `inert_text` is applied to it.
     """
 
     phase: KindPhase
@@ -152,9 +154,9 @@ def update_conditions(
     Args:
         status: the status as it is.
         outcome: what was decided.
-        created: what is said of every job, from its first decision on.
+        created: the condition that every job gets with its first decision.
         now: the time.
-        beside: types that stay True beside the phase's.
+        beside: types that stay True besides the phase's own.
     """
     found: Sequence[Condition] = status.conditions
     if all(condition.type != CREATED for condition in found):
@@ -181,8 +183,8 @@ def phase_event(
     Args:
         status: the status as it is.
         outcome: what was decided.
-        warnings: reasons that are Warnings, beside every failure.
-        message: what to say where the outcome has no message.
+        warnings: reasons whose Events are Warnings; those of failures always are.
+        message: the Event's message if the outcome has none.
     """
     if (status.phase, status.reason) == (outcome.phase, outcome.reason):
         return ()

@@ -1,6 +1,6 @@
 """A namespace in memory for tests of kinds, with a loop that decides and applies as the controller does.
 
-It knows as much of Kubernetes as reconcile relies on: uids, generations, resource versions, AlreadyExists,
+It simulates only what the reconcile functions rely on: uids, generations, resource versions, AlreadyExists,
 graceful deletion of pods, garbage collection by owner. For API semantics use the embedded cluster.
 """
 
@@ -80,7 +80,8 @@ class JobsNamespace:
             obj["metadata"]["generation"] += 1
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete an object: a pod that has not ended gets time to end, see `reap`; all else is gone."""
+        """Delete an object. A pod that has not ended is only marked for deletion, see `reap`; everything else
+        is removed at once."""
         obj = self.objects[kind, name]
         if kind == "Pod" and obj["status"]["phase"] in ("Pending", "Running"):
             obj["metadata"].setdefault("deletionTimestamp", self.now.isoformat())
@@ -89,13 +90,13 @@ class JobsNamespace:
         self._collect_garbage()
 
     def reap(self) -> None:
-        """Pods that are being deleted end and go."""
+        """Remove the pods that are marked for deletion."""
         for key, obj in list(self.objects.items()):
             if obj["metadata"].get("deletionTimestamp"):
                 del self.objects[key]
 
     def set_pod(self, name: str, phase: str, exit_code: int | None = None, reason: str = "") -> None:
-        """What the node reports of a pod."""
+        """Set a pod's status as its node would report it."""
         pod = self.objects["Pod", name]
         container = pod["spec"]["containers"][0]["name"]
         status: dict[str, Any] = {"phase": phase}
@@ -136,7 +137,7 @@ class JobsNamespace:
         return Observed(now=self.now, objects=seen, new_token="t" * 32, settings=self.settings)
 
     def decide(self, kind: str, name: str) -> Actions:
-        """Decide about an object as the loop does: anew after a creation that failed."""
+        """Decide about an object as the controller's loop does: again after each create that failed."""
         row, manifest = kinds.kind_of(kind), self.objects[kind, name]
         if self.settings.network_policies:
             row = row.isolated()
@@ -197,7 +198,8 @@ class JobsNamespace:
         """Reconcile until nothing is left to do.
 
         Raises:
-            AssertionError: it never ends: some decision is not a fixed point after its own actions.
+            AssertionError: it never ends: some decision asks for changes again after its own actions were
+                applied.
         """
         for _ in range(MAX_ROUNDS):
             if not self.reconcile():

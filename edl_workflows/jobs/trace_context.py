@@ -1,9 +1,9 @@
 """Trace context (W3C, https://www.w3.org/TR/trace-context/#traceparent-header): which trace a job belongs to.
 Pure.
 
-A pipeline engine that traces its runs names the trace; the name travels in an annotation of the job and in
+A pipeline engine that traces its runs provides the trace. It is passed on in an annotation of the job and in
 the variable ``TRACEPARENT`` of its pods, where OpenTelemetry's instrumentation of a training program finds
-it. Nothing here makes spans.
+it. This package creates no spans.
 """
 
 import hashlib
@@ -25,11 +25,12 @@ def trace_id_of(traceparent: str) -> str:
 
 
 def traceparent_of(trace_id: str, subject: str) -> str:
-    """A ``traceparent`` in a trace of which only the id is known.
+    """A ``traceparent`` for a trace of which only the id is known.
 
     Args:
         trace_id: the trace's; anything malformed gives "".
-        subject: what the job is a part of; the id of the parent span, which no span has, is derived from it.
+        subject: what the job is a part of. The id of the parent span is derived from it; no span with this id
+            exists.
     """
     if not _TRACE_ID.fullmatch(trace_id):
         return ""

@@ -1,5 +1,5 @@
-"""What is checked of every job kind alike: its name, and the parts of its pod templates that the pods are
-built on.
+"""Checks for jobs of every kind: of the job's name, and of the parts of its pod templates that the pods are
+built from.
 
 Paths are relative to the checked value. Pure functions that return problems; the models raise them.
 """
@@ -14,18 +14,19 @@ GENERATED_SUFFIX = 5
 """Characters that the API server appends to generateName."""
 
 MAX_LEVELS = 64
-"""Of maps and lists in a pod template."""
+"""How deeply maps and lists may be nested in a pod template."""
 
 MAX_PORT = 65_535
 
 
 def job_name(metadata: Metadata, limit: int, prefix: str = "") -> list[Problem]:
-    """A job's name becomes part of its services' names and a label's value.
+    """Problems of a job's name, which becomes part of its services' names and of label values.
 
     Args:
         metadata: the job's.
-        limit: characters that the services' names leave for it.
-        prefix: what stands before it in those names. With one it may begin with a digit.
+        limit: the most characters of the name, so that the services' names are not too long.
+        prefix: what precedes the job's name in those names. With a prefix, the job's name may begin with a
+            digit.
     """
     if metadata.name:
         return _name_fits("metadata.name", metadata.name, limit, prefix)
@@ -48,8 +49,8 @@ def _name_fits(path: str, value: str, limit: int, prefix: str, *, whole: bool = 
 
 
 def _nested_too_deep(value: object) -> bool:
-    """Whether a value has more levels than whoever copies or writes it can follow. No pod has a third of
-    them.
+    """Whether a value is nested too deeply for code that copies or writes it recursively. Real pods have less
+    than a third of `MAX_LEVELS`.
     """
     level = [value]
     for _ in range(MAX_LEVELS):
@@ -64,11 +65,12 @@ def _nested_too_deep(value: object) -> bool:
 
 
 def template_problems(template: Mapping[str, Any], *, partial: bool = False) -> Iterator[Problem]:
-    """The problems of a role's pod template, by their paths in it.
+    """The problems of a role's pod template, with paths relative to the template.
 
     Args:
         template: a PodTemplateSpec.
-        partial: the controller has containers and an image of its own for the role.
+        partial: whether containers and images may be left out, because the controller has its own for the
+            role.
     """
     if _nested_too_deep(template):
         yield Problem("spec", f"is nested deeper than {MAX_LEVELS} levels")

@@ -6,6 +6,6 @@
 - `pollux`: Pollux, which allocates by the goodput that jobs report.
 - `portable_math`: floating-point functions with the same result on every machine.
 
-Nothing here talks to a cluster, reads a clock, or knows the kinds of jobs; `edl_workflows.controller`,
-`edl_workflows.master` and `edl_workflows.brain` observe, ask, and carry out the answers.
+Nothing here talks to a cluster, reads a clock, or knows the kinds of jobs. `edl_workflows.controller`,
+`edl_workflows.master` and `edl_workflows.brain` observe, call these algorithms, and carry out their plans.
 """

@@ -8,5 +8,5 @@ repeated at any time and always leads to the same object. `begin` returns a hand
 Argo's steps and the CLI are thin drivers made from the descriptions; `driver` waits, blocking or in an event
 loop, on the process's shared watch.
 
-Nothing here depends on an engine, or on what is special to one kind of job (see `jobs`).
+Nothing here depends on a workflow engine or on one kind of job (see `jobs`).
 """

@@ -1,8 +1,9 @@
 """Waiting for the goal of a stage: `wait_for_goal` blocks on the process's shared watch, `await_goal` does so
 in event loops, and `check_now` asks once.
 
-All feed the pure `results.evaluate_goal`, and `job_log` with what is worth a line. Deadlines are Unix times,
-since a wait may continue in another process. The deadline of a queued job no longer counts once it has run.
+All pass each state to the pure `results.evaluate_goal`, and to `job_log`, which writes lines about changes.
+Deadlines are Unix times, since a wait may continue in another process. The deadline of a queued job no longer
+counts once it has run.
 """
 
 import asyncio
@@ -53,7 +54,7 @@ Observe = Callable[[ObservedObject], None]
 
 
 def observe_nothing(_seen: ObservedObject) -> None:
-    """The `Observe` of callers that look at no states."""
+    """The `Observe` of callers that need no states."""
 
 
 class GoalWait:
@@ -118,8 +119,8 @@ class GoalWait:
         return replace(result, message=silence) if silence and isinstance(result, InProgress) else result
 
     def _evaluate(self, state: Object | None) -> StageResult:
-        """Evaluate a state, and write the lines that it is worth. An error, and why a stage is skipped, is
-        the caller's to tell."""
+        """Evaluate a state, and write log lines about it. The caller reports errors and why a stage was
+        skipped."""
         try:
             seen = read_object(self._handle.kind, state)
             result = evaluate_goal(self._handle, seen)
@@ -164,13 +165,13 @@ class GoalWait:
             self._notify(f"{self._handle} {line}")
 
     def overdue(self, source: ClusterSource, last_error: EdlError | None) -> StageEnd | None:
-        """The result after a deadline; None to keep waiting. A last check tells whether the goal was reached,
-        or the job has begun to run, while nobody waited."""
+        """The result after a deadline; None to keep waiting. A last check finds out whether the goal was
+        reached, or the job began to run, while nobody waited."""
         try:
             result = self.take(_find(source.connect().with_policy(LAST_CHECK), self._handle))
         except EdlError as error:
             result, last_error = None, last_error or error
-            if self._queue_end <= time.time():  # nobody knows whether the job runs by now
+            if self._queue_end <= time.time():  # whether the job runs by now is unknown
                 self._queue_end = time.time() + RETRY_SECONDS
         if result is not None or time.time() < self._end:
             return result

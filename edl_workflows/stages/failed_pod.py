@@ -1,7 +1,7 @@
-"""The end of the output of the pod with which a job failed, for the error of the stage.
+"""The last lines of output of the pod whose failure ended a job, for the error of the stage.
 
-It is read when the failure is seen and before a new attempt deletes the job. An ElasticJob's status has it;
-the pods of other kinds are read.
+They are read as soon as the failure is seen, before a new attempt deletes the job. An ElasticJob's status
+contains them; for other kinds they are read from the pods' logs.
 """
 
 import textwrap
@@ -23,11 +23,11 @@ from edl_workflows.stages.results import Failed
 
 MAX_LINES = 30
 MAX_CHARACTERS = 4096
-"""Of the output in an error: engines store the error in their database."""
+"""Limit of the output in an error, because engines store errors in their databases."""
 WIDTH = 200
 """Characters; a longer line is wrapped."""
 READ_POLICY = CallPolicy(attempts=2, read_seconds=10.0)
-"""The failure is known: its report must not wait long for a node that does not answer."""
+"""Short time-outs: the report of a failure must not wait long for a node that does not answer."""
 
 
 def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
@@ -36,7 +36,7 @@ def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Fa
     Args:
         source: the API server.
         handle: handle of the stage.
-        failed: the result of its wait. It is returned unchanged if the job did not fail, or is gone.
+        failed: the result of its wait. It is returned unchanged if the job did not fail, or no longer exists.
     """
     row = kinds.kind_of(handle.kind)
     if row.view is None or not isinstance(failed.error, JobFailedError):
@@ -51,7 +51,7 @@ def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Fa
 
 
 def describe_failed_pod(cluster: Cluster, kind: str, job: Object) -> list[str]:
-    """The end of the output of the pod with which a job failed, wrapped; none if the job has not failed.
+    """The last lines of output of the pod whose failure ended a job, wrapped; none if the job has not failed.
 
     Args:
         cluster: the API server.
@@ -94,8 +94,8 @@ def _read_failed_pod(cluster: Cluster, row: Kind, job: JobView) -> FailedPod | N
 
 
 def _failures(pods: Iterable[Object]) -> Iterator[tuple[str, Object, str, bool]]:
-    """When a container of a pod ended with an error, the pod, the container, and whether it was started
-    again."""
+    """For each container that ended with an error: the time, the pod, the container, and whether it was
+    started again."""
     for pod in pods:
         for status in manifests.container_statuses(pod):
             for state, previous in (("state", False), ("lastState", True)):

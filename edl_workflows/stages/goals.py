@@ -14,7 +14,7 @@ from edl_workflows.stages.observed import read_object
 
 
 class IfFinished(StrEnum):
-    """What a change or a wait comes to if the job succeeds before it: training was faster than the
+    """The result of a change or a wait if the job succeeds before it, because training was faster than the
     pipeline."""
 
     SKIP = "skip"
@@ -65,7 +65,8 @@ class ExistsGoal(Model):
 
 
 class UnfinishedGoal(Model):
-    """The job has not ended, so that it can be changed: the goal of a change of a job that has ended."""
+    """The job has not ended. This is the goal of a change that came after the job's end, and so can't be
+    reached."""
 
     type: Literal["unfinished"] = "unfinished"
 
@@ -147,7 +148,7 @@ class Handle(Model):
     def of_ended(cls, kind: str, found: Object, if_finished: IfFinished) -> Self | None:
         """The handle of a change for which a job has ended too early; None if the job has not ended.
 
-        The change then creates nothing; `evaluate_goal` decides what it comes to.
+        The change then creates nothing; `evaluate_goal` decides its result.
 
         Args:
             kind: kind of the job.

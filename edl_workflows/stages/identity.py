@@ -16,7 +16,8 @@ from edl_workflows.jobs.trace_context import checked_traceparent
 OWNER_ANNOTATION = f"{names.GROUP}/owner"
 """The task and run that created the object. Only its owner adopts, replaces or cancels an object."""
 ATTEMPT_ANNOTATION = f"{names.GROUP}/owner-try"
-"""The attempt of the owner that holds the object; an earlier attempt that is killed late leaves it alone."""
+"""The attempt of the owner that holds the object now. An earlier attempt that is killed only later leaves the
+object alone."""
 ON_CANCEL_ANNOTATION = f"{names.GROUP}/owner-on-cancel"
 """What to do with the object if its owner disappears: delete, suspend or keep."""
 LIFETIME_ANNOTATION = f"{names.GROUP}/owner-lifetime"

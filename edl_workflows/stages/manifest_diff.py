@@ -1,4 +1,4 @@
-"""Where a job that an earlier attempt created differs from the manifest of this one. Pure."""
+"""How a job that an earlier attempt created differs from the manifest of this attempt. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ MAX_LINES = 20
 MAX_VALUE = 80
 """Characters of a value in a line."""
 _HIDDEN = frozenset({"env", "envs", "args", "command"})
-"""Fields whose values may contain passwords: only that they differ is said."""
+"""Fields whose values may contain passwords: a line says only that they differ."""
 
 
 def describe_differences(manifest: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The outputs of a stage, and how they follow from the state of its object."""
+"""The outputs of a stage, and their derivation from the state of its object."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def outputs_of(handle: Handle, seen: JobView | ScalePlan) -> Outputs:
 
 
 def _result_of(job: JobView) -> Any:
-    """The function's result; None if there is none, or the status was edited to what is not one."""
+    """The function's result; None if there is none, or if the status was edited and its value is invalid."""
     try:
         return inert_value(read_result(job.result)) if job.result else None
     except InvalidError:
@@ -115,8 +115,8 @@ def _result_of(job: JobView) -> Any:
 
 
 def _planned_change(handle: Handle, job: JobView) -> PlannedChange | None:
-    """Only of a stage that waits for a plan: other outputs stay small. For a job that has ended, nothing is
-    planned."""
+    """The plan of the job's optimizer, only for stages that wait for a plan, so that other outputs stay
+    small. For a job that has ended, the plan is empty."""
     if not isinstance(handle.goal, PlannedGoal):
         return None
     if job.phase.final:

@@ -48,7 +48,7 @@ def begin_plan_scale(cluster: Cluster, request: PlanScaleRequest, _identity: Sta
 
 
 def explain_no_plan(*, sized: bool) -> str:
-    """Why a job whose master does not plan for it has no plan.
+    """Explain why a job without a planning master has no plan.
 
     Args:
         sized: whether the cluster's autoscaler handles jobs of the kind.

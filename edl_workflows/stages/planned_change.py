@@ -1,5 +1,5 @@
-"""A plan of a job's optimizer as one task hands it to the next: from ``status.autoscaling`` to a
-ScalePlan."""
+"""A plan of a job's optimizer, as one task of a pipeline passes it to the next: read from
+``status.autoscaling``, applied as a ScalePlan."""
 
 from collections.abc import Mapping
 from typing import Any

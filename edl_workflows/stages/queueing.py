@@ -9,7 +9,8 @@ from edl_workflows.stages.results import Failed
 
 
 def is_queued(seen: ObservedObject) -> bool:
-    """Whether the job has not run yet; one that does not exist yet has not. A ScalePlan is never queued."""
+    """Whether the job has not run yet. This holds also for a job that does not exist yet. A ScalePlan is
+    never queued."""
     return seen is None or (isinstance(seen, JobView) and not seen.has_run and not seen.phase.final)
 
 

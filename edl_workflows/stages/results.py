@@ -1,4 +1,5 @@
-"""Results of stages, and `evaluate_goal`: the pure decision which result the state of an object means."""
+"""Results of stages, and `evaluate_goal`: the pure function that derives a stage's result from the state of
+its object."""
 
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Skipped:
-    """The job succeeded before the goal was reached, and the caller wants that to be no error.
+    """The job succeeded before the goal was reached, which the caller does not regard as an error.
 
     Attributes:
         reason: what happened, for people.
@@ -126,7 +127,7 @@ def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResu
 
 
 def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult:
-    """The result for a job that ended without the goal.
+    """The result for a job that ended before it reached the goal.
 
     Args:
         handle: handle of the job.
@@ -142,7 +143,8 @@ def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult
 
 
 def _finished(handle: Handle, reason: str, seen: JobView | ScalePlan) -> StageEnd:
-    """The one rule for a job that succeeded before a change or a wait: the caller's choice."""
+    """The result for a job that succeeded before a change or a wait: always the caller's choice,
+    `Handle.if_finished`."""
     outputs = outputs_of(handle, seen)
     if handle.if_finished is IfFinished.SKIP:
         return Skipped(reason, outputs)

@@ -23,7 +23,8 @@ from edl_workflows.stages.goals import Handle, IfFinished, PlanGoal
 from edl_workflows.stages.identity import StageIdentity
 
 PINS_ANNOTATION = f"{names.GROUP}/pins-replicas"
-"""On a plan that sets replica counts of an autoscaled job, until the autoscaling of that job is disabled."""
+"""Marks a plan that sets replica counts of an autoscaled job, until the job's autoscaling has been
+disabled."""
 STEP_TIMEOUT = Argument("Time limit of each step of the change, in seconds.", argo=True)
 
 
@@ -80,14 +81,14 @@ def create_plan(cluster: Cluster, request: PlanRequest, draft: PlanDraft, identi
     ended = Handle.of_ended(ELASTIC_JOB, found, request.if_finished)
     name = identity.known or identity.name(f"{request.job}-{draft.verb}")
     target = ownership.ObjectRef(KIND, namespace, name)
-    if ended is not None:  # there will be no other plan: the one that succeeded stays the result
+    if ended is not None:  # no new plan can be made, so one that succeeded earlier remains the result
         identity = replace(identity, rerun=False)
 
     def make() -> dict[str, Any]:
         if ended is not None:
             raise _EndedError
         if wrong is not None and draft.pins:
-            raise wrong  # its roles are unknown; a checkpoint needs none
+            raise wrong  # its roles are unknown, and only a checkpoint needs no roles
         fields = {"stepTimeoutSeconds": request.step_timeout_seconds, **draft.spec(job)}
         manifest = manual_plan.manual_plan(job, name, fields)
         if draft.pins and _autoscaled(job):
@@ -130,8 +131,8 @@ def _pin(cluster: Cluster, job: ElasticJob, plan: Object, handle: Handle) -> Non
     again.
 
     This follows the creation of the plan, so that a rejected plan changes nothing; autoscalers ignore a job
-    with an unfinished plan. The plan's annotation records that it is still to be done: if this attempt dies,
-    the next one that adopts the plan does it.
+    with an unfinished plan. The plan's annotation records that autoscaling is still to be disabled: if this
+    attempt dies, the next attempt that adopts the plan disables it.
     """
     try:
         if _autoscaled(job):

@@ -29,7 +29,7 @@ _SCALARS = (
         "-+0123456789.",
     ),
 )
-"""Tag, pattern of its plain scalars, and their possible first characters."""
+"""For each tag, the pattern of its plain scalars and their possible first characters."""
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

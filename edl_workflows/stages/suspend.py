@@ -32,7 +32,7 @@ class ResumeRequest(JobRequest):
 
 
 def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: StageIdentity) -> Handle:
-    """Set the job's suspend switch. A job that has ended is left as it is.
+    """Set ``suspend`` in the job's spec. A job that has ended is left as it is.
 
     Raises:
         NotFoundError: the job does not exist.
@@ -42,7 +42,7 @@ def begin_suspend(cluster: Cluster, request: SuspendRequest, _identity: StageIde
 
 
 def begin_resume(cluster: Cluster, request: ResumeRequest, _identity: StageIdentity) -> Handle:
-    """Clear the job's suspend switch; raises as `begin_suspend`."""
+    """Unset ``suspend`` in the job's spec; raises as `begin_suspend`."""
     return _switch(cluster, request, suspend=False, goal=JobGoal(phases=(JobPhase.RUNNING,), nodes=1))
 
 

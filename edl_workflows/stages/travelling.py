@@ -14,7 +14,7 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import CONFIG_MAPS, Object
 
 GONE_SECONDS = 60.0
-"""How long to wait for the deletion of a ConfigMap, which nothing but its finalizers can delay."""
+"""How long to wait for the deletion of a ConfigMap. Only finalizers can delay it."""
 POLL_SECONDS = 0.2
 
 

@@ -1,7 +1,6 @@
-"""Other replicas of a DIJob: which of its tasks is elastic, within what bounds, and the edit of its spec.
-Pure.
+"""Resizing a DIJob: which of its tasks is elastic, within what bounds, and the edit of its spec. Pure.
 
-Whoever wants another size goes through here: ``edl scale`` and the stage (`scale`), the DI server, the
+Everything that resizes a DIJob uses this module: ``edl scale`` and the stage (`scale`), the DI server, the
 allocator.
 """
 
@@ -17,11 +16,11 @@ from edl_workflows.jobs.di_job.model import MAX_REPLICAS, DIJob, DIJobSpec, DITa
 
 
 def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
-    """The task that is meant when somebody asks for other replicas.
+    """The task that a request for another number of replicas is about.
 
     Args:
         spec: the job's.
-        name: of the task; None: the only one, else the collector.
+        name: the task's name. None: the job's only task, else its collector.
 
     Raises:
         ManifestError: there is no such task, or several and no collector.
@@ -41,7 +40,8 @@ def elastic_task(spec: DIJobSpec, name: str | None = None) -> Task:
 def replica_bounds(job: DIJob) -> tuple[int, int]:
     """How many replicas, of all tasks together, the job may have: at least and at most.
 
-    The others than its elastic task keep theirs; a job of several tasks without a collector keeps all.
+    Only the elastic task can be resized. A job of several tasks without a collector has no elastic task, so
+    both bounds are its present size.
     """
     task = _default_elastic(job.spec)
     total = sum(each.replicas for each in job.spec.tasks)
@@ -58,8 +58,8 @@ def task_bounds(task: Task) -> tuple[int, int]:
 
 
 def tasks_by_rank(spec: DIJobSpec) -> list[Task]:
-    """The tasks in the order of ranks: the spec's, but the elastic one last, so that a change of it moves
-    nobody's rank.
+    """The tasks in the order of their ranks: the order of the spec, but with the elastic task last, so that
+    resizing it changes no rank of another task.
     """
     last = _default_elastic(spec)
     return [task for task in spec.tasks if task is not last] + ([last] if last is not None else [])
@@ -68,8 +68,8 @@ def tasks_by_rank(spec: DIJobSpec) -> list[Task]:
 def task_sizes(job: DIJob) -> list[tuple[Task, int]]:
     """The tasks in the order of ranks, each with its replicas.
 
-    Those of a preemptible job's elastic task are what its allocation leaves to it. More than the job's bounds
-    allow are not used; with too few for one replica of each task nobody has any.
+    In a preemptible job, the elastic task gets what the other tasks leave of the allocation. Nodes beyond the
+    job's bounds are not used. If the other tasks leave nothing, no task has any replicas.
     """
     order = tasks_by_rank(job.spec)
     if not job.spec.preemptible:
@@ -91,7 +91,7 @@ def resize_patch(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
 
 
 def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
-    """These replicas or sizes by task; other tasks stay as they are.
+    """The edit that gives tasks these replicas or resources; other tasks stay as they are.
 
     Raises:
         ManifestError: the job has no such task, or its bounds forbid it; or it is preemptible, so that its
@@ -115,8 +115,8 @@ def scale(job: DIJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
 
 
 def elastic_role(job: DIJob) -> ElasticRole | None:
-    """Its elastic task, where minReplicas and maxReplicas say how far; None where it has none, or the
-    allocator decides.
+    """The job's elastic task, bounded by its minReplicas and maxReplicas; None if the job has no such task,
+    or is preemptible, so that the allocator decides.
     """
     task = _default_elastic(job.spec)
     if task is None or job.spec.preemptible:
@@ -133,7 +133,8 @@ def replica_requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float
 
     Args:
         task: the replica's.
-        defaults: what the task's main container asks for where it does not say (`Settings.di_job_resources`).
+        defaults: requests of the task's main container for resources that it does not name
+            (`InstallationSettings.di_job_resources`).
     """
     main = task.container
 
@@ -147,8 +148,8 @@ def replica_requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float
 
 
 def missing_requests(resources: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, str]:
-    """The defaults for what a container's resources don't name. Its limit is its request where it has no
-    other.
+    """The defaults for resources of which a container has neither a request nor a limit (a limit without a
+    request counts as the request).
     """
     said = {*(resources.get("limits") or {}), *(resources.get("requests") or {})}
     return {name: amount for name, amount in defaults.items() if name not in said}

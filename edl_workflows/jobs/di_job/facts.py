@@ -21,9 +21,10 @@ from edl_workflows.jobs.replicas.facts import (
 TOLD_TO_END = 143
 """Exit code of a program that was told to end: 128 + SIGTERM."""
 PAUSE = timedelta(seconds=10)
-"""A pod that was lost is replaced no sooner after its creation."""
+"""A lost pod is replaced no sooner than this after its creation."""
 STEADY = timedelta(minutes=10)
-"""A pod that lived so long is replaced at once, whatever failed before it (kubelet's rule for restarts)."""
+"""A pod that ran for at least this long is replaced at once, however many restarts there were (kubelet's
+rule)."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class DIReplicaState(ReplicaState):
 
     @property
     def over(self) -> bool:
-        """Whether its pod has ended, or was lost, before the replica had succeeded. One that is being deleted
-        is neither.
+        """Whether its pod ended, or was lost, before the replica succeeded. False while the pod is being
+        deleted.
         """
         pod = self.pod
         return pod is not None and not self.completed and not self.live and not manifests.is_terminating(pod)
@@ -113,7 +114,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
 
     @property
     def stale(self) -> list[Manifest]:
-        """Pods of unfinished replicas, and surplus ones, that are of an earlier generation."""
+        """Pods of an earlier generation: those of unfinished replicas, and surplus ones."""
         return [*super().stale, *(pod for pod in self.surplus if not _is_of_now(self.job, pod))]
 
     @property
@@ -123,11 +124,10 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
 
     @property
     def cut_short(self) -> bool:
-        """Whether an allocation has left a preemptible job only replicas that had succeeded, while others
-        were at work.
+        """Whether a new allocation has left a preemptible job only replicas that had already succeeded, and
+        took away those still at work.
 
-        A job comes to its own end with a pod that has just succeeded, and with all the replicas that it had
-        before.
+        Otherwise the job ended by itself: then a pod has just succeeded, and no replica was taken away.
         """
         fresh = any(replica.completed and not replica.known_completed for replica in self.replicas)
         ended = fresh and len(self.replicas) >= self.job.status.replicas
@@ -137,10 +137,10 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
     def new_failures(self) -> list[DIReplicaState]:
         """Failed pods that no restart was counted for.
 
-        A restart covers all pods that fail until every replica has a pod again, as of learner and collectors
-        that need each other; but not the pods that were made for it. A pod that is on its way out, since the
-        job is suspended or the pod
-        was made for another replica or generation, may fail as it likes: its peers are gone before it.
+        One restart covers all pods that fail until every replica has a pod again, because a learner and its
+        collectors often fail together. It does not cover pods that were made for this restart. A failure does
+        not count if the job is suspended, or if the pod was made for another rank, template or generation:
+        such a pod is about to be deleted, and may fail because its peers are already gone.
         """
         if self.job.spec.suspend:
             return []
@@ -152,9 +152,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
 
     @property
     def reallocated(self) -> bool:
-        """Whether pods of the present generation of a preemptible job stand where its allocation doesn't want
-        them.
-        """
+        """Whether a preemptible job has pods of its present generation that do not fit its allocation."""
         if not self.job.spec.preemptible:
             return False
         stale = self.stale
@@ -166,7 +164,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
 
     @property
     def deviates(self) -> bool:
-        """Whether a pod is to come or to go, for whatever reason."""
+        """Whether a pod must be made or deleted, for whatever reason."""
         return bool(self.surplus or self.stale) or any(
             not replica.completed and (not replica.live or replica.moved) for replica in self.replicas
         )
@@ -174,9 +172,8 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
     def pause(self, replica: DIReplicaState) -> float:
         """Seconds until a pod that has ended is replaced.
 
-        After the first failure none; after later ones 10, 20, 40 … 300 s from its end. A pod that was lost
-        before it was
-        10 s old: when it would have been.
+        After the first failure there is no pause; after later ones it is 10, 20, 40 … 300 s from the pod's
+        end. A lost pod is replaced 10 s after its creation at the earliest.
         """
         pod = replica.pod
         if pod is None:
@@ -195,7 +192,7 @@ def _is_of_now(job: DIJob, pod: Manifest) -> bool:
 
 
 def _lost(pod: Manifest) -> bool:
-    """Whether a pod that has ended was not at fault."""
+    """Whether a pod ended through no fault of its own."""
     reason = str((pod.get("status") or {}).get("reason") or "")
     if reason == "DeadlineExceeded":  # of the pod's own activeDeadlineSeconds
         return False
@@ -206,7 +203,7 @@ def _lost(pod: Manifest) -> bool:
 
 
 def bad_exits(pod: Manifest) -> list[int]:
-    """Exit codes other than 0 of its containers, those that prepare it included."""
+    """Nonzero exit codes of its containers, including init containers."""
     codes = [ended.get("exitCode") for ended in _ends(pod)]
     return [int(code) for code in codes if code]
 

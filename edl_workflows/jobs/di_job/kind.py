@@ -40,8 +40,8 @@ _RIGHTS = (("", (*MADE, "delete")),)
 
 
 def _pod(obj: Manifest) -> dict[str, Any]:
-    """As `cache_fields.keep_pod`, with the containers that prepare it: where one of them fails, no other has
-    an exit code.
+    """As `cache_fields.keep_pod`, with the init containers: if one of them fails, no other container has an
+    exit code.
     """
     found = cache_fields.keep_pod(obj)
     statuses = (obj.get("status") or {}).get("initContainerStatuses") or ()

@@ -27,19 +27,20 @@ from edl_workflows.jobs.objects import (
 from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 
 MAX_REPLICAS = 10_000
-"""Of a task, and of a job."""
+"""Limit of a task, and of a whole job."""
 MAX_TASKS = 64
 MAX_NAME = 63 - len("di-")
-"""The job's service is named ``di-<job>``, and holds 63 characters."""
+"""The job's service is named ``di-<job>``; a service's name has at most 63 characters."""
 MAX_TASK_NAME = 63 - len("j--0")
-"""A pod's name is its host's, too: ``<job>-<task>-<index>`` holds 63 characters."""
+"""A pod's name is also its host name: ``<job>-<task>-<index>`` has at most 63 characters."""
 
 _POD_NAME_PART = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 
 
 KIND = api.DI_JOBS.kind
 MAIN_CONTAINER = "di-container"
-"""The container that a task is about; in a template without one of this name it is the first."""
+"""Name of the container that runs the task. If a template has no such container, the first one runs the
+task."""
 
 
 class DIJobPhase(KindPhase):
@@ -238,7 +239,7 @@ class DIJob(Job):
 
 
 def _find_pod_name_problems(metadata: Metadata, spec: DIJobSpec) -> list[Problem]:
-    """Names of pods are names of hosts, which hold 63 characters; and no two tasks may want the same."""
+    """A pod's name is also its host name, which has at most 63 characters."""
     job = metadata.name or (metadata.generate_name or "") + "x" * validation.GENERATED_SUFFIX
     problems = []
     for index, task in enumerate(spec.tasks):
@@ -251,8 +252,8 @@ def _find_pod_name_problems(metadata: Metadata, spec: DIJobSpec) -> list[Problem
 
 
 def _find_task_problems(spec: DIJobSpec) -> list[Problem]:
-    """Which tasks go together, their names and bounds, and the parts of the templates that the pods are built
-    on.
+    """Problems of the tasks: combinations, names, bounds, and the parts of the templates that the pods are
+    built from.
     """
     problems = [*_doubles(spec)]
     for index, task in enumerate(spec.tasks):
@@ -284,7 +285,7 @@ def _find_volume_problems(given: Sequence[Mapping[str, Any]]) -> list[Problem]:
 
 
 def _doubled_volumes(spec: DIJobSpec, task: Task) -> list[Problem]:
-    """Volumes of a template that the job has, too."""
+    """Volumes of a template that are also in the job's ``volumes``."""
     pod = task.template.get("spec")
     own = pod.get("volumes") if isinstance(pod, Mapping) else None
     shared = {volume.get("name") for volume in spec.volumes}

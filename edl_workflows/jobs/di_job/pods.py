@@ -1,4 +1,4 @@
-"""A DIJob's replicas, the manifests of their pods, and of the service that names them."""
+"""A DIJob's replicas, the manifests of their pods, and of the service that gives them DNS names."""
 
 import base64
 import copy
@@ -32,14 +32,15 @@ PLACE_LABEL = f"{names.GROUP}/place"
 RANK = f"{_PREFIX}/rank"
 """Annotation of a pod: its replica's `Replica.rank`."""
 TOKEN_DIGEST_LABEL = f"{_PREFIX}/token-digest"
-"""Of the token's Secret: `token_digest` of what is in it. The controller keeps no Secret's data."""
+"""Label of the token's Secret: the `token_digest` of its token. The controller's cache holds no Secret's
+data."""
 TOKEN_VARIABLE = "DI_TOKEN"  # noqa: S105 - the variable's name, not a secret
 
 PORT = 22270
 PORT_NAME = "di-port"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 LONGEST_VALUE = 128 * 1024 - 64
-"""Characters of an environment variable that Linux hands to a program, name included."""
+"""Most characters of an environment variable, name included, that Linux passes to a program."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class DIReplica:
         rank: in the job, from 0.
         node: where it is to run, of a preemptible job; else "".
         name: its pod's, and its host's.
-        place: hash of what its pod must be made anew for: another rank, node or template, and of a
-            preemptible job other replicas.
+        place: hash of what its pod depends on: rank, node and template, and in a preemptible job the number
+            of replicas. If it changes, the pod is replaced.
     """
 
     task: Task
@@ -78,9 +79,10 @@ def list_replicas(job: DIJob) -> Iterator[DIReplica]:
 
 
 def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int], int]:
-    """The rank of each replica, by task and index: the one that it has, if that is not beyond the end, else
-    the lowest free one. So other replicas of one task move hardly anybody of another. An allocation gives
-    nodes to ranks in the order of tasks, and all of a preemptible job's pods are made anew with it."""
+    """The rank of each replica, by task and index: its present rank, unless that is not below the number of
+    replicas, else the lowest free one. So resizing one task changes few ranks of the others. In a preemptible
+    job the ranks follow the order of tasks, as the nodes of its allocation do; all pods are replaced with
+    each allocation anyway."""
     wanted = [(task.title, index) for task, count in sizes for index in range(count)]
     if job.spec.preemptible:
         return {one: rank for rank, one in enumerate(wanted)}
@@ -95,12 +97,12 @@ def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int
 
 
 def service_name(job: DIJob) -> str:
-    """Name of the service below which the pods have their names, as upstream's."""
+    """Name of the service that gives the pods their DNS names; as upstream's."""
     return f"di-{job.metadata.name}"
 
 
 def job_labels(job: DIJob) -> dict[str, str]:
-    """What all pods of a job carry, and its service selects."""
+    """Labels that all pods of a job carry, and by which its service selects them."""
     return {JOB_LABEL: job.metadata.name, OPERATOR_LABEL: OPERATOR}
 
 
@@ -110,12 +112,13 @@ def pod_selector(job: DIJob, task: Task) -> str:
 
 
 def make_service(job: DIJob) -> dict[str, Any]:
-    """The headless service below which the pods have their names."""
+    """The headless service that gives the pods their DNS names."""
     return manifests.headless_service(service_name(job), job, job_labels(job), [(PORT_NAME, PORT)])
 
 
 def token_secret_name(job: DIJob) -> str:
-    """Name of the Secret (key ``token``) with which the job's programs show the DI server whose they are."""
+    """Name of the Secret (key ``token``) with which the job's programs prove to the DI server which job they
+    belong to."""
     return f"{job.metadata.name}-di-token"
 
 
@@ -130,8 +133,8 @@ def make_token_secret(job: DIJob, token: str) -> dict[str, Any]:
 
 
 def token_digest(token: str) -> str:
-    """What may be known of a token: it can be compared with it, but not used for it. It has a label value's
-    length.
+    """The digest of a token, which may be public: it can be compared with the token's, but does not replace
+    it. It fits into a label value.
     """
     return hashlib.sha224(token.encode()).hexdigest()
 
@@ -151,7 +154,7 @@ class DIPodMaker:
         self._nodes = self._node_lists()
 
     def pod(self, replica: DIReplica) -> dict[str, Any]:
-        """A replica's pod: its task's template, with its place in the job put over it."""
+        """A replica's pod: its task's template, overridden by what its place in the job requires."""
         job, task = self._job, replica.task
         made = manifests.pod_from_template(replica.name, job, task.template, self._labels(replica))
         made["metadata"].setdefault("annotations", {}).update(self._annotations(replica))
@@ -191,7 +194,8 @@ class DIPodMaker:
         }
 
     def _connect(self, replica: DIReplica, spec: dict[str, Any]) -> None:
-        """The port on which others find it, and who and where the others are, in every container."""
+        """Add the port on which other replicas reach this one and, to every container, variables that tell
+        its place in the job and the others' addresses."""
         main = main_container(spec)
         ports = list(main.get("ports") or ())
         if all(port.get("name") != PORT_NAME and port.get("containerPort") != PORT for port in ports):
@@ -228,14 +232,15 @@ class DIPodMaker:
             task = replica.task.title.upper().replace("-", "_")
             hosts.setdefault(f"DI_{task}_NODES", []).append(f"{replica.name}.{zone}")
         lists = {variable: ",".join(found) for variable, found in hosts.items()}
-        # A program could not be started with a longer one; the DI server tells of the others.
+        # A program could not be started with a longer variable; it can ask the DI server for its peers.
         return {name: value for name, value in lists.items() if len(name) + len(value) < LONGEST_VALUE}
 
     def _place(self, replica: DIReplica, spec: dict[str, Any]) -> None:
-        """On the node that the allocation names, and of the size that it was counted with.
+        """Place the pod on the node of the allocation, with the resources that the allocator counted.
 
-        By the scheduler, which keeps taints and resources; ``nodeName``, as upstream sets it, goes round it.
-        By the node's name, as a DaemonSet's pods: its label of a hostname may be another.
+        The pod goes through the scheduler, which respects taints and resources; ``nodeName``, which upstream
+        sets, would bypass it. The affinity matches the node's name, as for a DaemonSet's pods, since its
+        hostname label may differ.
         """
         spec["affinity"] = _on_node(spec.get("affinity") or {}, replica.node)
         main = main_container(spec)
@@ -245,7 +250,8 @@ class DIPodMaker:
 
 
 def _on_node(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
-    """A template's affinity, and this node: a pod goes where one of the terms holds, so each asks for it."""
+    """A template's affinity, restricted to this node. A pod may go wherever any of the terms holds, so each
+    term gets the restriction."""
     own = affinity.get("nodeAffinity") or {}
     terms = (own.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
     name = {"key": "metadata.name", "operator": "In", "values": [node]}

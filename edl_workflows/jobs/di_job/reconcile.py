@@ -1,8 +1,8 @@
 """The pure state machine of a DIJob: its pods and service, restarts, reschedules, the job's end, suspend,
 what stays.
 
-What is replaced is written down first: a decision that counts a restart or a reschedule, or that ends the
-job, deletes nothing, so that each counts once, and an end stays one, whoever dies in between.
+Changes are recorded before they are made: a decision that counts a restart or a reschedule, or that ends the
+job, deletes nothing. So each is counted once, and an end stays final, even if the controller dies in between.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from edl_workflows.jobs.status import PhaseVerdict
 
 NOTHING = CounterChange()
 _NAMED = 5
-"""Replicas that a message names."""
+"""A message names at most so many replicas."""
 
 
 def reconcile(job: DIJob, observed: Observed) -> Actions:
@@ -70,7 +70,7 @@ def _said(replicas: list[DIReplicaState]) -> str:
 def _finished(facts: DIJobFacts, verdict: PhaseVerdict) -> Actions:
     """Write the final phase first. Once the status has it, delete services and, by policy, pods."""
     if not (facts.phase and facts.phase.final):
-        return _act(facts, verdict)  # the pods are all that tells of it so far
+        return _act(facts, verdict)  # so far only the pods show that it has ended
     policy = facts.job.spec.clean_pod_policy
     going = {"All": facts.pods, "Running": facts.live, "None": []}[policy]
     return _act(facts, verdict, delete=delete_all([*going, *facts.services]))
@@ -79,14 +79,14 @@ def _finished(facts: DIJobFacts, verdict: PhaseVerdict) -> Actions:
 def _suspend(facts: DIJobFacts) -> Actions:
     if not facts.pods:
         done = PhaseVerdict(DIJobPhase.SUSPENDED, "JobSuspended", f"DIJob {facts.job.key} is suspended.")
-        # A pod that still runs unseen belongs to an earlier generation from now on.
+        # With the new generation, a pod that still runs unobserved is stale.
         count = CounterChange(generation=int(facts.phase is not DIJobPhase.SUSPENDED))
         return _act(facts, done, count, delete=delete_all(facts.services))
     return _act(facts, suspending_verdict(facts, DIJobPhase.PENDING), delete=delete_all(facts.recorded_pods))
 
 
 def _report_conflict(facts: DIJobFacts) -> Actions | None:
-    """Objects that have a name which the job needs, and that it does not own."""
+    """Report objects that have a name the job needs, but that the job does not own."""
     wanted = [("Pod", replica.name) for replica in facts.replicas]
     wanted.append(("Secret", pods.token_secret_name(facts.job)))
     wanted.append(("Service", pods.service_name(facts.job)))
@@ -98,7 +98,8 @@ def _report_conflict(facts: DIJobFacts) -> Actions | None:
 
 
 def _going_on(facts: DIJobFacts) -> DIJobPhase:
-    """The phase of a job that can't go on just now. A suspended one that is resumed is a new one."""
+    """The phase of a job that can't proceed just now: its present one, or Pending if it is new or was
+    suspended."""
     return DIJobPhase.PENDING if facts.phase in (None, DIJobPhase.SUSPENDED) else facts.phase
 
 
@@ -145,7 +146,7 @@ def _run(facts: DIJobFacts) -> Actions:
     due = [replica.pod for replica, seconds in pauses if not seconds and replica.pod is not None]
     moved = [replica.pod for replica in facts.replicas if replica.moved and replica.pod is not None]
     going = {manifests.name_of(pod): pod for pod in (*stale, *facts.surplus, *moved, *due)}
-    # Nobody of a new generation before all of the earlier ones are gone.
+    # No pod of a new generation is made before all pods of earlier ones are gone.
     create = [] if stale else _missing(facts)
     made = {manifests.name_of(manifest) for manifest in create if manifest["kind"] == "Pod"}
     waiting = going or [p for p in facts.replicas if not (p.completed or p.live or p.name in made)]
@@ -156,8 +157,8 @@ def _run(facts: DIJobFacts) -> Actions:
 
 
 def _missing(facts: DIJobFacts) -> list[Manifest]:
-    """Token and service first: pods don't start without the one, and their programs look for each other as
-    soon as they run. A replica that has succeeded is done."""
+    """Token and service first: pods don't start without the token, and their programs look each other up by
+    the service as soon as they run. A replica that has succeeded gets no pod."""
     made: list[Manifest] = []
     if facts.secret is None and facts.replicas:
         made.append(pods.make_token_secret(facts.job, facts.observed.new_token))
@@ -171,7 +172,7 @@ def _missing(facts: DIJobFacts) -> list[Manifest]:
 
 
 def _still(facts: DIJobFacts) -> PhaseVerdict:
-    """Pods are still to go before others can be made."""
+    """The verdict while pods have to end before others can be made."""
     phase, status = _going_on(facts), facts.job.status
     reason = f"Job{phase}"
     same = (status.phase, status.reason) == (phase, reason)
@@ -181,7 +182,7 @@ def _still(facts: DIJobFacts) -> PhaseVerdict:
 
 
 def _settled(facts: DIJobFacts, *, starting: bool) -> PhaseVerdict:
-    """Every replica has a pod, or has succeeded."""
+    """The verdict when every replica has a pod or has succeeded."""
     key = facts.job.key
     if not facts.replicas:
         message = "the job is preemptible and has no allocation of nodes yet (status.allocation)"

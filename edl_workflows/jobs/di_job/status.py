@@ -1,7 +1,7 @@
 """What a DIJob's status says: phase, conditions, counters in both spellings. Pure.
 
-One condition is True at a time, that of the phase; upstream's reasons, ``Job<Phase>``, where nothing more is
-to be said.
+One condition is True at a time, that of the phase; the reasons are upstream's, ``Job<Phase>``, unless there
+is a more specific one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,10 @@ CREATED = Condition(type="Created", status="True", reason="JobCreated")
 
 COUNTERS = frozenset({"replicaStatuses", "taskStatus", "readyReplicas"})
 COUNTERS_SECONDS = 2.0
-"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+"""How long a change of counters alone may be delayed to collect more of them: many of a job's pods start and
+end at about the same time."""
 STARTING_SECONDS = 10.0
-"""The same while the job starts: the news is that all run."""
+"""The same while the job starts, when it matters only that all pods run at last."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class CounterChange:
     """What a decision adds to the counters of the status.
 
     Attributes:
-        anew: the task whose replicas have not succeeded any more; "" for none.
+        anew: the task whose successes are forgotten, so that it begins anew; "" for none.
     """
 
     restarts: int = 0
@@ -52,7 +53,7 @@ def status_patch(
         facts: what is observed.
         outcome: what was decided.
         count: what is added to counters.
-        secret: the one with the job's token, as it is or will be.
+        secret: the Secret with the job's token, existing or about to be made.
     """
     old, phase = facts.job.status, outcome.phase
     start = old.start_time if old.phase is not DIJobPhase.SUSPENDED or phase is DIJobPhase.SUSPENDED else None
@@ -84,9 +85,7 @@ def status_patch(
 
 
 def status_delay(old: DIJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come
-    to.
-    """
+    """Seconds for which a status patch may be held back, so that one write covers several changes."""
     if patch is None or not patch.keys() <= COUNTERS:
         return 0.0
     return STARTING_SECONDS if old.phase in (DIJobPhase.PENDING, DIJobPhase.STARTING) else COUNTERS_SECONDS

@@ -1,6 +1,4 @@
-"""What is observed of one ElasticJob, sorted once: masters, nodes, plans, and what has a name that the job
-needs. Pure.
-"""
+"""What is observed of one ElasticJob, sorted once: its masters, nodes, plans and services. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ class ElasticJobFacts:
 
     @property
     def master_runs(self) -> bool:
-        """Whether the newest master runs and is to go on."""
+        """Whether the newest master runs and is not being deleted."""
         master = self.master
         return (
             master is not None
@@ -59,23 +57,24 @@ class ElasticJobFacts:
 
     @property
     def failures_before_master(self) -> int:
-        """Failures that counted when the newest master was made. It stands on the pod, so that a controller
-        that dies between making a master and recording it counts each failure once."""
+        """Number of failures that had counted when the newest master was made. The pod itself carries the
+        number, so that each failure counts once even if the controller dies between making a master and
+        recording it."""
         text = manifests.get_label(self.master, names.RELAUNCH_COUNT_LABEL) if self.master else ""
         return int(text) if text.isdecimal() else 0
 
     @property
     def restarts(self) -> int:
-        """Masters that were replaced after a failure that counts. The status remembers them when the pods are
-        gone.
+        """How many masters were replaced after failures that count. The status keeps the number when the pods
+        are gone.
         """
         return max(self.job.status.master_restarts, self.failures_before_master)
 
     def replaced(self) -> dict[str, list[Manifest]]:
-        """By role the pods that ended and whose rank a newer pod has, oldest first.
+        """By role, the pods that have ended and whose rank a newer pod has taken, oldest first.
 
-        A master that was away may not have seen how they ended: a plan makes a server's successor while it
-        still trains.
+        A restarted master may not know how they ended: a plan makes a server's successor while the old
+        server still trains.
         """
         newest: dict[tuple[str, str], int] = {}
         for pod in self.nodes:

@@ -1,4 +1,4 @@
-"""Renders the manifest of an ElasticJob that runs a program which travels with it. Pure.
+"""Renders the manifest of an ElasticJob whose program travels with it. Pure.
 
 `edl run` and the client make their jobs here. The user need not choose a distribution strategy: it follows
 from what the program imports.
@@ -20,7 +20,8 @@ CONTAINER = "main"
 DEFAULT_IMAGE = "edl-workflows:latest"
 """Used where the image does not matter: on the embedded cluster."""
 WAITING_SECONDS = 10
-"""How long workers of a collective job wait for further ones before they begin, after the last one joined."""
+"""After a worker has joined, the workers of a collective job wait so long for another one before they
+begin."""
 
 
 class Framework(StrEnum):
@@ -52,10 +53,10 @@ class ProgramOptions:
     Attributes:
         workers: number of workers at the beginning.
         max_workers: the most workers that train together, in a collective job; 0: as many as at the
-            beginning. The global batch has as many mini-batches.
+            beginning. The global batch has this number of mini-batches.
         servers: number of parameter servers.
-        framework: None: that which the program imports.
-        strategy: None: that of the adapter which the program imports, else that of the framework.
+        framework: None: the framework that the program imports.
+        strategy: None: chosen by the program's imports (`choose_strategy`).
         arguments: command-line arguments of the program.
         python: the interpreter in the pods.
         image: image of the pods, with this package and the framework.
@@ -124,9 +125,10 @@ def render_job(program: TrainingProgram, options: ProgramOptions) -> dict[str, A
 def choose_strategy(program: TrainingProgram, options: ProgramOptions) -> DistributionStrategy:
     """The strategy of a program's job.
 
-    In this order: the one that is given; parameter servers if there are any; that of the adapter which the
-    program imports; one shared set of data for a program that uses the library without a framework; else
-    all-reduce, in which unchanged programs find their group in the environment.
+    The first that applies: the strategy in `options`; all-reduce if the program imports an adapter for
+    collective jobs; parameter servers if there are any, if the program imports the TensorFlow adapter for
+    them, or if it uses the library without a framework (its workers share the data); else all-reduce, with
+    which unchanged programs find their group in the environment.
     """
     if options.strategy is not None:
         return options.strategy
@@ -150,8 +152,7 @@ def recognize_framework(program: TrainingProgram) -> Framework:
 
 
 def imported_modules(program: TrainingProgram) -> Iterator[str]:
-    """All modules that a program's files import, at any place. ``from a import b`` counts as ``a`` and
-    ``a.b``."""
+    """All modules that a program's files import anywhere. ``from a import b`` counts as ``a`` and ``a.b``."""
     for text in program.files.values():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
@@ -189,5 +190,5 @@ def _template(options: ProgramOptions) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """A text in which Kubernetes replaces no ``$(NAME)``."""
+    """The text, escaped so that Kubernetes does not expand ``$(NAME)`` in it."""
     return text.replace("$", "$$")

@@ -74,8 +74,8 @@ _by_job_label = job_by_label(names.JOB_LABEL)
 
 
 def _by_owner_job(manifest: Manifest) -> str:
-    # As ScalePlan.job, but for manifests that may not validate. A plan that names no job is decided on alone:
-    # no job's name # has a slash.
+    # As ScalePlan.job, but for manifests that may not validate. A plan that names no job forms a group of its
+    # own: no job's name has a slash.
     metadata = manifest["metadata"]
     labels = metadata.get("labels") or {}
     owner = (manifest.get("spec") or {}).get("ownerJob") or ""

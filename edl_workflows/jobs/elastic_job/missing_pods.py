@@ -1,5 +1,5 @@
-"""Why pods that an ElasticJob's master asked for do not exist: what the job says of the auto plans that could
-not make them. Pure.
+"""Why pods that an ElasticJob's master asked for do not exist, as reported by the auto plans that could not
+make them. Pure.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ def why_pods_are_missing(facts: ElasticJobFacts) -> str:
 def missing_pods_event(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
     """An Event when the job's message begins to say that a pod can't be made.
 
-    Servers may word a refusal anew each time: the same pod again is no news.
+    API servers may word the same refusal differently each time, so a new message about the same pod gives no
+        Event.
     """
     plan = _find_plan(facts)
     if plan is None or outcome.message != inert_text(plan.status.message):
@@ -35,7 +36,7 @@ def missing_pods_event(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[E
 
 
 def _find_plan(facts: ElasticJobFacts) -> ScalePlan | None:
-    """The auto plan that waits since its pods are refused (a quota's refusal), or else the newest that failed
+    """The auto plan that waits because its pods are refused (as by a quota); else the newest one that failed
     to make a pod that the job still needs."""
     asked = [plan for plan in facts.plans if plan.auto]
     waiting = (p for p in asked if not p.finished and p.status.reason == POD_REFUSED)
@@ -43,8 +44,8 @@ def _find_plan(facts: ElasticJobFacts) -> ScalePlan | None:
 
 
 def _find_failed(facts: ElasticJobFacts, newest_first: Sequence[ScalePlan]) -> ScalePlan | None:
-    """After a plan failed, the master asks for the same pods with another. So the last plan about a pod tells
-    how it stands, while the pod's role has too few."""
+    """After a plan has failed, the master asks for the same pods with another plan. So only the newest plan
+    for a pod counts, and only while the pod's role has too few pods."""
     if all(plan.status.reason not in _NOT_MADE for plan in newest_first):
         return None
     counts = replica_statuses(facts, ElasticJobPhase.RUNNING)

@@ -36,7 +36,8 @@ RESERVED_ENVS = frozenset(
         names.ENV_NODE_TYPE, names.ENV_NODE_ID, names.ENV_NODE_RANK, names.ENV_JOB_TOKEN,
     }
 )  # fmt: skip
-"""Variables that tell a node who it is. A template's own are replaced; in ``envs`` they are an error."""
+"""Variables that tell a node its identity. Those in a template are replaced; in ``envs`` they are an
+error."""
 
 
 KIND = "ElasticJob"
@@ -437,7 +438,7 @@ class ElasticJob(Job):
 
 
 def _find_role_problems(spec: ElasticJobSpec) -> list[Problem]:
-    """Which roles go together."""
+    """Problems in the combination of roles."""
     problems = []
     if not ({names.WORKER_TYPE, names.CHIEF_TYPE} & set(spec.replica_specs)):
         problems.append(Problem("replicaSpecs", "a job needs a 'worker' or a 'chief'"))
@@ -456,8 +457,8 @@ def _find_role_problems(spec: ElasticJobSpec) -> list[Problem]:
 
 
 def _find_rendezvous_problems(spec: ElasticJobSpec) -> list[Problem]:
-    """How many workers of a collective job train together. Whether so many are asked for is its master's
-    matter: replicas may be edited."""
+    """Problems in the number of workers of a collective job that train together. ``replicas`` is not compared
+    with it: it may be edited, and the job's master handles any number."""
     said = spec.rendezvous
     if spec.distribution_strategy != "AllreduceStrategy" or not 0 < said.max_nodes < said.min_nodes:
         return []
@@ -466,7 +467,7 @@ def _find_rendezvous_problems(spec: ElasticJobSpec) -> list[Problem]:
 
 
 def _find_template_problems(spec: ElasticJobSpec) -> list[Problem]:
-    """The parts of the pod templates that the pods are built on."""
+    """Problems in the parts of the pod templates that the pods are built from."""
     return [
         Problem(f"replicaSpecs.{role}.template.{problem.path}", problem.message)
         for role, replica_spec in spec.replica_specs.items()

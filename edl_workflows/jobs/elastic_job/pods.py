@@ -1,7 +1,7 @@
 """Manifests of an ElasticJob's pods and of the two services by which they reach each other: the master's and
 the nodes'.
 
-What users wrote in a template stays; what the master and the agents rely on is put over it. The command of a
+A user's template stays as it is, except where the master and the agents need other values. The command of a
 training container is the user's own: it starts ``edl agent run -- python train.py``, and nothing is wrapped
 around it here.
 """
@@ -49,7 +49,7 @@ class NodeToMake:
 
 
 def role_spec(job: ElasticJob, role: str) -> ReplicaSpec | None:
-    """The role's spec. A chief without one of its own is made from the worker's (upstream's rule)."""
+    """The role's spec. A chief without a spec of its own uses the worker's (upstream's rule)."""
     specs: Mapping[str, ReplicaSpec] = job.spec.replica_specs  # type: ignore[assignment]  # keys are literals
     return specs.get(role) or (specs.get(names.WORKER_TYPE) if role == names.CHIEF_TYPE else None)
 
@@ -69,7 +69,7 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
     """The pod of a training node.
 
     Its ``restartPolicy`` is Never: the master replaces nodes by its own policy. Environment, labels and
-    resources are put over the template; labels and annotations of the template stay.
+    resources override the template's; its other labels and its annotations stay.
     """
     spec = role_spec(job, node.type)
     if spec is None:
@@ -80,7 +80,8 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
         "hostname": pod["metadata"]["name"],
         "subdomain": names.nodes_service_name(job.metadata.name),
     }
-    # Training code talks to its master alone; a template that wants the API's credentials says so.
+    # Training code talks only to its master; a template that needs the API's credentials sets this field
+    # itself.
     pod["spec"].setdefault("automountServiceAccountToken", False)
     main = pod["spec"]["containers"][0]
     main["env"] = merge_env(main.get("env") or (), [*_node_env(job, node), *_user_env(job)])
@@ -90,11 +91,11 @@ def node_pod(job: ElasticJob, node: NodeToMake) -> dict[str, Any]:
 
 
 def nodes_service(job: ElasticJob) -> dict[str, Any]:
-    """The headless service below which each node has its name, `names.node_address`.
+    """The headless service that gives each node its DNS name, `names.node_address`.
 
-    One a job, where upstream has one a node: endpoints and rules in every kube-proxy for each node are what
-    a large job would cost its cluster most. A node is known before it is Ready: parameter servers and
-    workers wait for each other.
+    A job has one such service, while upstream has one for each node: for a large job, endpoints and
+    kube-proxy rules for each node would be the largest cost to the cluster. A node's name resolves before the
+    node is Ready, because parameter servers and workers wait for each other.
     """
     ports = sorted({port for pair in names.NODE_PORTS.values() for port in pair} | {names.AGENT_PORT})
     own = {names.JOB_LABEL: job.metadata.name}
@@ -110,9 +111,9 @@ def nodes_service(job: ElasticJob) -> dict[str, Any]:
 def master_pod(job: ElasticJob, index: int, restarts: int, settings: InstallationSettings) -> dict[str, Any]:
     """The job's master number `index`, made after `restarts` failures that count.
 
-    The ``dlrover-master`` template is merged over the installation's, and that over the defaults, so one that
-    names only an image, or only resources, is enough. ``restartPolicy`` is Never: the controller replaces a
-    master, and counts.
+    The ``dlrover-master`` template is merged over the installation's template, and the result over the
+    defaults, so a template may name only an image, or only resources. ``restartPolicy`` is Never: the
+    controller replaces masters, and counts the replacements.
     """
     spec = role_spec(job, names.MASTER_TYPE)
     labels = node_labels(job, names.MASTER_TYPE, index) | {names.RELAUNCH_COUNT_LABEL: str(restarts)}
@@ -130,8 +131,8 @@ def master_pod(job: ElasticJob, index: int, restarts: int, settings: Installatio
 
 
 def master_account_named(job: ElasticJob, settings: InstallationSettings) -> str:
-    """The ServiceAccount that the job's or the installation's master template names; "" where the job gets
-    one of its own.
+    """The ServiceAccount that the job's or the installation's master template names; "" if neither does, so
+    that the job gets its own.
     """
     spec = role_spec(job, names.MASTER_TYPE)
     template = overlay_template(settings.master_template, spec.template if spec else {})
@@ -141,8 +142,8 @@ def master_account_named(job: ElasticJob, settings: InstallationSettings) -> str
 def master_service(job: ElasticJob) -> dict[str, Any]:
     """The service of the master's HTTP API: the same address for every master that the job ever has.
 
-    It answers as soon as the master listens, which is when it knows its job: agents that found nobody would
-    otherwise wait for the next probe on top.
+    It publishes the master before it is Ready: the master listens only once it knows its job, and agents
+    would otherwise also wait for its next readiness probe.
     """
     labels = {names.REPLICA_TYPE_LABEL: names.MASTER_TYPE}
     service = elastic_job_child("v1", "Service", names.master_name(job.metadata.name), job, labels)
@@ -203,7 +204,7 @@ def _node_env(job: ElasticJob, node: NodeToMake) -> list[dict[str, Any]]:
         _value(names.ENV_NODE_ID, node.id),
         _value(names.ENV_NODE_RANK, node.rank),
         _value(names.ENV_NODE_NUM, node.replicas),
-        # Upstream's older names of the same, which users' scripts read.
+        # Upstream's older names for the same values, which users' scripts read.
         _value("WORKER_TYPE", node.type),
         _value("WORKER_ID", node.id),
         _value("WORKER_RANK", node.rank),
@@ -248,8 +249,8 @@ def _set_scheduling(pod_spec: dict[str, Any], spec: ReplicaSpec, node: NodeToMak
     if spec.priority in ("high", "low"):
         pod_spec["priorityClassName"] = spec.priority
     elif spec.priority:
-        # The share by rank, so that a replacement has its predecessor's class. Upstream has one node too
-        # many.
+        # The share is applied by rank, so that a replacement has its predecessor's class. Upstream gives it
+        # to one node too many.
         high = node.rank < round(node.replicas * float(spec.priority))
         pod_spec["priorityClassName"] = "high" if high else "low"
 
@@ -273,23 +274,23 @@ def state_config_map(job: ElasticJob) -> dict[str, Any]:
 
 
 def master_account(job: ElasticJob) -> dict[str, Any]:
-    """Who the master is to the Kubernetes API."""
+    """The ServiceAccount that the master uses for the Kubernetes API."""
     return elastic_job_child("v1", "ServiceAccount", names.master_account_name(job.metadata.name), job, {})
 
 
 def master_role(job: ElasticJob) -> dict[str, Any]:
-    """What the master may do: read its job and the pods, report on the job, ask for changes, keep its state,
-    make Events.
+    """The master's rights: read its job and the pods, write the job's status, create ScalePlans, keep its
+    state, create Events.
     """
     role = elastic_job_child(f"{_RBAC}/v1", "Role", names.master_account_name(job.metadata.name), job, {})
     return role | {"rules": master_rules(job.metadata.name)}
 
 
 def master_rules(job: str) -> list[dict[str, Any]]:
-    """The rules of the master's role. Who makes the role must hold each of these rights, too.
+    """The rules of the master's role. Whoever creates the role must hold each of these rights, too.
 
     Args:
-        job: the job's name; its master reaches only what has this name, where the API can tell.
+        job: the job's name; where RBAC allows it, the rights are limited to objects with this name.
     """
     return [
         _rule("", ["pods"], ["list", "watch"]),

@@ -7,7 +7,7 @@ from pydantic import Field
 from edl_workflows.jobs.objects import Model
 
 MAX_SECONDS = 365 * 86_400
-"""A year: when a time-out ends must be a date that can be said."""
+"""A year. The bound keeps the end of each time-out a valid date."""
 
 
 class Rendezvous(Model):

@@ -95,8 +95,8 @@ class TrainingProgram(Model):
         """The program that calls a function once, and reports what it returns (see
         `edl_workflows.agent.function.call_function`).
 
-        The function is taken out of its module. So it must import inside its body what it uses, and can use
-        no variable of its module.
+        Only the function's own text is run, without the rest of its module. So it must do its imports inside
+        its body, and cannot use variables of its module.
 
         Args:
             source: text of the function, as `inspect.getsource` returns it. Its decorators are left out.
@@ -147,15 +147,15 @@ class TrainingProgram(Model):
         """
         name = self.config_map_name(owner.metadata.name)
         head = elastic_job_child("v1", "ConfigMap", name, owner, {})
-        # Not as its controller: only the controller of an installation may create what a job controls, and
-        # this is created by whoever submits the job.
+        # The reference does not say ``controller``: only the installation's controller may create objects
+        # that a job controls, and this one is created by whoever submits the job.
         head["metadata"]["ownerReferences"] = [owner_reference(owner, controller=False)]
         return head | {"immutable": True, "data": {PROGRAM_KEY: self.text}}
 
     def attach(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """The manifest of an ElasticJob whose training containers receive this program. A container with a
-        read-only root filesystem gets an empty volume at `TMP`, where the program is written, unless its
-        template mounts something there.
+        """The manifest of an ElasticJob, changed so that its training containers receive this program. A
+        container with a read-only root filesystem gets an empty volume at `TMP`, where the program is
+        written, unless its template mounts something there.
 
         Args:
             manifest: the manifest, with the job's name.
@@ -222,7 +222,7 @@ def _refuse_outer_names(text: str, function: str) -> None:
 
 
 class _Unannotated(ast.NodeTransformer):
-    """Leaves annotations out, which a program does not evaluate."""
+    """Removes annotations, since the program does not evaluate them."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

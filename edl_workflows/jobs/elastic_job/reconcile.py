@@ -1,7 +1,7 @@
 """The pure state machine of an ElasticJob: its master, its phase, suspend and resume.
 
-Training pods are made by auto ScalePlans (`scale_plan.reconcile`), which the job's master asks for. Here they
-are only counted, and deleted when the job is suspended or has ended.
+Training pods are made by `scale_plan.reconcile`, from the auto ScalePlans that the job's master creates. This
+module only counts them, and deletes them when the job is suspended or has ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,8 +24,8 @@ KEPT_PLANS = 10
 MAX_BACKOFF = timedelta(seconds=300)
 
 FATAL_EXIT_CODE = 1
-"""With it a master gives the job up (upstream's rule); any other non-zero code is an accident, and the master
-is replaced.
+"""A master that ends with this code has given the job up (upstream's rule). After any other nonzero code the
+master is replaced.
 """
 
 
@@ -46,7 +46,7 @@ def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     # 3. Suspended: no pods.
     if job.spec.suspend:
         return _suspend(facts)
-    # 4. Foreign objects where ours should be.
+    # 4. Foreign objects have names that the job needs.
     if blocked := _blocked(facts):
         return blocked
     # 5. The master and what it needs; changes of the spec.
@@ -59,7 +59,7 @@ def _finished(facts: ElasticJobFacts, outcome: PhaseVerdict) -> Actions:
 
 
 def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
-    """The job's end as the newest master's end tells it; None while there is none."""
+    """How the job ended, according to the end of its newest master; None while the job has not ended."""
     master = facts.master
     if master is None or not manifests.has_ended(master):
         return None
@@ -86,7 +86,8 @@ def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
 
 
 def _disrupted(master: Manifest) -> bool:
-    """Whether its end is not its own fault, and costs nothing of the budget."""
+    """Whether the master ended through no fault of its own, so that its end does not count against the
+    restart budget."""
     return manifests.was_disrupted(master) and not manifests.refused_by_node(master)
 
 
@@ -95,7 +96,8 @@ def _restart_limit(facts: ElasticJobFacts) -> int:
 
 
 def _suspend(facts: ElasticJobFacts) -> Actions:
-    """Stop workers first: the chief saves a checkpoint when it is stopped, and needs the others for it."""
+    """Stop workers first: when the chief is stopped it saves a checkpoint, for which it needs the servers and
+    the master."""
     workers = facts.live(*_WORKERS)
     others = facts.live(names.PS_TYPE, names.MASTER_TYPE)
     going = workers or others
@@ -107,8 +109,8 @@ def _suspend(facts: ElasticJobFacts) -> Actions:
 
 
 def _needed(facts: ElasticJobFacts) -> list[Manifest]:
-    """What a master needs, in the order of making. An account that its template names has its rights from
-    elsewhere.
+    """The objects that a master needs, in the order of creation. If its template names a ServiceAccount, none
+    is made here, and its rights come from elsewhere.
     """
     job = facts.job
     own_account = (pods.master_account, pods.master_role, pods.master_role_binding)
@@ -137,8 +139,8 @@ def _blocked(facts: ElasticJobFacts) -> Actions | None:
 
 def _run(facts: ElasticJobFacts) -> Actions:
     missing = [wanted for wanted in _needed(facts) if _find(facts, wanted) is None]
-    # The master only behind all it needs: it must never start with a foreign token. The loop stops at a
-    # create that is refused or finds its name taken.
+    # The master is created only after everything that it needs: it must never start with a foreign token. The
+    # loop stops at a create that is refused or whose name is taken.
     refused = {(r.kind, r.name) for r in facts.observed.refused}
     complete = not any((m["kind"], manifests.name_of(m)) in refused for m in missing)
     create = (*missing, *(_new_master(facts) if complete else ()))
@@ -151,14 +153,15 @@ def _run(facts: ElasticJobFacts) -> Actions:
 
 
 def _old_pods(facts: ElasticJobFacts) -> Iterator[Manifest]:
-    """Ended and replaced pods beyond the history limit: on unreliable nodes they would pile up."""
+    """Ended and replaced pods beyond the history limit; on unreliable nodes they would accumulate."""
     limit = facts.job.spec.fault_tolerance.replaced_pods_history_limit
     for replaced in facts.replaced().values():
         yield from replaced[: max(0, len(replaced) - limit)]
 
 
 def _phase(facts: ElasticJobFacts) -> PhaseVerdict:
-    """The phase of a job that is to run. What it was before tells a start from a restart."""
+    """The phase of a job that is not suspended and has not ended. Its previous phase distinguishes a start
+    from a restart."""
     before = facts.job.status.phase
     if facts.master_runs:
         plan = facts.plan_in_progress
@@ -186,10 +189,11 @@ def _last_end(facts: ElasticJobFacts) -> str:
 
 
 def _new_master(facts: ElasticJobFacts) -> tuple[Manifest, ...]:
-    """The next master pod, if there is to be one now.
+    """The next master pod, if one is to be made now.
 
-    One that is being deleted is waited for: two masters would write one state. A disrupted or deleted one
-    costs nothing of the budget; a failed one counts, and waits longer each time.
+    A new one is not made while the old one is still being deleted, since two masters would write the same
+    state. Disrupted and deleted masters do not count against the restart budget; failed ones do, and each
+    further replacement waits longer.
     """
     master = facts.master
     if master is None:
@@ -229,13 +233,14 @@ def _act(
     create: Iterable[Manifest] = (),
     delete: Iterable[Deletion] = (),
 ) -> Actions:
-    """Everything at once: the children, the plan that an edit of the spec becomes, old plans, the status.
+    """All actions of a decision: the children, the plan made from an edit of the spec, the deletion of old
+    plans, the status.
 
-    Refused creations are told in the status, and tried again. An edit counts as seen only when its plan is
-    there.
+    Refused creations are reported in the status and tried again. An edit counts as seen only once its plan
+    exists.
     """
     plan = _spec_plan(facts, outcome)
-    earlier = any(_find(facts, manifest) for manifest in plan)  # the garbage collector is at it
+    earlier = any(_find(facts, manifest) for manifest in plan)  # of a deleted job with this name
     create = (*create, *(() if earlier else plan))
     obstacle = obstacles.find_refusal(facts.observed, create)
     if obstacle is not None:
@@ -254,8 +259,8 @@ def _act(
 
 
 def _spec_plan(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Manifest, ...]:
-    """The manual plan that an edit of ``replicas`` becomes, named after the generation: repeating it makes no
-    second.
+    """The manual plan for an edit of ``replicas``. It is named after the generation, so that a repeated
+    decision makes no second plan.
     """
     job, recorded = facts.job, facts.job.status.spec_replicas
     changed = {role: n for role, n in spec_replicas(facts).items() if recorded.get(role, 0) != n}
@@ -274,7 +279,7 @@ def _spec_plan(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Manifest,
 
 
 def _old_plans(facts: ElasticJobFacts) -> Iterator[Deletion]:
-    for auto in (True, False):  # a master's own plans must not push out those that people wait for
+    for auto in (True, False):  # so that auto plans do not displace manual ones
         finished = [p.metadata for p in facts.plans if p.finished and p.auto is auto]
         for metadata in finished[:-KEPT_PLANS]:
             yield Deletion(names.API_VERSION, SCALE_PLAN, metadata.name, metadata.uid)

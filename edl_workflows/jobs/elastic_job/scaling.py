@@ -1,4 +1,4 @@
-"""Who sizes an ElasticJob, and what of it the cluster's autoscaler may change. Pure."""
+"""Who decides the size of an ElasticJob, and what the cluster's autoscaler may change. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -9,22 +9,23 @@ from edl_workflows.jobs.elastic_job.model import DistributionStrategy, ElasticJo
 from edl_workflows.jobs.objects import Resource, parse_quantity
 
 _MOST = 10_000
-"""Replicas of a role, as the schema has it."""
+"""The most replicas of a role that the schema allows."""
 _SLACK = 1e-6
 """Sums of floats are off by less than this."""
 
 
 def scaled_by_master(job: Resource) -> bool:
-    """Whether the job's own master plans it, alone or with Brain, and says what in ``status.autoscaling``."""
+    """Whether the job's own master plans its size, alone or with Brain, and reports the plan in
+    ``status.autoscaling``."""
     return isinstance(job, ElasticJob) and job.spec.optimize_mode is not OptimizeMode.MANUAL
 
 
 def elastic_role(job: ElasticJob) -> ElasticRole | None:
-    """Its workers in mode manual, as far as ``resourceLimits`` and a collective job's rendezvous go; the spec
+    """The job's workers in mode manual, within ``resourceLimits`` and a collective job's rendezvous. The spec
     names no other bounds, so the annotation must.
 
-    None where the master plans, where the role says ``autoScale: false``, and of a Local job, which is one
-    process.
+    None if the master plans the size, if the role has ``autoScale: false``, or if the job is Local, that is,
+    one process.
     """
     worker = job.spec.replica_specs.get("worker")
     alone = job.spec.distribution_strategy is DistributionStrategy.LOCAL
@@ -53,7 +54,7 @@ def elastic_role(job: ElasticJob) -> ElasticRole | None:
 
 
 def count_wanted_nodes(job: ElasticJob) -> dict[str, int]:
-    """How many nodes of each training role the job wants now; the spec's numbers are only the beginning."""
+    """How many nodes of each training role the job wants now; the spec has only the initial numbers."""
     said = job.status.replica_statuses
     specs = job.spec.replica_specs.items()
     return {

@@ -27,12 +27,13 @@ _STARTING = frozenset({"initial", "pending", "active", "ready"})
 _START = (None, ElasticJobPhase.CREATED, ElasticJobPhase.PENDING)
 
 COUNTERS_SECONDS = 2.0
-"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+"""How long a change of counters alone may be delayed to collect more of them: many of a job's pods start and
+end at about the same time."""
 STARTING_SECONDS = 10.0
-"""The same while pods are still to come: the news is that all run."""
+"""The same while pods are still missing or pending, when it matters only that all pods run at last."""
 PENDING_SECONDS = 30.0
-"""The same of pods that are there now but do not run: to be made or pending, it is the same to who waits for
-them.
+"""The same if pods only changed from missing to pending: to whoever waits for them to run, there is no
+difference.
 """
 
 
@@ -50,7 +51,7 @@ def status_patch(
     Args:
         facts: the job and its world.
         outcome: phase and reason.
-        seen: replicas of the spec that is the base of the next edit.
+        seen: replicas of the spec with which the next edit is compared.
     """
     old = facts.job.status
     plan = facts.plan_in_progress
@@ -74,8 +75,7 @@ def status_patch(
 
 
 def status_delay(old: ElasticJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come
-    to.
+    """Seconds for which a status patch may be held back, so that one write covers several changes.
 
     Args:
         old: the status as it is.
@@ -99,8 +99,8 @@ def _missing(counts: ReplicaStatus, changed: Mapping[str, int]) -> bool:
 
 
 def make_events(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[Event, ...]:
-    """One Event for each change of phase or reason, but for a start that goes as it should: its conditions
-    tell it.
+    """One Event for each change of phase or reason, except during a normal start, which the conditions
+    show.
     """
     old = facts.job.status
     bad = outcome.phase is ElasticJobPhase.FAILED or outcome.reason in obstacles.REASONS
@@ -125,8 +125,8 @@ def replica_statuses(facts: ElasticJobFacts, phase: KindPhase) -> dict[str, Repl
 
 
 def _desired(facts: ElasticJobFacts) -> Mapping[str, int]:
-    """The newest word on each role: the spec when the job was new, then each succeeded manual plan in its
-    turn.
+    """How many nodes of each role are wanted: at first as in the spec, then as in the last manual plan that
+    succeeded.
     """
     known = {role: counts.desired for role, counts in facts.job.status.replica_statuses.items()}
     return plan_order.count_wanted_nodes(facts.plans, {names.MASTER_TYPE: 1} | spec_replicas(facts) | known)

@@ -56,8 +56,8 @@ def whole_seconds(parts: Mapping[TimeCause, float]) -> dict[str, int]:
 def time_by_cause(goodput: GoodputStatus, until: datetime) -> dict[TimeCause, int]:
     """The seconds of each cause, in the order of `TimeCause`; {} if they are not known.
 
-    The status is written when the job changes. Since then a job that does not train has spent its time on the
-    cause that the status names.
+    The status is written only when the job changes. A job that does not train has since spent its time on the
+    cause that the status names, so this time is added.
 
     Args:
         goodput: from the job's status.

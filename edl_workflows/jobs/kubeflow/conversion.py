@@ -14,13 +14,13 @@ from edl_workflows.jobs.kubeflow.model import KubeflowJob, ReplicaType, containe
 def to_elastic_job(
     job: KubeflowJob, container: str, roles: Mapping[ReplicaType, str], lost: Iterable[str] = (), **spec: Any
 ) -> ConvertedJob:
-    """The job as an ElasticJob: replicas as roles, each container's command under the agent.
+    """The job as an ElasticJob: replica types become roles, and each container's command is run by the agent.
 
     Args:
         job: the job.
-        container: name of the container that is the replica.
+        container: name of the container that runs the replica's program.
         roles: the ElasticJob's role for each of the kind's types.
-        lost: the kind's own fields of the spec, set in this job, that an ElasticJob does not have.
+        lost: fields of this job's spec, peculiar to its kind, that an ElasticJob does not have.
         spec: further fields of the ElasticJob's spec.
     """
     notes: list[str] = []
@@ -57,7 +57,8 @@ def to_elastic_job(
 
 
 def _make_chief_a_worker(roles: dict[str, dict[str, Any]], notes: list[str]) -> None:
-    """A collective ElasticJob has no chief: its oldest worker is it."""
+    """Merge the chief into the workers: a collective ElasticJob has no chief role; its oldest worker is the
+    chief."""
     chief = roles.pop(names.CHIEF_TYPE)
     workers = roles.get(names.WORKER_TYPE, chief | {"replicas": 0})
     roles[names.WORKER_TYPE] = workers | {"replicas": workers["replicas"] + chief["replicas"]}

@@ -28,8 +28,8 @@ from edl_workflows.jobs.replicas.facts import (
 
 RETRYABLE_2021 = frozenset({130, 137, 138, 143})
 FIRST_RETRYABLE = 128
-"""Exit codes from here on can be transient: a signal ended the process, or the user says so (design
-document).
+"""Exit codes from here on can mean a transient failure: a signal ended the process, or the user's program
+chose such a code (design document).
 """
 
 
@@ -40,7 +40,7 @@ class KubeflowReplicaState(ReplicaState):
     Attributes:
         policy: its restart policy.
         restart: its restarts so far.
-        container: the container of its pod that is the replica.
+        container: name of the pod's container that runs the replica's program.
     """
 
     kind: ReplicaType
@@ -57,7 +57,8 @@ class KubeflowReplicaState(ReplicaState):
 
     @property
     def exit_code(self) -> int | None:
-        """Of its container; None if it has none, such as that of a pod that was lost with its node."""
+        """Exit code of its container; None if there is none, for example because the pod was lost with its
+        node."""
         if self.pod is None:
             return None
         main = container_of({"spec": self.pod["spec"]}, self.container)["name"]
@@ -81,14 +82,14 @@ class KubeflowReplicaState(ReplicaState):
             return True  # the node restarts its containers: the pod fails only when it is lost
         code = self.exit_code
         if code is None or self.disrupted:
-            return True  # with whatever code the program answered to being stopped, 0 included
+            return True  # whatever its exit code, even 0: it was stopped
         if code < FIRST_RETRYABLE:
             return False
         return code in RETRYABLE_2021 if self.exit_codes_2021 else True
 
     @property
     def recorded(self) -> bool:
-        """Whether the status already counts the replacement of its present pod."""
+        """Whether the status already counts the replacement of its current pod."""
         return self.pod is not None and self.restart.uid == self.pod["metadata"].get("uid")
 
     def seconds_to_replacement(self, now: datetime) -> float:
@@ -113,9 +114,8 @@ class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
     def failed(self) -> list[KubeflowReplicaState]:
         """Replicas whose failure counts.
 
-        Pods of an earlier cluster or of a suspended job are stopped one after the other, and a pod may crash
-        because
-        a peer is gone: that is no failure.
+        Pods of an earlier cluster or of a suspended job are stopped one after the other. One of them may
+        crash because a peer is gone; this does not count as a failure.
         """
         if self.job.spec.run_policy.suspend:
             return []
@@ -123,15 +123,16 @@ class KubeflowFacts(JobFacts[KubeflowJob, KubeflowReplicaState]):
 
     @property
     def deciding(self) -> Sequence[KubeflowReplicaState]:
-        """The replicas whose end is the job's: those of a type that decides, else the workers, else all."""
+        """The replicas that decide how the job ends: those of a type that decides, else the workers, else
+        all."""
         chiefs = [replica for replica in self.replicas if replica.kind.decides]
         workers = [replica for replica in self.replicas if replica.kind.is_worker]
         return chiefs or workers or self.replicas
 
     @property
     def restarts(self) -> int:
-        """Restarts so far: replaced pods, and containers that the node restarted; of the same replicas as
-        `failed`.
+        """Restarts so far: replaced pods, and containers that the kubelet restarted. Stale pods and pods of a
+        suspended job do not count, as in `failed`.
         """
         suspend = self.job.spec.run_policy.suspend
         stay = [] if suspend else [r.pod for r in self.replicas if r.pod is not None and not r.stale]

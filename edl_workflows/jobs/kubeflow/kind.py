@@ -29,13 +29,13 @@ def kubeflow_crd(
     *columns: CrdColumn,
     also_served: tuple[str, ...] = (),
 ) -> CrdOptions:
-    """What the definition of one of Kubeflow's kinds has beside its schema.
+    """The CustomResourceDefinition of one of Kubeflow's kinds, apart from its schema.
 
     Args:
         resource: the kind.
-        specs_key: the field of the spec with the replicas by type; the scale subresource is of its Worker.
+        specs_key: the spec's field with the replicas by type; the scale subresource scales its Worker.
         short_name: for ``kubectl get``.
-        columns: of the kind, after those with the phase and the workers.
+        columns: the kind's own columns, which follow those for the phase and the workers.
         also_served: versions beside the stored one.
     """
     worker = ".status.replicaStatuses.Worker"

@@ -56,7 +56,7 @@ class ReplicaType(StrEnum):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The keys in lower case that mean this type."""
+        """The keys, in lower case, that users may write for this type."""
         return (self.slug,)
 
     @property
@@ -141,7 +141,7 @@ class Policies(Model):
 
 
 ELSEWHERE: Literal["kueue.x-k8s.io/multikueue"] = "kueue.x-k8s.io/multikueue"
-"""``managedBy`` of jobs that another cluster's controller runs."""
+"""Value of ``managedBy`` for jobs that the controller of another cluster reconciles."""
 
 
 class RunPolicy(Policies):
@@ -171,15 +171,15 @@ class KubeflowSpec(Policies):
 
     @classmethod
     def specs_key(cls) -> str:
-        """`specs_field` as it is spelled in a manifest."""
+        """`specs_field` in a manifest's spelling."""
         return cls.model_fields[cls.specs_field].alias or cls.specs_field
 
     @classmethod
     def replica_type(cls, key: str) -> ReplicaType:
-        """The type that a key of the replicas means, in any case.
+        """The type for a key of the replicas, in upper or lower case.
 
         Raises:
-            ValueError: it means none.
+            ValueError: there is no such type.
         """
         return find_replica_type(cls.replica_types, key)
 
@@ -211,16 +211,17 @@ class KubeflowSpec(Policies):
 
     @property
     def waits_for_all_workers(self) -> bool:
-        """Whether the job succeeds when all workers have, and not already with worker 0."""
+        """Whether the job succeeds only when all workers have succeeded, instead of with worker 0."""
         return False
 
     @property
     def workers_may_be_lost(self) -> bool:
-        """Whether the job survives failed workers as long as one can go on."""
+        """Whether the job survives failed workers as long as one worker can continue."""
         return False
 
     def find_problems(self) -> Iterator[Problem]:
-        """What is wrong with types, policies and pod templates beyond single fields."""
+        """Problems of types, policies and pod templates that the validation of single fields does not
+        find."""
         key = self.specs_key()
         yield from self._type_problems(key)
         for name, replica in self.replica_specs.items():
@@ -237,7 +238,7 @@ class KubeflowSpec(Policies):
             yield Problem("runPolicy.schedulingPolicy.minAvailable", message)
 
     def _type_problems(self, path: str) -> Iterator[Problem]:
-        """Which types go together."""
+        """Problems in the combination of types."""
         if not self.replica_specs:
             yield Problem(path, "at least one type of replicas is needed, such as Worker")
         seen: dict[str, str] = {}
@@ -268,14 +269,14 @@ def find_replica_type(types: type[ReplicaType], key: str) -> ReplicaType:
 
 
 def keys_of(field: str, *types: ReplicaType) -> str:
-    """CEL: the keys of a map of replicas that mean one of these types, in any case."""
+    """CEL: the keys of a map of replicas that stand for one of these types, in upper or lower case."""
     spellings = "|".join(name for kind in types for name in kind.spellings)
     return f"self.{field}.filter(key, key.matches('(?i)^({spellings})$'))"
 
 
 def replica_rules(field: str, types: type[ReplicaType]) -> tuple[tuple[str, str], ...]:
-    """CEL rules of every kind: there is a replica, every key means a type, each type stands once, and of some
-    there is one replica.
+    """CEL rules of every kind: there is at least one type, every key is a known type, no type occurs twice,
+    and some types have at most one replica.
     """
     chiefs = [kind for kind in types if kind.decides]
     others = [kind for kind in types if not kind.decides]
@@ -433,6 +434,6 @@ def list_replicas(job: KubeflowJob) -> Iterator[tuple[ReplicaType, int]]:
 
 
 def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The container of a pod that is the replica: the one of this name, else the first."""
+    """The container that runs the replica's program: the one with this name, else the first."""
     containers: list[dict[str, Any]] = template["spec"]["containers"]
     return next((c for c in containers if c.get("name") == name), containers[0])

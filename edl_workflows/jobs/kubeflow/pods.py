@@ -1,5 +1,5 @@
-"""Manifests of a Kubeflow job's pods, their services, and the PodGroup of a gang; and what sets the kinds
-apart.
+"""Manifests of a Kubeflow job's pods, their services, and the PodGroup of a gang; and the differences between
+the kinds.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,9 +23,10 @@ JOB_LABEL = f"{_PREFIX}/job-name"
 TYPE_LABEL = f"{_PREFIX}/replica-type"
 INDEX_LABEL = f"{_PREFIX}/replica-index"
 ROLE_LABEL = f"{_PREFIX}/job-role"
-"""``master`` on the replica whose log tells how the job goes: the one that decides, else worker 0."""
+"""Has the value ``master`` on the replica whose log shows the job's progress: the one that decides, else
+worker 0."""
 CLUSTER_LABEL = f"{names.GROUP}/cluster"
-"""`KubeflowFramework.cluster_id` of the cluster that the pod was told of."""
+"""`KubeflowFramework.cluster_id` of the cluster that was described to the pod when it was made."""
 
 VOLCANO = "volcano"
 _GANG_FIELDS = ("minMember", "queue", "minResources", "priorityClassName")
@@ -36,13 +37,14 @@ class KubeflowFramework:
     """What sets one of Kubeflow's kinds apart from the others.
 
     Attributes:
-        operator: value of the label with the operator's name, which tells the pods of several kinds apart.
-        container: the container that is the replica; in a template without one of this name it is the first.
+        operator: value of the label with the operator's name, which distinguishes the pods of the kinds.
+        container: name of the container that runs the replica's program; if a template has no such container,
+            the first one does.
         port_name, port: where a replica listens, unless its container has a port of this name.
         variables: what a replica must know of the cluster, as environment variables by name.
         cluster_id: hash of what all replicas must agree on. Pods with another hash belong to an earlier
             cluster.
-        in_every_container: whether the containers beside the replica get the variables, too.
+        in_every_container: whether the pod's other containers get the variables, too.
     """
 
     operator: str
@@ -79,8 +81,8 @@ def make_pod(
     spec = job.spec.replicas[kind]
     labels = framework.labels(job, kind) | _own_labels(framework, job, kind, index)
     made = manifests.pod_from_template(replica_name(job, kind, index), job, spec.template, labels)
-    # With Always and OnFailure the node restarts containers; with ExitCode the controller must see the exit
-    # code.
+    # With Always and OnFailure the kubelet restarts containers; with ExitCode it must not, so that the
+    # controller sees the exit code.
     by_node = spec.policy if spec.policy is not RestartPolicy.EXIT_CODE else RestartPolicy.NEVER
     made["spec"]["restartPolicy"] = str(by_node)
     if job.spec.policies.scheduling_policy is not None:
@@ -128,7 +130,7 @@ def make_pod_group(job: KubeflowJob) -> dict[str, Any] | None:
 def pod_group_change(present: Manifest, wanted: Manifest) -> dict[str, Any] | None:
     """The merge patch that gives a PodGroup the wanted spec, or None. Fields of other writers stay."""
     now, then = present.get("spec") or {}, wanted["spec"]
-    # Volcano writes its own queue where none is named.
+    # Volcano fills in its default queue if none is named.
     queue = then.get("queue") or ("default" if now.get("queue") else None)
     return merge_patch(now, {key: then.get(key) for key in _GANG_FIELDS} | {"queue": queue})
 

@@ -16,9 +16,10 @@ from edl_workflows.jobs.replicas.steps import apply_obstacle, delete_all, requeu
 from edl_workflows.jobs.status import PhaseVerdict
 
 FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
-"""Ends that no replica caused: pods that still run are stopped, whatever the clean-up policy says."""
+"""Reasons of ends that no replica caused: pods that still run are stopped, whatever the clean-up policy
+is."""
 _NAMED = 5
-"""How many replicas a message names."""
+"""A message names at most so many replicas."""
 
 
 def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed) -> Actions:
@@ -31,8 +32,7 @@ def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed
     if status.phase is not None and status.phase.final:
         return _clean_up(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The job's end: by its replicas, by its deadline, by too many restarts. Nothing is deleted before the
-    # status
-    #    says it: deleted pods could not tell the next decision how the job ended.
+    # status records the end: without the pods, the next decision could not know how the job ended.
     restarts = _count_restarts(facts)
     if verdict := _find_end(facts, restarts):
         return _act(facts, verdict, restarts)
@@ -52,10 +52,10 @@ def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed
 
 
 def _count_restarts(facts: KubeflowFacts) -> dict[str, ReplicaRestarts]:
-    """The restarts by replica, with those that are about to happen.
+    """The restarts by replica, including those that are about to happen.
 
-    A pod is deleted only when it is recorded here, so that each counts once. The uids of pods that are gone
-    are dropped: a status has room for ten thousand entries.
+    A pod is deleted only after its restart is recorded here, so that each restart counts once. The uids of
+    pods that are gone are dropped, so that ten thousand entries fit into a status.
     """
     present = {replica.name: replica.recorded for replica in facts.replicas}
     found = {
@@ -100,7 +100,7 @@ def _succeeded(facts: KubeflowFacts) -> bool:
 
 
 def _fatal(facts: KubeflowFacts) -> list[KubeflowReplicaState]:
-    """The replicas whose failure is the job's."""
+    """The replicas whose failure makes the job fail."""
     failed = [replica for replica in facts.failed if not replica.retryable and not replica.completed]
     if not facts.job.spec.workers_may_be_lost:
         return failed
@@ -161,9 +161,8 @@ def _suspend(facts: KubeflowFacts) -> Actions:
 
 
 def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
-    """The pods to delete now: parameter servers only when none of the others runs any more.
-
-    A chief that saves a checkpoint when it is stopped needs the parameter servers.
+    """The pods to delete now: parameter servers only after all other pods have ended, because a chief that
+    saves a checkpoint when it is stopped needs them.
     """
     early = [pod for pod in going if manifests.get_label(pod, pods.TYPE_LABEL) != "ps"]
     running = [pod for pod in early if not manifests.has_ended(pod)]
@@ -171,7 +170,7 @@ def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
 
 
 def _report_conflict(facts: KubeflowFacts) -> Actions | None:
-    """Objects that have a name which the job needs, and that it does not own."""
+    """Report objects that have a name the job needs, but that the job does not own."""
     names = [(kind, replica.name) for replica in facts.replicas for kind in ("Pod", "Service")]
     group = pods.make_pod_group(facts.job)
     names += [(group["kind"], manifests.name_of(group))] if group else []
@@ -194,8 +193,8 @@ def _replace_pods(facts: KubeflowFacts, restarts: Mapping[str, ReplicaRestarts])
 
 
 def _missing_objects(facts: KubeflowFacts) -> list[Manifest]:
-    """What is to be made: the gang before its pods, a service before its pod; nothing for a completed
-    replica.
+    """The missing objects, in the order of creation: the PodGroup before the pods, a service before its pod;
+    none for a completed replica.
     """
     framework, job, settings = facts.framework, facts.job, facts.observed.settings
     services = {manifests.name_of(service) for service in facts.services}
@@ -211,16 +210,16 @@ def _missing_objects(facts: KubeflowFacts) -> list[Manifest]:
 
 
 def _missing_pod_group(facts: KubeflowFacts) -> list[Manifest]:
-    """The PodGroup, where it may be missing or may differ from the spec.
+    """The PodGroup, if it may be missing or may differ from the spec.
 
-    Nobody watches PodGroups, since their definition need not be installed: the create that finds the name
-    taken is how the controller gets to see the present one.
+    The controller does not watch PodGroups, because their CRD may not be installed. It learns of an existing
+    one when a create fails with AlreadyExists.
     """
     group, status = pods.make_pod_group(facts.job), facts.job.status
     if group is None or _observed_pod_group(facts, group) is not None:
         return []
     edited = status.observed_generation != facts.job.metadata.generation
-    # After an obstacle the present one may never have been seen.
+    # After an obstacle, the existing PodGroup may never have been observed.
     return [group] if edited or not facts.pods or status.reason in obstacles.REASONS else []
 
 
@@ -241,7 +240,8 @@ def _observed_pod_group(facts: KubeflowFacts, group: Manifest) -> Manifest | Non
 
 
 def _current_phase(facts: KubeflowFacts) -> PhaseVerdict:
-    """The phase of a job that is to run. The phase before distinguishes a start from a restart."""
+    """The phase of a job that is neither suspended nor ended. Its previous phase distinguishes a start from a
+    restart."""
     job, before = facts.job, facts.job.status.phase
     going = [r for r in facts.replicas if r.recorded or (r.failed and r.retryable)]
     if going:
@@ -273,7 +273,7 @@ def _act(
 ) -> Actions:
     """All actions of a decision. Refused creates are reported in the status and tried again.
 
-    The deadline is kept whatever else the job waits for.
+    The job is decided on again at its deadline at the latest, whatever else it waits for.
     """
     create = tuple(create)
     verdict, obstacle = apply_obstacle(facts.observed, create, verdict)

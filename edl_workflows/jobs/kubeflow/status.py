@@ -54,7 +54,7 @@ def status_patch(
     patch = merge_patch(old.stored(), new.to_dict())
     if patch is None:
         return None
-    # Only together with another change: the time alone would be a reason to write the status again.
+    # Written only together with another change: the time alone would cause another write each time.
     return patch | {"lastReconcileTime": facts.now.isoformat().replace("+00:00", "Z")}
 
 
@@ -72,7 +72,7 @@ def _count(
     completed = [replica.index for replica in replicas if replica.completed]
     succeeded, failed = len(completed), sum(replica.failed for replica in replicas)
     if phase.final:
-        # Pods that were deleted after the end, perhaps by another operator, still count.
+        # Pods that were deleted after the job's end, perhaps by another operator, still count.
         before = facts.job.status.replica_statuses.get(kind, KubeflowReplicaStatus())
         succeeded, failed = max(succeeded, before.succeeded), max(failed, before.failed)
     return KubeflowReplicaStatus(

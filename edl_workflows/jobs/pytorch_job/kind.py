@@ -17,8 +17,8 @@ _ROLES: dict[ReplicaType, str] = {
 
 
 def elastic_role(job: PyTorchJob) -> ElasticRole | None:
-    """Its workers, within ``elasticPolicy``'s bounds; None without such a policy, and once a worker has
-    succeeded, since the job is ending then.
+    """The job's workers, within ``elasticPolicy``'s bounds; None without such a policy, and also once a
+    worker has succeeded, because the job is then ending.
     """
     bounds, worker = job.spec.worker_bounds, job.spec.replicas.get(TorchReplicaType.WORKER)
     if bounds is None or worker is None or job.is_ending:
@@ -29,7 +29,8 @@ def elastic_role(job: PyTorchJob) -> ElasticRole | None:
 
 
 def to_elastic_job(job: PyTorchJob) -> ConvertedJob:
-    """The job as an ElasticJob: master and workers are workers, and ``elasticPolicy`` bounds their number."""
+    """The job as an ElasticJob: master and workers become workers, and ``elasticPolicy`` bounds their
+    number."""
     policy, bounds = job.spec.elastic_policy, job.spec.worker_bounds
     lost = [] if job.spec.nproc_per_node is None else ["nprocPerNode"]
     rendezvous = {}

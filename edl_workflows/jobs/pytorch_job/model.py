@@ -149,7 +149,7 @@ class PyTorchJobSpec(KubeflowSpec):
 
     @property
     def processes_per_pod(self) -> str:
-        """As ``--nproc-per-node`` takes it."""
+        """The value for torchrun's ``--nproc-per-node``."""
         policy = self.elastic_policy
         if policy is not None and policy.n_proc_per_node is not None:
             return str(policy.n_proc_per_node)
@@ -157,7 +157,7 @@ class PyTorchJobSpec(KubeflowSpec):
 
     @property
     def worker_bounds(self) -> tuple[int, int] | None:
-        """How many workers an elastic job may have, from and to; None if the job is not elastic."""
+        """The fewest and the most workers of an elastic job; None if the job is not elastic."""
         policy, worker = self.elastic_policy, self.replicas.get(TorchReplicaType.WORKER)
         if policy is None or worker is None:
             return None
@@ -190,7 +190,8 @@ class PyTorchJobSpec(KubeflowSpec):
 
 
 MAX_NAME = 63 - len("-worker-9999")
-"""A replica's service is named after the job, its type and its index, and holds 63 characters."""
+"""A replica's service is named after the job, its type and its index, and such a name has at most 63
+characters."""
 
 COMPAT_ANNOTATION = f"{names.GROUP}/pytorchjob-compat"
 
@@ -208,6 +209,6 @@ class PyTorchJob(KubeflowJob):
 
     @property
     def is_ending(self) -> bool:
-        """Whether a worker has succeeded: the others are about to."""
+        """Whether a worker has succeeded, so that the others are about to."""
         counts = self.status.replica_statuses.get(TorchReplicaType.WORKER, KubeflowReplicaStatus())
         return bool(counts.completed)

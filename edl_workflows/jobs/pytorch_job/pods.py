@@ -1,4 +1,4 @@
-"""What each replica of a PyTorchJob is told of the others: the variables of ``torch.distributed`` and of
+"""What each replica of a PyTorchJob is told about the others: the variables of ``torch.distributed`` and of
 ``torchrun``, as training-operator 1.9 sets them.
 """
 
@@ -17,8 +17,8 @@ def make_variables(job: PyTorchJob, kind: ReplicaType, index: int) -> dict[str, 
     """The environment variables of a replica, by name.
 
     ``MASTER_ADDR``, ``RANK`` and their companions exist only in jobs with a master: it has rank 0, worker n
-    has rank n + 1. ``WORLD_SIZE`` counts processes; ``nprocPerNode`` other than a number counts as 1, since
-    only torchrun knows what it comes to.
+    has rank n + 1. ``WORLD_SIZE`` counts processes; an ``nprocPerNode`` that is not a number counts as 1,
+    since only torchrun can determine its value.
     """
     spec = job.spec
     found = {"PYTHONUNBUFFERED": "1", names.ENV_PET_NPROC_PER_NODE: spec.processes_per_pod}
@@ -41,7 +41,7 @@ def make_variables(job: PyTorchJob, kind: ReplicaType, index: int) -> dict[str, 
 
 
 def _rendezvous_variables(job: PyTorchJob) -> dict[str, str]:
-    """What ``elasticPolicy`` says, as torchrun reads it."""
+    """``elasticPolicy`` as the variables that torchrun reads."""
     policy, bounds = job.spec.elastic_policy, job.spec.worker_bounds
     assert policy is not None
     assert bounds is not None, "checked by the model"
@@ -62,8 +62,8 @@ def _rendezvous_variables(job: PyTorchJob) -> dict[str, str]:
 
 
 def _cluster_id(job: PyTorchJob) -> str:
-    """Hash of what all replicas are told. Where ``elasticPolicy`` lets workers come and go, their number is
-    no part of it.
+    """Hash of what all replicas are told. With ``elasticPolicy`` it does not include the number of workers,
+    which may change.
     """
     if "static-cluster" in job.compat:
         return "static"

@@ -15,8 +15,8 @@ MAX_BACKOFF = timedelta(seconds=300)
 
 
 def restart_backoff(failures: int) -> timedelta:
-    """How long a failed pod stays before it is replaced: no time after the first failure, then 10, 20, 40 …
-    300 s.
+    """How long a failed pod stays before it is replaced: not at all after the first failure, then 10, 20, 40
+    … 300 s.
 
     Args:
         failures: how often the replica has failed, this failure included.
@@ -29,7 +29,7 @@ def seconds_to_restart(failures: int, since: datetime | None, now: datetime) -> 
 
     Args:
         failures: see `restart_backoff`.
-        since: when the pod failed; None if nothing says it.
+        since: when the pod failed; None if unknown.
         now: the time of the decision.
     """
     if failures <= 1 or since is None:
@@ -64,7 +64,7 @@ class ReplicaState:
 
     @property
     def uid(self) -> str:
-        """Of its present pod; "" if there is none."""
+        """Uid of its current pod; "" if there is none."""
         return "" if self.pod is None else str(self.pod["metadata"].get("uid", ""))
 
     @property
@@ -124,7 +124,7 @@ class JobFacts(Generic[JobT, ReplicaT]):
 
     @property
     def recorded_pods(self) -> list[Manifest]:
-        """All pods but those whose success is not in the status yet: until then the pod is the only trace of
+        """All pods except those whose success is not in the status yet: so far only the pod itself shows
         it.
         """
         fresh = [r.pod for r in self.replicas if r.completed and not r.known_completed]

@@ -14,12 +14,12 @@ from edl_workflows.jobs.status import KindPhase, PhaseVerdict
 
 
 def delete_all(objects: Iterable[Manifest]) -> list[Deletion]:
-    """Deletions of those objects that are not being deleted yet."""
+    """Deletions of the objects that are not being deleted already."""
     return [manifests.delete_object(obj) for obj in objects if not manifests.is_terminating(obj)]
 
 
 def suspending_verdict(facts: JobFacts[Any, Any], first: KindPhase) -> PhaseVerdict:
-    """The verdict on a job that is to be suspended and still has pods: it keeps its phase.
+    """The verdict on a job that is being suspended and still has pods: it keeps its phase.
 
     Args:
         facts: what is observed.
@@ -32,7 +32,7 @@ def suspending_verdict(facts: JobFacts[Any, Any], first: KindPhase) -> PhaseVerd
 def apply_obstacle(
     observed: Observed, create: Iterable[Manifest], verdict: PhaseVerdict, phase: KindPhase | None = None
 ) -> tuple[PhaseVerdict, Obstacle | None]:
-    """The verdict, unless the API server refused one of these creates: then it tells that.
+    """The verdict, or, if the API server refused one of these creates, a verdict that reports the refusal.
 
     Args:
         observed: with the refusals of the previous round.
@@ -50,6 +50,6 @@ def apply_obstacle(
 
 
 def requeue_within(actions: Actions, *seconds: float | None) -> Actions:
-    """The same actions, decided again after the shortest of these times at the latest."""
+    """The same actions, with the next decision after the shortest of these times at the latest."""
     times = [time for time in (actions.requeue_after, *seconds) if time is not None]
     return replace(actions, requeue_after=min(times, default=None))

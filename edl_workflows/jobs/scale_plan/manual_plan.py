@@ -1,4 +1,5 @@
-"""Manifests of manual plans: what pipelines and the cluster's autoscaler ask a job's master for. Pure."""
+"""Manifests of manual plans: the changes that pipelines and the cluster's autoscaler ask a job's master to
+make. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,15 +11,15 @@ from edl_workflows.jobs.scale_plan.model import KIND, ScalePlan
 
 
 def manual_plan(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan for a job, which goes with it.
+    """A plan for a job. It is deleted with the job.
 
     Args:
         job: to be changed.
         name: of the plan.
-        spec: the plan's fields but for ``ownerJob``.
+        spec: the plan's fields except ``ownerJob``.
 
     Raises:
-        ManifestError: they make no valid plan.
+        ManifestError: the plan would be invalid.
     """
     labels = {names.JOB_LABEL: job.metadata.name, names.SCALE_TYPE_LABEL: names.SCALE_MANUAL}
     manifest = {
@@ -28,7 +29,7 @@ def manual_plan(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str
             "name": name,
             "namespace": job.metadata.namespace or "default",
             "labels": labels,
-            # With the job the plan goes too; it is not the job's controller's child.
+            # The plan is deleted with the job, but the job is not its controlling owner.
             "ownerReferences": [owner_reference(job, controller=False)],
         },
         "spec": {"ownerJob": job.metadata.name, **spec},
@@ -38,7 +39,7 @@ def manual_plan(job: ElasticJob, name: str, spec: Mapping[str, Any]) -> dict[str
 
 
 def next_autoscale_name(job: str, taken: Iterable[str]) -> str:
-    """Name of the autoscaler's next plan: who decides from the same plans gives the same name.
+    """Name of the autoscaler's next plan. The same existing plans always give the same name.
 
     Args:
         job: the job's name.

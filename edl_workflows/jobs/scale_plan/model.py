@@ -33,14 +33,15 @@ Role = Literal["ps", "worker", "chief", "evaluator"]
 JOB_FINISHED = "JobFinished"
 """Reason of a plan that failed because its job had succeeded: there was nothing left to change."""
 JOB_FAILED = "JobFailed"
-"""Reason of a plan that failed because its job had."""
+"""Reason of a plan that failed because its job had failed."""
 POD_REFUSED = "PodRefused"
 """Reason of an auto plan whose pods the API server refuses, for instance because of a quota."""
 NAME_CONFLICT = "NameConflict"
-"""Reason of an auto plan that failed because something else has the name of one of its pods."""
+"""Reason of an auto plan that failed because another object has the name of one of its pods."""
 
 MAX_PODS = 2_000
-"""In one list of a plan: what an API server stores of an object (1.5 MiB) holds about three such lists."""
+"""Most pods in one list of a plan: about three such lists fit into the 1.5 MiB that an API server stores of
+an object."""
 
 
 class ScalePlanPhase(StrEnum):
@@ -68,14 +69,14 @@ class ScalePlanPhase(StrEnum):
 
 
 LABEL_VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
-"""What Kubernetes takes as a label's value, but for the empty one."""
+"""What Kubernetes accepts as a label's value, except the empty string."""
 
 
 _GPU = "nvidia.com/gpu"
 _OTHER_RESOURCE = re.compile(
     r"^(ephemeral-storage|hugepages-\w+|[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[\w.-]{1,63})\Z"
 )
-"""What the pods of a cluster can ask for beside CPU and memory."""
+"""Names of resources that pods can request besides CPU and memory."""
 
 
 def _nothing_if_zero(amount: str | None) -> str | None:

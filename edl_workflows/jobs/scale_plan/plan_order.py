@@ -13,23 +13,24 @@ _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
 def age_key(plan: ScalePlan) -> tuple[datetime, list[tuple[int, str]]]:
-    """Sorts older plans first. The API's times are whole seconds: plans of one second go by name, the numbers
-    in it by value (``…-plan-9`` before ``…-plan-10``)."""
+    """Sorts older plans first. The API's times are whole seconds: plans created in the same second are sorted
+    by name, with numbers in the name compared by value (``…-plan-9`` before ``…-plan-10``)."""
     parts = re.findall(r"[0-9]+|[^0-9]+", plan.metadata.name)
     key = [(int(part), "") if part[0] in "0123456789" else (-1, part) for part in parts]
     return plan.metadata.creation_timestamp or _BEGINNING, key
 
 
 def belongs_to_earlier_job(plan: ScalePlan, job: Resource) -> bool:
-    """Whether it was tied to an earlier job of the same name; the garbage collector is about to delete it."""
+    """Whether a plan belongs to an earlier job of the same name, so that the garbage collector will delete it
+    soon."""
     owners = [o for o in plan.metadata.owner_references if (o.kind, o.name) == (job.kind, job.metadata.name)]
     return bool(owners) and all(owner.uid != job.metadata.uid for owner in owners)
 
 
 def list_plans(observed: Observed, job: Resource) -> Sequence[ScalePlan]:
-    """The job's plans, oldest first. One that does not validate is never carried out (its status says so),
-    and one that is
-    being deleted, or belongs to an earlier job of the name, is no longer wanted: they are left out."""
+    """The job's plans, oldest first. Plans that do not validate are left out, since they are never carried
+    out (their status says so); so are plans that are being deleted or belong to an earlier job of the same
+    name."""
     plans = []
     for manifest in observed.of(KIND):
         try:
@@ -42,8 +43,8 @@ def list_plans(observed: Observed, job: Resource) -> Sequence[ScalePlan]:
 
 
 def count_wanted_nodes(plans: Iterable[ScalePlan], known: Mapping[str, int]) -> dict[str, int]:
-    """How many nodes of each role a job wants: `known`, then the newest word of its manual plans that have
-    succeeded.
+    """How many nodes of each role a job wants: `known`, overridden by its manual plans that have succeeded,
+    in their order.
 
     Args:
         plans: oldest first.

@@ -1,8 +1,8 @@
 """The pure state machine of a ScalePlan.
 
-Auto plans (a job's master wrote them) are carried out here: make these pods, remove those. Manual plans are
-carried out by the job's master; here they are tied to their job, and failed when no master ever will: the job
-is missing or finished, or the plan does not fit it.
+Auto plans, which a job's master writes, are carried out here: they name pods to create and pods to delete.
+Manual plans are carried out by the job's master. Here they are only tied to their job, and marked failed if
+no master can carry them out: because the job is missing or finished, or the plan does not fit it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,11 +43,12 @@ JOB_GRACE = timedelta(seconds=30)
 """How long a plan waits for its job to appear: both may come from one ``kubectl apply``."""
 
 RETRY_SECONDS = 10.0
-"""Until the next attempt at what the API server refused for now (a quota), or a job that does not validate.
+"""Time until the next attempt if the API server refused a create for now (a quota), or the job does not
+validate.
 """
 
 _CAUSE = 2048
-"""Characters of why a job failed that the message of its plan repeats."""
+"""Most characters of a failed job's message that its plan's message repeats."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,10 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
         return Actions(requeue_after=RETRY_SECONDS)  # its own status says what is wrong
     if belongs_to_earlier_job(plan, job):
         return Actions()
-    # 3. Nor one for a job that has ended, or one that does not fit.
+    # 3. Neither can a plan for a job that has ended, or one that does not fit its job.
     if hopeless := _hopeless(plan, job, observed):
         return _end(plan, hopeless, observed.now)
-    # 4. A manual plan is the master's, once it is tied to the job.
+    # 4. A manual plan is only tied to the job; the rest is up to the master.
     if not plan.auto:
         return Actions(patch=_tie(plan, job))
     # 5. Plans of one job run in order.
@@ -104,7 +105,7 @@ def _hopeless(plan: ScalePlan, job: ElasticJob, observed: Observed) -> _PlanVerd
         message = f"ElasticJob {job.key} is suspended; its next master asks anew"
         return _PlanVerdict(ScalePlanPhase.FAILED, "JobSuspended", message)
     if not plan.auto and plan.status.phase not in (None, ScalePlanPhase.PENDING):
-        return None  # begun: what it names may be gone since
+        return None  # it has begun: pods that it names may be gone by now
     own = sorted(manifests.name_of(p) for p in observed.of("Pod") if manifests.owned_by(p, job))
     nodes = [name for name in own if names.parse_node_name(job.metadata.name, name)]
     problems = find_plan_problems(plan, job, nodes)
@@ -129,9 +130,8 @@ def _tie(plan: ScalePlan, job: ElasticJob) -> tuple[Patch, ...]:
 
 
 def _waits(plan: ScalePlan, job: ElasticJob, observed: Observed) -> bool:
-    """Whether an older auto plan of the job has not ended. For one whose pods the API server refuses, only
-    plans about the same
-    pods wait: another may make the room."""
+    """Whether the plan must wait for an older auto plan of the job. If the API server refuses the older
+    plan's pods, only plans for the same pods wait: another plan may free the room that is missing."""
     older = [
         other
         for other in list_plans(observed, job)
@@ -154,7 +154,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
         if _key(m) in present and not manifests.owned_by(present[_key(m)], job)
     ]
     if any(manifests.belongs_to_earlier(m, job) for m in foreign):
-        return Actions(requeue_after=RETRY_SECONDS)  # the garbage collector is at it
+        return Actions(requeue_after=RETRY_SECONDS)  # their deletion is under way
     if foreign:
         return _end(
             plan,
@@ -165,7 +165,7 @@ def _carry_out(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Actions:
     refused = [r for r in observed.refused if (r.kind, r.name) in {_key(m) for m in missing}]
     if refused:
         return _refused(plan, refused, Actions(tuple(missing), delete), observed.now)
-    # The status is written only after what stands before it was done, so one round is enough.
+    # The status is written only after the creates and deletes have succeeded, so one round is enough.
     summary = f"{len(plan.spec.create_pods)} pods created, {len(plan.spec.remove_pods)} removed"
     ended = _end(plan, _PlanVerdict(ScalePlanPhase.SUCCEEDED, "PlanSucceeded", summary), observed.now)
     return replace(ended, create=tuple(missing), delete=delete)
@@ -198,7 +198,7 @@ def _removals(plan: ScalePlan, job: ElasticJob, observed: Observed) -> Iterator[
 
 
 def _end(plan: ScalePlan, outcome: _PlanVerdict, now: datetime) -> Actions:
-    # That a master's own plan went well is seen at its pods; an Event each would be news to nobody.
+    # No Event for an auto plan that succeeded: its pods show it.
     succeeded = outcome.phase is ScalePlanPhase.SUCCEEDED
     events = () if succeeded else (Event("Warning", outcome.reason, outcome.message),)
     return Actions(status=_status(plan, outcome, now), events=events)

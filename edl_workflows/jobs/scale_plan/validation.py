@@ -1,4 +1,4 @@
-"""What is wrong with a ScalePlan in view of its job. Pure; paths are those of the plan."""
+"""Problems of a ScalePlan that can be seen only with its job. Pure; paths are those of the plan."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,8 +15,7 @@ def find_plan_problems(plan: ScalePlan, job: ElasticJob, pods: Sequence[str]) ->
     Args:
         plan: manual or auto.
         job: the job that it is for.
-        pods: names of the job's present training pods. While the job runs, a manual plan must not name
-            others.
+        pods: names of the job's present training pods. While the job runs, a manual plan must name no others.
     """
     return [*_roles(plan, job), *_created(plan, job), *_named(plan, job, pods)]
 

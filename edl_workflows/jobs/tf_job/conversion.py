@@ -35,8 +35,8 @@ def to_v1(job: TFJob) -> ConvertedJob:
 
 
 def to_v1alpha2(job: TFJob) -> ConvertedJob:
-    """The job as ``kubeflow.org/v1alpha2``: flat policies. What came later than that version has no place
-    there.
+    """The job as ``kubeflow.org/v1alpha2``: flat policies. Fields newer than that version are lost, with a
+    note.
     """
     spec = job.spec.to_dict()
     run_policy = spec.pop("runPolicy", {})

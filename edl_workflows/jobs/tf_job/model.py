@@ -1,7 +1,7 @@
 """TFJob: ``kubeflow.org/v1``, and ``v1alpha2``, ``v1beta1`` and ``v1beta2`` with their flat policies.
 
-All versions are served from one schema with the fields of all: an object is stored once, and a field means
-the same in whichever version a user wrote it.
+All versions share one schema that has the fields of all of them: objects are stored in one version, and a
+field has the same meaning in each version.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,8 @@ VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha2")
 """All versions that Kubeflow had. The first is stored."""
 
 MAX_NAME = 63 - len("-evaluator-9999")
-"""A replica's service is named after the job, its type and its index, and holds 63 characters."""
+"""A replica's service is named after the job, its type and its index, and such a name has at most 63
+characters."""
 
 COMPAT_ANNOTATION = f"{names.GROUP}/tfjob-compat"
 """Names of `COMPAT`, separated by commas."""
@@ -58,7 +59,7 @@ class TFReplicaType(ReplicaType):
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The type's names in lower case. Eval is the design document's."""
+        """The type's names in lower case. Eval is the design document's name."""
         return ("evaluator", "eval") if self is TFReplicaType.EVALUATOR else (self.slug,)
 
     @property
@@ -105,12 +106,12 @@ class TFJobSpec(KubeflowSpec):
 
     @property
     def waits_for_all_workers(self) -> bool:
-        """Whether the job succeeds when all workers have, and not already with worker 0."""
+        """Whether the job succeeds only when all workers have succeeded, instead of with worker 0."""
         return self.success_policy == "AllWorkers"
 
     @property
     def workers_may_be_lost(self) -> bool:
-        """Whether the job survives failed workers as long as one can go on."""
+        """Whether the job survives failed workers as long as one worker can continue."""
         return self.enable_dynamic_worker
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Which addresses the replicas of a TFJob have, and what each is told of the others in ``TF_CONFIG``."""
+"""Which addresses the replicas of a TFJob have, and what ``TF_CONFIG`` tells each about the others."""
 
 import hashlib
 import json
@@ -20,15 +20,15 @@ def replica_address(job: TFJob, kind: ReplicaType, index: int, domain: str = "")
 def tf_config(job: TFJob, kind: ReplicaType, index: int, domain: str = "") -> dict[str, Any] | None:
     """``TF_CONFIG`` of a replica; None for a job of a single replica, which trains alone.
 
-    The evaluator is told of the cluster, but is not part of it (TensorFlow's rule). With
-    ``enableDynamicWorker`` a worker is told of itself and of the parameter servers, and a parameter server of
-    itself only, so that workers come and go unknown to the others.
+    The evaluator gets the cluster's description, but is not part of it (TensorFlow's rule). With
+    ``enableDynamicWorker`` a worker's TF_CONFIG names only itself and the parameter servers, and a parameter
+    server's only itself, so that workers can come and go without changing anyone else's.
 
     Args:
         job: the replica's.
         kind: its type.
         index: its index.
-        domain: of the cluster, where short names of services do not resolve.
+        domain: the cluster's domain, needed if short service names do not resolve.
     """
     if len(list(list_replicas(job))) == 1:
         return None
@@ -68,8 +68,8 @@ def _sparse_cluster(
 
 
 def _cluster_id(job: TFJob) -> str:
-    """Hash of the cluster and of what its parameter servers are. Workers that come and go freely are not part
-    of it.
+    """Hash of the cluster's members and of the parameter servers' template. With ``enableDynamicWorker`` it
+    does not include the workers.
     """
     if "static-cluster" in job.compat:
         return "static"

@@ -13,8 +13,8 @@ _ROLES = {TrainingRole.PSERVER: names.PS_TYPE, TrainingRole.TRAINER: names.WORKE
 
 
 def to_elastic_job(job: TrainingJob) -> ConvertedJob:
-    """Pservers become ps, trainers workers, the entrypoint runs under the agent; the master is the
-    ElasticJob's own.
+    """Pservers become ps and trainers become workers; the agent runs the entrypoint; the ElasticJob's own
+    master replaces the job's.
     """
     counts = job.spec.counts
     roles = {
@@ -35,7 +35,8 @@ def to_elastic_job(job: TrainingJob) -> ConvertedJob:
 
 
 def _template(job: TrainingJob, role: TrainingRole) -> dict[str, Any]:
-    """The role's pod without its place in this job: name, addresses, ports, and the launcher's command."""
+    """The role's pod without the parts that are specific to this job: name, addresses, ports, and the
+    launcher's command."""
     pod = pods.make_pod(job, role, 0)
     own = {variable["name"] for variable in pods.make_environment(job, role, 0)}
     spec = pod["spec"]

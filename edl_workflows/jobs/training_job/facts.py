@@ -18,17 +18,17 @@ from edl_workflows.jobs.training_job.model import (
 from edl_workflows.jobs.training_job.types import TrainingRole
 
 STARTING = (None, TrainingJobPhase.CREATING, TrainingJobPhase.SUSPENDED)
-"""Phases of a job that has yet to run."""
+"""Phases of a job that does not run yet."""
 
 
 @dataclass(frozen=True)
 class TrainingReplicaState(ReplicaState):
-    """One replica of the job. It has completed when its program has exited with 0. A master never is stale:
-    it is told of no others.
+    """One replica of the job. It has completed when its program has exited with 0. A master is never stale,
+    since it does not know the other replicas.
 
     Attributes:
         role: what it does.
-        failures: those of its pods that are remembered, oldest first.
+        failures: the remembered failures of its pods, oldest first.
     """
 
     role: TrainingRole
@@ -56,12 +56,13 @@ class TrainingReplicaState(ReplicaState):
 
     @property
     def end(self) -> Mapping[str, Any]:
-        """``state.terminated`` of its container; empty if it did not end, or was lost without a trace."""
+        """``state.terminated`` of its container; empty if it did not end, or if its state was lost."""
         return {} if self.pod is None else _end(self.pod, self.role)
 
     @property
     def exit_code(self) -> int | None:
-        """Of its container; None if it has none, as of a pod that was lost with its node."""
+        """Exit code of its container; None if there is none, for example because the pod was lost with its
+        node."""
         code = self.end.get("exitCode")
         return code if isinstance(code, int) else None
 
@@ -81,7 +82,8 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
     """A job and what is observed of it.
 
     Attributes:
-        too_late: how many trainers are wanted although the job can only go on with those that it has; else 0.
+        too_late: the wanted number of trainers, if it was changed too late: the job can only continue with
+            the trainers that it has. Otherwise 0.
     """
 
     too_late: int = 0
@@ -90,8 +92,8 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
     def of(cls, job: TrainingJob, observed: Observed) -> "TrainingJobFacts":
         """Sort what was observed.
 
-        Trainers that know each other are a new cluster when their number changes. Once one has succeeded
-        there is none: it would not take part, and the others would wait for it.
+        If trainers know each other, a change of their number makes a new cluster. Once a trainer has
+        succeeded, no new cluster is made: that trainer would not take part, and the others would wait for it.
         """
         before, wanted = job.status.parallelism, job.spec.trainer.wanted
         if not job.spec.fault_tolerant and before not in (0, wanted):
@@ -121,10 +123,10 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
 
     @property
     def failed(self) -> list[TrainingReplicaState]:
-        """Places whose pods ended badly and were to run on.
+        """Replicas whose failure counts.
 
-        Pods of an earlier cluster, and of a job that is suspended, go one after another: one that loses the
-        others before it is told to end has not failed.
+        Pods of an earlier cluster or of a suspended job are stopped one after another. A pod that crashes
+        because it lost its peers before it was stopped itself does not count as failed.
         """
         if self.job.spec.suspend:
             return []
@@ -150,7 +152,7 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
 
     @property
     def waiting_role(self) -> TrainingRole | None:
-        """The first role that is not far enough; None if all are."""
+        """The first role that keeps later roles waiting (`role_up`); None if there is none."""
         return next((role for role in self.job.spec.counts if not self.role_up(role)), None)
 
 
@@ -184,8 +186,8 @@ def _end(pod: Manifest, role: TrainingRole) -> Mapping[str, Any]:
 
 
 def _killed(pod: Manifest) -> bool:
-    """Whether a pod did not end by itself: evicted, past its deadline, its machine shut down. Only then it
-    has a reason.
+    """Whether a pod did not end by itself: it was evicted, exceeded its deadline, or its machine was shut
+    down. Only then does its status have a reason.
     """
     reason = (pod.get("status") or {}).get("reason")
     return manifests.pod_phase(pod) == "Failed" and bool(reason or manifests.marked_disrupted(pod))
@@ -194,8 +196,8 @@ def _killed(pod: Manifest) -> bool:
 def _has_succeeded(pod: Manifest, role: TrainingRole) -> bool | None:
     """Whether a pod ended well; None if it has not ended, or is being deleted.
 
-    The role's container decides: what runs beside it, as etcd, may run on. A program that ends with 0 because
-    it was told to, with its pod, has not done its part.
+    Only the role's own container counts; others, such as etcd, may still run. A program that exits with 0
+    because its pod is being deleted has not succeeded.
     """
     if manifests.is_terminating(pod):
         return None

@@ -42,14 +42,14 @@ def view(job: TrainingJob) -> JobView:
 
 
 _OTHER_KINDS = {names.PS_TYPE: TrainingRole.PSERVER, names.WORKER_TYPE: TrainingRole.TRAINER}
-"""What the roles are called elsewhere: stages such as the migration of parameter servers know no kind's own
-words.
+"""Other kinds' names for the roles. Stages such as the migration of parameter servers use these for every
+kind.
 """
 
 
 def scale(job: TrainingJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
-    """These replicas by role; other roles stay as they are. Pservers of another size are a new cluster; for
-    trainers it is the size of pods made from now on.
+    """The edit that gives roles these replicas or resources; other roles stay as they are. New resources of
+    pservers make a new cluster; those of trainers apply to pods made from now on.
 
     Raises:
         ManifestError: the job has no such role, or its bounds do not allow the number.
@@ -67,10 +67,10 @@ def scale(job: TrainingJob, wanted: Mapping[str, RoleChange]) -> SpecEdit:
 
 
 def elastic_role(job: TrainingJob) -> ElasticRole | None:
-    """Its trainers, within ``min-instance`` and ``max-instance``; None once one has succeeded, since the job
-    is ending then.
+    """The job's trainers, within ``min-instance`` and ``max-instance``; None once a trainer has succeeded,
+    because the job is then ending.
 
-    Pservers are not scaled by themselves (Paddle EDL neither).
+    Pservers are not autoscaled; neither does Paddle EDL scale them.
     """
     if _completed(job):
         return None
@@ -110,7 +110,7 @@ def _scale_problems(job: TrainingJob, role: str, change: RoleChange) -> Iterator
 
 
 def _too_late(job: TrainingJob) -> bool:
-    """Whether the controller would not carry out another number of trainers, see `Facts.of`."""
+    """Whether the controller would ignore a changed number of trainers, see `TrainingJobFacts.of`."""
     return not job.spec.fault_tolerant and _completed(job)
 
 

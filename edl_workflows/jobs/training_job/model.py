@@ -1,6 +1,7 @@
 """TrainingJob (``paddlepaddle.org/v1``): upstream's fields in upstream's spelling, defaults and validation.
 
-Where upstream's document and its versions spell a field in two ways, both are fields here and mean the same.
+If upstream's document and its versions spell a field differently, both spellings are fields here with the
+same meaning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,8 @@ from edl_workflows.jobs.status import Job, JobStatus, KindPhase, ReplicaCounts
 from edl_workflows.jobs.training_job.types import IMAGE, PORT, Launcher, TrainingRole
 
 MAX_NAME = 63 - len("-trainer-9999")
-"""A pod's service is named after the job, its role and its index, and holds 63 characters."""
+"""A pod's service is named after the job, its role and its index, and such a name has at most 63
+characters."""
 
 _ENTRYPOINT = "launcher sh needs it: what the shell runs in this role's container"
 _SCRIPT = "is used with launcher sh only; paddle_k8s knows its own command"
@@ -81,7 +83,7 @@ RULES: tuple[tuple[str, str], ...] = (
         "mountPath: must be an absolute path",
     ),
 )
-"""The same in CEL, for the API server."""
+"""The checks of `_find_spec_problems` in CEL, for the API server."""
 
 
 KIND = api.TRAINING_JOBS.kind
@@ -297,7 +299,7 @@ class TrainingJobSpec(TrainingJobSettings):
 
     @property
     def all_passes(self) -> int:
-        """How often all data is trained, wherever it is written."""
+        """How often all data is trained, from whichever field gives it."""
         return self.passes or self.trainer.passes or 1
 
     @property
@@ -391,14 +393,15 @@ class TrainingJob(Job):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        # Once it runs, bounds may be edited past the number of trainers, which then follows them.
+        # Once the job runs, its bounds may be edited so that they exclude the present number of trainers,
+        # which then follows them.
         problems = _find_parallelism_problems(self.spec.trainer) if self.status.phase is None else []
         raise_problems([*validation.job_name(self.metadata, MAX_NAME), *problems])
         return self
 
 
 def _find_parallelism_problems(trainer: TrainerSpec) -> list[Problem]:
-    """The number of trainers that a new job wants is within its bounds."""
+    """Check that the number of trainers of a new job is within its bounds."""
     low, high = trainer.bounds
     if trainer.parallelism is None or low <= trainer.parallelism <= high:
         return []
@@ -407,7 +410,7 @@ def _find_parallelism_problems(trainer: TrainerSpec) -> list[Problem]:
 
 
 def _find_spec_problems(job: TrainingJobSpec) -> list[Problem]:
-    """Fields that go together."""
+    """Problems between fields."""
     return [
         *_bounds("trainer", job.trainer),
         *(_bounds("pserver", job.pserver) if job.pserver is not None else ()),

@@ -36,19 +36,20 @@ def list_replicas(job: TrainingJob) -> Iterator[tuple[TrainingRole, int]]:
 
 
 def with_trainers(job: TrainingJob, count: int) -> TrainingJob:
-    """The same job with so many trainers."""
+    """The same job with this number of trainers."""
     fixed = {"min_instance": count, "max_instance": count, "parallelism": count}
     trainer = job.spec.trainer.model_copy(update=fixed)
     return job.model_copy(update={"spec": job.spec.model_copy(update={"trainer": trainer})})
 
 
 def has_service(job: TrainingJob, role: TrainingRole) -> bool:
-    """Whether the pods of a role have a service each. Trainers that come and go are known to nobody."""
+    """Whether each pod of a role has a service. Trainers of a fault-tolerant job have none: no other pod
+    needs to know them."""
     return role.serves or not job.spec.fault_tolerant
 
 
 def runs_own_etcd(job: TrainingJob) -> bool:
-    """Whether an etcd runs beside the master, as upstream's entry script wants it."""
+    """Whether an etcd runs in the master's pod, as upstream's entry script needs it."""
     named = job.spec.master is not None and job.spec.master.etcd_endpoint
     return job.spec.launcher is Launcher.PADDLE_K8S and not named
 
@@ -71,15 +72,15 @@ def host_of(job: TrainingJob, role: TrainingRole, index: int) -> str:
 
 
 def announced_trainers(job: TrainingJob) -> int:
-    """The number of trainers that pods are told: that of a fault-tolerant job may change, its minimum does
-    not.
+    """The number of trainers that pods are told. In a fault-tolerant job it is the minimum, since the actual
+    number may change.
     """
     return job.spec.trainer.min_instance if job.spec.fault_tolerant else job.spec.trainer.wanted
 
 
 def cluster_id(job: TrainingJob) -> str:
-    """Hash of what pservers and trainers must agree on, and of what its pservers are. Pods of another hash
-    belong to an earlier cluster."""
+    """Hash of what pservers and trainers must agree on, and of the pservers' resources. Pods with another
+    hash belong to an earlier cluster."""
     counts = job.spec.counts
     trainers = 0 if job.spec.fault_tolerant else counts[TrainingRole.TRAINER]
     size = job.spec.pserver.resources.to_dict() if job.spec.pserver is not None else {}
@@ -89,7 +90,8 @@ def cluster_id(job: TrainingJob) -> str:
 
 
 def make_environment(job: TrainingJob, role: TrainingRole, index: int) -> list[Variable]:
-    """Upstream's variables, and the addresses that its entry script looks up by labels, by name."""
+    """Upstream's variables, and variables with the addresses that upstream's entry script would otherwise
+    look up by labels."""
     spec = job.spec
     trainers, servers = announced_trainers(job), spec.counts.get(TrainingRole.PSERVER, 0)
     gpus = _gpus(spec.trainer.resources)
@@ -118,8 +120,8 @@ def make_environment(job: TrainingJob, role: TrainingRole, index: int) -> list[V
 
 
 def _addresses(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, object]:
-    """In the names that Paddle itself reads since 1.3 (``PaddleCloudRoleMaker``), beside upstream's older
-    ones.
+    """Variables with addresses, by the names that Paddle itself reads since 1.3 (``PaddleCloudRoleMaker``)
+    and by upstream's older ones.
     """
     counts = job.spec.counts
     listed = {
@@ -154,7 +156,8 @@ def _etcd_endpoint(job: TrainingJob) -> str:
 
 
 def _gpus(resources: TrainingResources) -> int:
-    """GPUs of a trainer, by its limit: that is what Kubernetes gives, whatever the request says."""
+    """A trainer's GPUs according to its limits, which decide what Kubernetes provides, whatever the requests
+    are."""
     return sum(int(parse_quantity(resources.limits.get(key, "0"))) for key in (GPU, LEGACY_GPU))
 
 
@@ -168,16 +171,16 @@ JOB_LABEL = "paddlepaddle.org/job-name"
 ROLE_LABEL = "paddlepaddle.org/replica-type"
 INDEX_LABEL = "paddlepaddle.org/replica-index"
 CLUSTER_LABEL = f"{names.GROUP}/cluster"
-"""`cluster_id` of the cluster that the pod was told of."""
+"""`cluster_id` of the cluster that was described to the pod when it was made."""
 UPSTREAM_LABELS = {
     TrainingRole.MASTER: "paddle-job-master",
     TrainingRole.PSERVER: "paddle-job-pserver",
     TrainingRole.TRAINER: "paddle-job",
 }
-"""What upstream's entry script and its users select pods by; the value is the job's name."""
+"""Labels by which upstream's entry script and its users select pods; the value is the job's name."""
 LIBRARIES = "LD_LIBRARY_PATH"
 MOUNT = "mount-path"
-"""Name of the empty folder that a ``mountPath`` without volumes gives each pod."""
+"""Name of the emptyDir volume that each pod gets if the job has a ``mountPath`` but no volumes."""
 
 
 def role_labels(job: TrainingJob, role: TrainingRole) -> dict[str, str]:
@@ -191,14 +194,14 @@ def pod_selector(job: TrainingJob, role: TrainingRole) -> str:
 
 
 def make_pod(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
-    """A pod: the user's template below, upstream's fields over it."""
+    """A pod: the user's template, overridden by upstream's fields."""
     own = role_labels(job, role) | {INDEX_LABEL: str(index), CLUSTER_LABEL: cluster_id(job)}
     template = manifests.overlay_template(job.spec.template, {"spec": _pod_spec(job, role, index)})
     return manifests.pod_from_template(replica_name(job, role, index), job, template, own)
 
 
 def make_service(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any]:
-    """The headless service that gives a pod its address, the same for every pod that takes its place."""
+    """The headless service that gives a pod its address, which stays the same when the pod is replaced."""
     own = role_labels(job, role) | {INDEX_LABEL: str(index)}
     ports = ports_of(job, role)
     if role is TrainingRole.MASTER and runs_own_etcd(job):
@@ -220,7 +223,7 @@ def _pod_spec(job: TrainingJob, role: TrainingRole, index: int) -> dict[str, Any
     if role is TrainingRole.MASTER and runs_own_etcd(job):
         found["containers"].append(_etcd_container(job, index))
     if spec.host_network or spec.host_network_lower:
-        # Names of services are known to the cluster's own name server only.
+        # Only the cluster's DNS knows the names of services.
         found |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     return {key: value for key, value in found.items() if value}
 
@@ -243,14 +246,14 @@ def _container(
 
 
 def _environment(job: TrainingJob, role: TrainingRole, index: int) -> list[dict[str, Any]]:
-    """What says who the pod is can't be changed by the template; where its libraries lie can."""
+    """The variables of a pod. The template can't override them, except for the path of libraries."""
     containers = (job.spec.template.get("spec") or {}).get("containers") or [{}]
     own = {variable["name"] for variable in containers[0].get("env") or ()} & {LIBRARIES}
     return [variable for variable in make_environment(job, role, index) if variable["name"] not in own]
 
 
 def _runs_shell(job: TrainingJob, role: TrainingRole) -> bool:
-    """Whether our command, and not the entry script, has to go to the workspace."""
+    """Whether the container itself must start in the workspace, because no entry script changes to it."""
     return job.spec.launcher is Launcher.SH and role is TrainingRole.TRAINER
 
 

@@ -21,7 +21,7 @@ from edl_workflows.jobs.training_job.types import TrainingRole
 from edl_workflows.jobs.training_job.verdict import find_end, is_replaced, seconds_left
 
 _LAST_FIRST = tuple(reversed(TrainingRole))
-"""Trainers stop first: one that saves a checkpoint when it is stopped needs the servers."""
+"""Trainers stop first: a trainer that saves a checkpoint when it is stopped needs the servers."""
 
 
 def reconcile(job: TrainingJob, observed: Observed) -> Actions:
@@ -32,8 +32,8 @@ def reconcile(job: TrainingJob, observed: Observed) -> Actions:
     if status.phase is not None and status.phase.final:
         return _clean_up(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The job's end: by its trainers, by too many failures, by a role that does not become ready. Nothing
-    # is
-    #    deleted before the status says it: deleted pods can't tell the next decision how the job ended.
+    # is deleted before the status records the end: without the pods, the next decision could not know how the
+    # job ended.
     if verdict := find_end(facts):
         return _act(facts, verdict)
     # 3. Suspended: no pods.
@@ -66,7 +66,7 @@ def _suspend(facts: TrainingJobFacts) -> Actions:
 
 
 def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
-    """The pods to delete now: ended ones, and of the others no server before all trainers have ended."""
+    """The pods to delete now: those that have ended, and the running ones of the role that stops next."""
     wave = [pod for pod in going if manifests.has_ended(pod)]
     for role in _LAST_FIRST:
         running = [
@@ -78,7 +78,7 @@ def _next_to_stop(going: list[Manifest]) -> list[Deletion]:
 
 
 def _report_conflict(facts: TrainingJobFacts) -> Actions | None:
-    """Objects that have a name which the job needs, and that it does not own."""
+    """Report objects that have a name the job needs, but that the job does not own."""
     names = [("Pod", replica.name) for replica in facts.replicas]
     names += [("Service", r.name) for r in facts.replicas if pods.has_service(facts.job, r.role)]
     obstacle = obstacles.find_conflict(facts.job, facts.observed, names)
@@ -101,7 +101,8 @@ def _replace_pods(facts: TrainingJobFacts) -> Actions:
 
 
 def _keep_deadlines(facts: TrainingJobFacts, actions: Actions, waits: Iterable[float] = ()) -> Actions:
-    """The same actions, decided again after the shortest of these times, or when a role is overdue."""
+    """The same actions, with the next decision after the shortest of these times, or when a role becomes
+    overdue."""
     return actions if actions.requeue_after else requeue_within(actions, *waits, seconds_left(facts))
 
 
@@ -114,7 +115,8 @@ def _idle_trainers(facts: TrainingJobFacts) -> list[Manifest]:
 
 
 def _missing_objects(facts: TrainingJobFacts) -> list[Manifest]:
-    """What is to be made: a role when those before it are ready, a service before its pod."""
+    """The missing objects: those of a role only when the roles before it are ready, and a service before its
+    pod."""
     job, made = facts.job, list[Manifest]()
     services = {manifests.name_of(service) for service in facts.services}
     for role in job.spec.counts:
@@ -131,7 +133,8 @@ def _missing_objects(facts: TrainingJobFacts) -> list[Manifest]:
 
 
 def _current_phase(facts: TrainingJobFacts) -> PhaseVerdict:
-    """The phase of a job that is to run. A job that has run is never ``creating`` again."""
+    """The phase of a job that is neither suspended nor ended. A job that has run is never ``creating``
+    again."""
     waits = obstacles.why_pods_wait(facts.live)
     if facts.starting:
         waiting = facts.waiting_role

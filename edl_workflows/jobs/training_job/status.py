@@ -20,11 +20,12 @@ from edl_workflows.jobs.training_job.verdict import remembered_failures
 
 MAX_RECORDS = 10
 COUNTERS_SECONDS = 2.0
-"""How long a change of counters alone may wait for more of them: a job's pods start and end in swarms."""
+"""How long a change of counters alone may be delayed to collect more of them: many of a job's pods start and
+end at about the same time."""
 STARTING_SECONDS = 10.0
-"""The same while a job starts: the news is that it runs."""
+"""The same while a job starts, when it matters only that all of it runs at last."""
 TOO_LATE = "TooLateToScale"
-"""Reason of a job that goes on with the trainers that it has, although others are wanted."""
+"""Reason of a job that continues with the trainers that it has, although another number is wanted."""
 _WARNINGS = obstacles.REASONS | {TOO_LATE}
 _START = (None, TrainingJobPhase.CREATING)
 _PATIENT = {"replicaStatuses", "message", "conditions"}
@@ -56,9 +57,7 @@ def status_patch(facts: TrainingJobFacts, outcome: PhaseVerdict) -> dict[str, An
 
 
 def status_delay(old: TrainingJobStatus, patch: Mapping[str, Any] | None) -> float:
-    """Seconds for which a status patch may be held back, so that one write tells what several changes come
-    to.
-    """
+    """Seconds for which a status patch may be held back, so that one write covers several changes."""
     if patch is None or old.phase is None or not patch.keys() <= _PATIENT:
         return 0.0
     counted = (patch.get("replicaStatuses") or {}).values()
@@ -81,7 +80,7 @@ def make_events(facts: TrainingJobFacts, outcome: PhaseVerdict) -> tuple[Event, 
 
 
 def is_scaled(facts: TrainingJobFacts) -> bool:
-    """Whether the wanted number of trainers has changed, and data is left for them."""
+    """Whether the wanted number of trainers has changed while there is still data for them."""
     before = facts.job.status.parallelism
     return before not in (0, facts.job.spec.trainer.wanted) and not facts.winding_down
 

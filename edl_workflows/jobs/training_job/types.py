@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class TrainingRole(StrEnum):
-    """What a pod of the job does, in the order in which they are started."""
+    """The roles of a job's pods, in the order in which they are started."""
 
     MASTER = "master"
     PSERVER = "pserver"
@@ -12,7 +12,7 @@ class TrainingRole(StrEnum):
 
     @property
     def serves(self) -> bool:
-        """Whether trainers can't do without it."""
+        """Whether trainers depend on this role."""
         return self is not TrainingRole.TRAINER
 
 

@@ -1,7 +1,7 @@
 """How a TrainingJob has ended. Pure.
 
-Upstream's rules, with what it leaves open: masters and pservers have a budget of failures, and readiness a
-time-out.
+Upstream's rules, and two that it lacks: a failure budget for masters and pservers, and a time-out for
+readiness.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def find_end(facts: TrainingJobFacts) -> PhaseVerdict | None:
 
 
 def seconds_left(facts: TrainingJobFacts) -> float | None:
-    """Seconds until the job fails of a role that is not ready; None if nothing has to become ready."""
+    """Seconds until the job fails because a role is not ready; None if the job waits for no role."""
     return min((left for _, left in _waiting(facts)), default=None)
 
 
@@ -50,7 +50,7 @@ def _succeeded(facts: TrainingJobFacts) -> bool:
 
 
 def _waiting(facts: TrainingJobFacts) -> Iterator[tuple[TrainingReplicaState, float]]:
-    """The replicas that the job waits for, and for how many seconds more."""
+    """The replicas that the job waits for, each with the seconds that are left for it."""
     limit, role = facts.job.spec.ready_timeout_seconds, facts.waiting_role
     if not limit or role is None or (role is TrainingRole.TRAINER and not facts.starting):
         return
@@ -61,15 +61,15 @@ def _waiting(facts: TrainingJobFacts) -> Iterator[tuple[TrainingReplicaState, fl
 
 
 def _since(facts: TrainingJobFacts, replica: TrainingReplicaState) -> datetime | None:
-    """When a pod began to be waited for; None for one that is about to be made or replaced."""
+    """Since when the job waits for a replica's pod; None if the pod is about to be made or replaced."""
     pod = replica.pod
     if pod is None:
-        # What can't be made is waited for from the start.
+        # For a pod that can't be made, the wait began with the job.
         refused = facts.job.status.reason in obstacles.REASONS
         return facts.job.status.start_time if refused and facts.starting else None
     if replica.failed:
         return None
-    if manifests.is_terminating(pod):  # on a lost machine that may last for ever
+    if manifests.is_terminating(pod):  # on a lost machine this may never end
         return manifests.parse_time(pod["metadata"]["deletionTimestamp"])
     times = [manifests.parse_time(pod["metadata"].get("creationTimestamp"))]
     times += [
@@ -94,7 +94,7 @@ def _not_ready(facts: TrainingJobFacts, overdue: list[TrainingReplicaState]) -> 
 
 
 MAX_REMEMBERED = 1000
-"""A status holds no more; no budget is larger."""
+"""Most failures that a status keeps; no budget is larger."""
 
 _EXITS = {
     1: "general error",
@@ -117,7 +117,7 @@ def is_replaced(facts: TrainingJobFacts, replica: TrainingReplicaState) -> bool:
 
 
 def new_failures(facts: TrainingJobFacts) -> list[Failure]:
-    """Failures that the status does not tell yet."""
+    """Failures that are not in the status yet."""
     return [
         Failure(
             role=replica.role,
@@ -133,10 +133,11 @@ def new_failures(facts: TrainingJobFacts) -> list[Failure]:
 
 
 def remembered_failures(facts: TrainingJobFacts) -> list[Failure]:
-    """The failures to tell, with the new ones. A pod is deleted only once it stands here: each counts once.
+    """The failures for the status, including new ones. A pod is deleted only after its failure is in the
+    status, so that each counts once.
 
-    What is older than the window is forgotten when a new one comes, and not before: time alone changes no
-    status.
+    Failures older than the window are dropped only when a new one is added, so that the mere passing of time
+    does not change the status.
     """
     known = list(facts.job.status.failures)
     fresh = new_failures(facts)
@@ -147,10 +148,10 @@ def remembered_failures(facts: TrainingJobFacts) -> list[Failure]:
 
 
 def check_budgets(facts: TrainingJobFacts) -> PhaseVerdict | None:
-    """How the job fails of a new failure; None if it survives it.
+    """The verdict if new failures exceed a budget; None otherwise.
 
-    Trainers: more failures than the share of the trainers that are wanted now; those of trainers that are
-    wanted no more are forgiven, so that a job never fails of being scaled.
+    The budget for trainers is a share of the trainers wanted now. Failures of trainers that are no longer
+    wanted do not count, so that scaling a job down never makes it fail.
     """
     fresh = {failure.role.serves for failure in new_failures(facts) if not failure.disrupted}
     found = [f for f in remembered_failures(facts) if not f.disrupted and _recent(facts, f)]

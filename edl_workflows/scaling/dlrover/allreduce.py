@@ -1,8 +1,9 @@
-"""The number of workers of an all-reduce job, by the speed that was measured with each number.
+"""Chooses the number of workers of an all-reduce job by the speeds measured with different numbers.
 
-With at most N workers, N mini-batches make a global batch at every count (DLRover's design, "Fixed batch
-size"), so speeds at different counts can be compared. DLRover decides by free GPUs, with a function that
-always returns 0; here the number of workers climbs as long as each added worker brings enough speed.
+If the maximum is N workers, the global batch has N mini-batches however many workers there are (DLRover's
+design, "Fixed batch size"), so speeds at different counts can be compared. DLRover decides by free GPUs, with
+a function that always returns 0; here the number of workers climbs as long as each added worker brings enough
+speed.
 """
 
 import math
@@ -16,7 +17,7 @@ from edl_workflows.scaling.dlrover.resources import WORKER, OptimizerJob, Resour
 from edl_workflows.scaling.dlrover.samples import MAX_SPEED
 
 MIN_GAIN = 0.5
-"""The least speed of each added worker, as a fraction of the speed per worker before."""
+"""The least speed that each added worker must contribute, as a fraction of the speed per worker before."""
 LEAST = 3
 """The fewest measurements at one count that a decision is based on."""
 NEWEST = 5
@@ -65,8 +66,8 @@ def decide_workers(job: AllreduceJob, min_gain: float = MIN_GAIN) -> WorkerDecis
     3. Fewer than three measurements at the present count: keep it, and measure.
     4. Beyond the knee: go back to it.
     5. At the knee: double the count, or go halfway to the next larger count that is known not to pay off, as
-       far as there is room. With a fixed batch, use the smallest count with as few mini-batches per worker:
-       more workers would idle.
+       far as there is room. With a fixed batch, use the smallest count that gives each worker no more
+       mini-batches than this count does: further workers would idle.
 
     A measured count is never tried again, so the decisions settle.
     """
@@ -178,9 +179,9 @@ class WorldSize:
 def workers_plan(job: OptimizerJob, size: WorldSize) -> ResourcePlan:
     """Plan the number of workers of a collective job by `decide_workers`.
 
-    There is no plan until all wanted workers run. What `resourceLimits` allow counts as the cluster's free
-    room: whether a new node can be scheduled shows when it is created, and a plan whose nodes stay pending is
-    withdrawn.
+    There is no plan until all wanted workers run. The room that `resourceLimits` leave counts as free in the
+    cluster. Whether a new node can be scheduled shows only when it is created, and a plan whose nodes stay
+    pending is withdrawn.
     """
     role = job.roles.get(WORKER)
     if role is None or not role.auto_scale:

@@ -64,7 +64,7 @@ def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOL
     draft = _Draft(job, proposal, tolerance)
     draft.take_nodes()
     roles = {*proposal.node_group_resources, *job.roles}
-    # Those that shrink first: they make room.
+    # Roles that shrink come first, because they make room.
     for role in sorted(roles, key=lambda name: (not draft.shrinks(name), name)):
         draft.take_group(role)
     return draft.result()

@@ -43,7 +43,7 @@ MIN_WORKER_CPU, MIN_WORKER_MEMORY = 1.0, 1_024.0
 EXPECTED_WORKERS = 20
 """Expected if the user gives no number (upstream's Brain: ``optimize_job_ps_init_adjust_resource``)."""
 _SLACK = 1e-9
-"""Rounding may put a quotient that is a whole number below it by less than this fraction."""
+"""Rounding errors make a quotient smaller than the exact whole number by less than this fraction."""
 
 
 def create_plan(job: OptimizerJob) -> ResourcePlan:
@@ -121,7 +121,8 @@ def running_plan(job: OptimizerJob, *, ps_may_change: bool = True) -> ResourcePl
 
 @dataclass(frozen=True)
 class ProcessNeed:
-    """The cores that one worker uses itself, and those that it makes all parameter servers together use."""
+    """The cores that one worker uses itself, and the cores that it causes all parameter servers together to
+    use."""
 
     worker_cpu: float
     ps_cpu: float

@@ -3,10 +3,11 @@
 A job passes through them in order: CREATE → WORKER_INITIAL → PS_INITIAL → RUNNING.
 
 - CREATE: nothing is known. One parameter server and one worker, unless the user says otherwise.
-- WORKER_INITIAL: there are statistics of one worker. More workers, to learn what parameter servers need.
-- PS_INITIAL: there are statistics of several workers. Parameter servers for all workers that the limits
-  allow.
-- RUNNING: the bottleneck is removed: hot parameter servers (at most once an hour), then too few workers.
+- WORKER_INITIAL: there are statistics of one worker. Workers are added, to learn what parameter servers need.
+- PS_INITIAL: there are statistics of several workers. Parameter servers are planned for all workers that the
+  limits allow.
+- RUNNING: bottlenecks are removed: first hot parameter servers (at most once an hour), then a lack of
+workers.
 
 In cluster mode, upstream's optimizers send the Brain a stage that it does not know; here both use
 `OptimizerStage`.
@@ -34,7 +35,8 @@ class OptimizerStage(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """How far a plan may change the number of workers: large steps first, small ones once it is known."""
+    """How much a plan may change the number of workers: in large steps first, in small ones once a good
+    number is known."""
 
     INITIAL = "initial"
     SAMPLE = "sample"

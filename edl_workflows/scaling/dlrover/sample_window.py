@@ -1,8 +1,8 @@
 """The newest samples of a job in its present shape, and statistics over them.
 
 A sample is of the present shape if it has exactly the present parameter servers and the present number of
-workers. Only an unbroken sequence of such samples up to the newest one counts. So no two plans are made from
-the same statistics: after a plan is carried out, new samples must arrive first.
+workers. Only an unbroken sequence of such samples up to the newest one counts. So no two plans are based on
+the same statistics: after a plan is carried out, the next one needs new samples.
 """
 
 from collections.abc import Iterable

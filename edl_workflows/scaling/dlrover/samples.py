@@ -1,8 +1,8 @@
 """Measurements of a job, and their validation.
 
-A sample with anything impossible in it (a number that is not finite, is negative or larger than any machine,
-a node twice, a second, different sample of the same moment) is dropped as a whole, since its other values are
-no more reliable. A note says what was dropped.
+A sample with anything impossible in it (a number that is not finite, negative, or larger than any machine
+allows; a node that occurs twice; or a different sample with the same time) is dropped as a whole, since its
+other values are no more reliable. A note says what was dropped.
 """
 
 import math

@@ -89,9 +89,9 @@ def plan_fulfilment(
     4. The least fulfilled job gets one more instance, as long as one is below its maximum, the limits allow
        it and a node has room.
 
-    GPU jobs are the first to get capacity and the last to give it up, so that GPUs don't idle for want of a
-    core. Equally fulfilled jobs are ordered by the GPUs, cores and memory of an instance, smaller first, and
-    then by name.
+    GPU jobs are the first to get capacity and the last to give it up, so that no GPU is idle only because a
+    core is missing. Equally fulfilled jobs are ordered by the GPUs, cores and memory of an instance, smaller
+    first, and then by name.
 
     Planning again after the plan is carried out changes nothing, with one exception: a job that freed
     capacity on a node for a pending job may then grow on other nodes. Doing both at once would
@@ -152,7 +152,8 @@ class _Planner:
     def admit(self) -> None:
         """Step 2."""
         refused: dict[InstanceShape, int] = {}
-        """Shape → a number of instances that found no room. Room only shrinks here: as many never will."""
+        """Shape → a number of instances that found no room. Since room only shrinks here, the same number
+        never will."""
         for share in self._shares:
             if 0 < share.waiting < refused.get(share.shape, share.waiting + 1) and not self._place_minimum(
                 share

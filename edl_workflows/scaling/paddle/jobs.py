@@ -89,7 +89,8 @@ class PlannedShare:
 
 
 def as_inelastic(job: FulfilmentJob) -> FulfilmentJob:
-    """A job with invalid numbers as one that keeps what it holds, by those of its requests that are valid."""
+    """A job with invalid numbers, as an inelastic job that keeps what it holds. Only its valid requests
+    count."""
     requests = {name: amount for name, amount in job.requests.items() if not invalid_amount({name: amount})}
     return FulfilmentJob(requests, 0, 0, len(job.places), job.places)
 

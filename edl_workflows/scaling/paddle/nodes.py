@@ -1,8 +1,8 @@
 """The fulfilment planner's account of nodes: the free capacity of each, and the use of the whole cluster.
 
 Amounts are whole units, so that sums are exact: thousandths of a core, bytes, devices, pods. Requests are
-rounded up, the capacity of nodes is rounded down. This module knows nodes and requests only; which job gets
-or gives up an instance is decided in `edl_workflows.scaling.paddle.fulfilment`.
+rounded up, the capacity of nodes is rounded down. This module knows only nodes and requests;
+`edl_workflows.scaling.paddle.fulfilment` decides which job gets or gives up an instance.
 """
 
 import math
@@ -286,7 +286,8 @@ def _total(node: FulfilmentNode, name: str) -> float:
 
 
 def _units(name: str, amounts: Sequence[float], *, up: bool = False) -> list[int]:
-    """Base units → whole units. The rounding error of a product such as 0.57 × 1000 is no fraction."""
+    """Base units → whole units. The rounding error of a product such as 0.57 × 1000 does not count as a
+    fraction of a unit."""
     given = np.array([min(amount, _LARGEST) for amount in amounts], np.float64)
     scaled = np.minimum(given * _GRAIN.get(name, 1), _LARGEST).round(3)
     whole = np.maximum(np.ceil(scaled), given > 0) if up else np.floor(scaled)

@@ -1,8 +1,8 @@
 """Goodput: the rate of useful training of a data-parallel job, as Pollux (OSDI'21, §3) models it.
 
 Goodput is throughput times statistical efficiency. Throughput follows from the duration of a step on a number
-of nodes and replicas, efficiency from the noise of the gradients: with more noise, a larger batch is worth
-more.
+of nodes and replicas, efficiency from the noise of the gradients: the noisier they are, the more a larger
+batch is worth.
 
 A step of K replicas, each with an atomic batch of m samples, accumulated over s passes before the gradients
 are exchanged::
@@ -14,8 +14,8 @@ are exchanged::
     T_opt  = (T_grad^γ + T_sync^γ)^(1/γ)                      the last pass, which overlaps with the exchange
     T      = s · T_grad + T_opt
 
-With γ = 1 nothing overlaps; with γ → ∞ the shorter of both times is hidden. Only one node or several make a
-difference.
+With γ = 1 nothing overlaps; with γ → ∞ the shorter of both times is hidden. The model distinguishes only one
+node from several, not their number.
 """
 
 from dataclasses import dataclass, fields
@@ -101,7 +101,7 @@ class BatchLimits:
         accumulation: whether a replica may run several passes for one batch.
 
     Raises:
-        InvalidError: a bound is below 1, or above its upper one.
+        InvalidError: a lower bound is below 1, or above its upper bound.
     """
 
     initial: int
@@ -161,7 +161,8 @@ class GoodputModel:
         return rate
 
     def efficiency(self, batch: ArrayLike) -> Floats:
-        """The worth of a sample of such a batch, relative to one of the initial batch: 0 to 1.
+        """The worth of a sample in a batch of this size, relative to a sample in a batch of the initial size:
+        0 to 1.
 
         With the noise scale φ = initial · var / sqr it is (φ + initial) / (φ + batch), Pollux's equation 7.
         """

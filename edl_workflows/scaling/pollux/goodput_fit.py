@@ -9,9 +9,10 @@ Where data is missing, assumptions are optimistic, so that a job is tried with m
 and AdaptDL):
 
 - only one batch size: half of a pass is constant;
-- only one number of replicas, on one node or on several: the exchange there does not depend on it;
-- never several replicas on one node: the exchange there takes no time;
-- never several nodes: the exchange between nodes takes 1.1 times as long as within one;
+- only one number of replicas on one node, or only one on several nodes: the exchange there does not depend on
+the number;
+- no measurement with several replicas on one node: the exchange within a node takes no time;
+- no measurement on several nodes: the exchange between nodes takes 1.1 times as long as within one;
 - otherwise: little overlap, and little growth per replica.
 """
 
@@ -34,13 +35,14 @@ from edl_workflows.scaling.portable_math import (
 )
 
 _LEAST = 1e-8
-"""Seconds; stands for zero."""
+"""Seconds; replaces zero, which has no logarithm."""
 _INTER_NODE = 1.1
 _HUBER = 0.1
 _PRIOR = 1e-3
 """Square root of the weight of assumptions; data with 1 % noise outweighs them."""
 _MOST_GROWTH = 150.0
-"""Growth of an exchange per replica, relative to its constant part; more is as unlikely as this."""
+"""Largest growth of an exchange per replica, relative to its constant part, that the assumptions
+distinguish."""
 _GAMMAS = (1.1, 2.0, 5.0)
 """Starting points of the search; because of the overlap there are several local optima."""
 _ITERATIONS = 100
@@ -86,7 +88,7 @@ def fit_step_times(measurements: Iterable[StepMeasurement]) -> PerfParams:
     values = portable_exp(_solved(data)).tolist()
     if not data.several.any():
         values[_A_N], values[_B_N] = _INTER_NODE * values[_A_R], _INTER_NODE * values[_B_R]
-    values[_GAMMA] = min(max(values[_GAMMA], 1.0), MAX_GAMMA)  # a rounding error beyond
+    values[_GAMMA] = min(max(values[_GAMMA], 1.0), MAX_GAMMA)  # rounding may have exceeded the bounds
     return PerfParams(*values)
 
 

@@ -10,7 +10,7 @@ from edl_workflows.scaling.pollux.speedup import SpeedupTable
 
 @dataclass(frozen=True)
 class PolluxJob:
-    """A job, and what more replicas are worth to it.
+    """A job, and how its speed grows with its replicas.
 
     Attributes:
         info: its demands and bounds. The restart penalty depends on `age`; `profilings` are ignored.

@@ -2,8 +2,8 @@
 
 The paper uses a genetic algorithm. This module is deterministic and decomposes the problem: the objective is
 a sum over jobs, so with a price for shares of the cluster each job can be considered alone. Jobs are packed
-onto nodes by what they want at that price (`values`), the rest is offered at falling prices, and jobs that
-lack something are exchanged with jobs in their way (`search`).
+onto nodes with the allocations that they want at this price (`values`). The remaining capacity is offered at
+falling prices, and jobs that did not get what they want are exchanged with jobs in their way (`search`).
 
 The search is repeated with its own result until the result does not change, so an answer is a fixed point.
 This terminates, since each result is worth more than the one before it, even if restarts are ignored.

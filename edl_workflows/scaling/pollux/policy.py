@@ -2,7 +2,7 @@
 
 A job without a report, or with an invalid one, is assumed to scale linearly, and gets its minimum or keeps
 what it has. No job gets more than twice the replicas with which it, or another job of its scenario, was
-measured (OSDI'21, §4.1), since a model says little far from its data. For the reports see
+measured (OSDI'21, §4.1), since a model is unreliable far from its data. For the reports see
 `edl_workflows.scaling.pollux.hints`.
 """
 
@@ -72,7 +72,7 @@ class PolluxPolicy:
             found = optimize_allocations(asked, list(nodes.values()), held, self._options)
             if found == held:
                 return found
-            held = found  # what a job holds is one of its bounds, so a job that shrank may shrink again
+            held = found  # a job's upper bound depends on what it holds, so one that shrank may shrink again
 
 
 class ShortestFirstPolicy(PolluxPolicy):

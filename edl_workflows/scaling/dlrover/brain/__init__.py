@@ -1,5 +1,6 @@
-"""Brain's algorithms: from what is known of a job, of others like it and of those beside it, to a plan. Pure.
+"""Brain's algorithms, which plan a job from its own statistics, from former jobs like it, and from the other
+jobs of the cluster. Pure.
 
-`request` is what an algorithm is told; `ps_algorithms`, `worker_algorithms` and `fairness` are the
+`request` is the input of the algorithms; `ps_algorithms`, `worker_algorithms` and `fairness` are the
 algorithms; `algorithms` names and chooses them. Not here: the service and its store (`edl_workflows.brain`).
 """

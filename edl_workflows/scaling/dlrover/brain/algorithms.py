@@ -44,7 +44,7 @@ def optimize_job(question: OptimizerQuestion, request: BrainRequest) -> Resource
 
     A job above its fair share first gives workers back; all other plans stay within the share.
 
-    - CREATE: the first worker; parameter servers by former jobs, or else the cold start.
+    - CREATE: the first worker; parameter servers as former jobs needed them, or else the cold start's.
     - WORKER_INITIAL: workers.
     - PS_INITIAL: parameter servers, or more memory for one that ran out of it.
     - RUNNING: the first of these that has a plan: memory after OOM kills, hot parameter servers, idle ones,

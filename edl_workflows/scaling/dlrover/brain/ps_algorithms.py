@@ -73,8 +73,9 @@ def optimize_job_ps_cold_create_resource(request: BrainRequest) -> ResourcePlan:
 def optimize_job_ps_create_resource(request: BrainRequest) -> ResourcePlan:
     """A new job with former jobs of its scenario.
 
-    cores = the highest mean use of a server + 4, at least 12; count = 1.5 · the mean use of all servers of a
-    job together, without outliers, / cores; memory = 1.2 · the most used.
+    cores = the highest mean use of a server + 4, at least 12; count = 1.5 · U / cores, where U is the mean
+    over jobs, without outliers, of the cores that all servers of a job used together; memory = 1.2 · the most
+    used.
     """
     samples = [known for record in request.history if (known := former_samples(record))]
     totals = [major_mean([sample.cpu(PS) for sample in known]) for known in samples]
@@ -97,9 +98,9 @@ def optimize_job_ps_init_adjust_resource(request: BrainRequest) -> ResourcePlan:
 
     cores = ⌈0.08 · receiving operations of one server⌉ + 4 (16 if there are more than 150), at least ⌈most
     used⌉ + 4. W = 10 workers for a short job, else 20, but no more than ⌈r · n⌉, where r is the factor by
-    which the load could grow with 15 servers, or with the load that stays on one server. count = ⌈W / n ·
-    most used together / cores⌉; memory = 1.2 · the most used. (Upstream makes no plan if the speed is
-    unknown.)
+    which the load could grow if it were spread over 15 servers, limited by the part of the load that can't be
+    moved away from the hottest server. count = ⌈W / n · most used together / cores⌉; memory = 1.2 · the most
+    used. (Upstream makes no plan if the speed is unknown.)
     """
     window = sample_window(request.job)
     if isinstance(window, ResourcePlan):
@@ -160,9 +161,9 @@ def optimize_job_ps_oom_resource(request: BrainRequest) -> ResourcePlan:
 def optimize_job_ps_resource_util(request: BrainRequest) -> ResourcePlan:
     """Idle parameter servers give cores back if others are overloaded and the job takes another hour.
 
-    If 32 workers keep a server above 80 %, or one uses 25.6 cores, each server that used less than 40 % gets
-    ⌈most used⌉ + 4 cores and 1.2 · the memory used, if that is less than it has (with upstream it may be
-    more).
+    If there are at least 32 workers and a server uses more than 80 % of its cores, or if a server uses 25.6
+    cores, each server that used less than 40 % gets ⌈most used⌉ + 4 cores and 1.2 · the memory used, if that
+    is less than it has (upstream may also give it more).
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):

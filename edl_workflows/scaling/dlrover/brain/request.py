@@ -60,7 +60,7 @@ class FormerJob:
 
 @dataclass(frozen=True)
 class BrainRequest:
-    """A job, and what is known about it.
+    """The input of an algorithm: a job, and what is known about it.
 
     Attributes:
         history: former jobs (upstream: of the last 7 days).

@@ -41,7 +41,7 @@ def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
     """A new job's first worker.
 
     cores = ⌈the most that one used in completed jobs⌉, at least 12; memory = 1.5 · the most used, at least 16
-    GiB. What the user gave does not change.
+    GiB. Amounts that the user specified do not change.
     """
     role = request.job.roles.get(WORKER)
     if wrong := job_problems(request.job):
@@ -100,14 +100,14 @@ def optimize_job_worker_resource(request: BrainRequest) -> ResourcePlan:
     n is the present number of workers, u the largest fraction of its cores that a server used.
 
     1. If a server used 95 % or more in all of the 3 newest samples: n - 4, if at least one worker is left.
-    2. If u < 80 %, and the last change of n did not slow the job down by a tenth: n' = ⌊0.8 / u · n⌋. In the
-       phases ``initial`` and ``sample`` at most 10 workers in a job that one worker would finish in half an
-       hour, else 32, and n + 4 if that is unknown; in phase ``stable`` at most n + 4, and only if the job
-       became faster.
+    2. If u < 80 %, and the last change of n did not slow the job down by a tenth: n' = ⌊0.8 / u · n⌋. Limits
+       of n': in the phases ``initial`` and ``sample`` 10 workers if one worker would finish the job within
+       half an hour, 32 if it would not, and n + 4 if this is unknown; in phase ``stable`` n + 4, and n if the
+       job did not become faster.
     3. Otherwise n. New workers have ⌈the most used + 1⌉ cores and 1.2 · the most memory used (at most 8 GiB
        more).
 
-    Upstream rounds n' up, so that a few workers exhaust a server, are removed, and are added again.
+    Upstream rounds n' up. Its last workers then exhaust a server, are removed, and are added again.
     """
     window = sample_window(request.job, RECORDS)
     if isinstance(window, ResourcePlan):
