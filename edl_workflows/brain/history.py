@@ -37,8 +37,8 @@ _MIB = 2.0**20
 _ROUNDING = 1e-6
 """Tolerance for rounding errors: requests are sums of floats."""
 _NOTHING = 1e-9
-"""The amount that remains of a resource that other pods use up, in cores, MiB or items. 0 would mean that the
-cluster does not have the resource.
+"""Stands for "nothing left" of a resource that other pods use up, in cores, MiB or items. 0 would mean that
+the cluster does not have the resource.
 """
 
 

@@ -1,13 +1,14 @@
-"""The allocator: sizes and places preemptible DIJobs by a policy, in a fixed cycle and at once on what
-matters.
+"""The allocator: sizes and places preemptible DIJobs by a policy, periodically and at once after relevant
+changes.
 
 It keeps no state between two rounds: each job's allocation is in its ``status.allocation``, which only the
-allocator writes. So it may die at any instant; the next round starts from the same facts. A write carries the
-resourceVersion that the decision rests on; a job that changed meanwhile is decided anew.
+allocator writes. So it may die at any time, and the next round starts from the same facts. A write carries
+the resourceVersion on which the decision was based; a job that has changed meanwhile is decided on again.
 
-At once, and not with the next cycle: a new preemptible job gets its first allocation; all are looked at
-when such a job ends, is suspended or edited, and when a node comes, goes, or offers something else. Nodes
-and pods are watched only while there are jobs to place.
+It does not wait for the next cycle in these cases: a new preemptible job gets its first allocation at once,
+and all jobs are planned again when such a job ends, is suspended or is edited, and when a node is added, is
+removed or changes its capacity, labels or taints. Nodes and pods are watched only while there are jobs to
+place.
 """
 
 import datetime as dt
@@ -40,7 +41,7 @@ class AllocatorOptions:
 
     Attributes:
         policy: name of the policy, see `edl_workflows.scaling.policies`.
-        period: seconds of the cycle in which all jobs are looked at.
+        period: seconds between two plans for all jobs.
     """
 
     policy: str = "fit"
@@ -48,7 +49,7 @@ class AllocatorOptions:
 
 
 class Allocator(Planner):
-    """The loop of preemptible DIJobs.
+    """The loop that plans preemptible DIJobs.
 
     Args:
         around: see `PlannerContext`.
@@ -74,10 +75,11 @@ class Allocator(Planner):
             self._cycle.ask(everything=True)
 
     def _look(self, everything: bool, /) -> float | None:
-        """Look once: decide, and write what changed.
+        """Plan once, and write the changed allocations.
 
         Returns:
-            Seconds until the next cycle; None for never, until there is something to place.
+            Seconds until the next cycle; None if there is nothing to place, so that the next change starts
+            it.
         """
         manifests = {key_of(manifest): manifest for manifest in self._unfinished()}
         jobs = {key: job for key, manifest in manifests.items() if (job := _parsed(manifest)) is not None}
@@ -110,7 +112,7 @@ class Allocator(Planner):
         return RETRY_SECONDS if late else self._options.period
 
     def _unfinished(self) -> list[Object]:
-        """The preemptible jobs that are not over."""
+        """The preemptible jobs that have not ended and are not being deleted."""
         return [
             job
             for job in self._around.world.items(DI_JOB.source)
@@ -118,7 +120,7 @@ class Allocator(Planner):
         ]
 
     def _decided(self, found: AllocationSnapshot, *, everything: bool) -> dict[str, list[str]]:
-        """The allocations that the policy wants; only those that can be."""
+        """The allocations that the policy wants, without impossible ones."""
         started = time.perf_counter()
         wanted = (
             self._policy.optimize(found.jobs, found.nodes, found.previous) if everything else self._new(found)
@@ -145,7 +147,8 @@ class Allocator(Planner):
         return wanted
 
     def _write(self, manifest: Object, allocation: list[str]) -> bool:
-        """Write an allocation; False if the job has changed meanwhile. A job that is gone needs no write."""
+        """Write an allocation; False if the job has changed meanwhile. True also if the job no longer
+        exists."""
         around, metadata = self._around, manifest["metadata"]
         body = {
             "metadata": {key: metadata[key] for key in ("uid", "resourceVersion")},
@@ -176,13 +179,14 @@ def _over(job: Object) -> bool:
 
 
 def _relevant(job: Object) -> tuple[Any, ...]:
-    """What an allocation depends on, beside the profilings, which the cycle looks at."""
+    """The parts of a job that must start a new plan at once when they change. Changed profilings wait for the
+    next cycle."""
     metadata = job["metadata"]
     return metadata["uid"], metadata.get("generation"), "deletionTimestamp" in metadata, _over(job)
 
 
 def _parsed(manifest: Object) -> DIJob | None:
-    """The job; None for a malformed one, which its own reconcile tells of."""
+    """The job; None for an invalid one, which its own reconcile reports."""
     try:
         return DIJob.parse(manifest)
     except ManifestError:
@@ -190,7 +194,7 @@ def _parsed(manifest: Object) -> DIJob | None:
 
 
 def _possible(found: AllocationSnapshot, key: str, places: list[str]) -> bool:
-    """Whether an answer keeps to the job's bounds and to nodes that there are."""
+    """Whether an allocation respects the job's bounds and names only existing nodes."""
     job = found.jobs[key]
     fits = not places or job.min_replicas <= len(places) <= job.max_replicas
     return fits and set(places) <= found.nodes.keys()

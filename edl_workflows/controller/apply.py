@@ -1,7 +1,8 @@
-"""Carry one decision out: creates, deletes, patches, the status, events; in this order, each guarded.
+"""Carries out one decision: creates, deletes, patches, the status and events, in this order. A guard is
+called before each write.
 
-The contract is `edl_workflows.jobs.actions.Actions`. A failure raises; whoever calls tries the whole decision
-again later.
+The contract is `edl_workflows.jobs.actions.Actions`. A failure is raised; the caller then repeats the whole
+decision later.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -35,9 +36,9 @@ class Creations:
     """The results of a decision's creates.
 
     Attributes:
-        made: how many objects are there now that were not.
-        clashes: objects, whoever owns them, that have a name which we wanted.
-        refused: what the server refused, and the decision did not know.
+        made: how many objects were created.
+        clashes: existing objects, with any owner, that have the name of an object to be created.
+        refused: refusals of the server that the decision did not take into account.
     """
 
     made: int = 0
@@ -46,8 +47,8 @@ class Creations:
 
 
 def _why(manifest: Manifest, error: EdlError) -> str:
-    """Why a create was rejected. "Not found" means that the kind is not installed: if the namespace were
-    missing, the job would be gone, too."""
+    """Why a create was rejected. "Not found" means that the kind is not installed: the namespace can't be
+    missing while the job exists."""
     if isinstance(error, NotFoundError):
         kind, version = manifest["kind"], manifest["apiVersion"]
         return f"it does not have {kind} of {version}: install what brings this kind"
@@ -59,9 +60,9 @@ class Applier:
 
     Args:
         cluster: where.
-        world: takes our writes in at once.
+        world: its cache gets our writes at once.
         recorder: writes events.
-        guard: called before each write; raises where this process must not write (any more).
+        guard: called before each write; raises if this process must not write, or no longer.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class Applier:
         self._guard = guard
 
     def create(self, actions: Actions, group: JobGroup, known: Collection[tuple[str, str]] = ()) -> Creations:
-        """Create what the decision wants created, up to what the decision could not know: a name that is
-        taken, a refusal.
+        """Create the decision's objects, but stop at anything that the decision did not know: a name that is
+        taken, or a refusal.
 
         Args:
             actions: the decision.
             group: the job.
-            known: kind and name of what was refused before; the decision counts on that.
+            known: kind and name of the objects that were refused before, as the decision knows.
 
         Raises:
-            EdlError: any failure but these.
+            EdlError: any other failure.
         """
         result = Creations()
         for manifest in actions.create:
@@ -105,7 +106,7 @@ class Applier:
         return result
 
     def finish(self, manifest: Manifest, actions: Actions, group: JobGroup, now: datetime) -> int:
-        """All that a decision wants besides creates.
+        """Carry out everything in a decision except the creates.
 
         Returns:
             How many objects were changed.
@@ -122,7 +123,7 @@ class Applier:
         return changed
 
     def tell(self, manifest: Manifest, note: EventNote, now: datetime) -> None:
-        """Write an event; one that can't be written is logged, since no decision rests on it."""
+        """Write an event. A failure is only logged, since no decision depends on events."""
         try:
             self._guard()
             self._recorder.record(manifest, note, now)
@@ -133,7 +134,7 @@ class Applier:
         """The object that has the wanted name.
 
         Raises:
-            ConflictError: it went away just now.
+            ConflictError: it has been deleted meanwhile.
         """
         name = manifest["metadata"]["name"]
         there = client.find_listed(self._cluster, resources.of_manifest(manifest), name, group.namespace)
@@ -153,7 +154,7 @@ class Applier:
             rest = client.delete(self._cluster, resource, deletion.name, group.namespace, options)
         except ConflictError:
             if deletion.resource_version:
-                raise  # it may still be there, in another state: decided again
+                raise  # it may still exist in a newer version, so decide again
             log.info("not deleted: it was replaced meanwhile", kind=deletion.kind, name=deletion.name)
             rest = None
         if rest is not None:
@@ -181,10 +182,10 @@ class Applier:
         return bool(answer["metadata"]["resourceVersion"] != patch.body["metadata"]["resourceVersion"])
 
     def _write_status(self, manifest: Manifest, status: Mapping[str, Any], group: JobGroup) -> bool:
-        """Write; whether it changed anything.
+        """Write the status; return whether the object changed.
 
-        The server may have said the same already, in other words (a pruned field, a time without fractions):
-        then to look again at once would go on for ever.
+        The stored status may already be equivalent (without a pruned field, or with a time without
+        fractions). Reconciling again at once would then never end.
         """
         metadata = manifest["metadata"]
         resource = resources.of_manifest(manifest)

@@ -1,9 +1,10 @@
 """The cluster's autoscaler: changes the replicas of elastic jobs, periodically and on relevant changes.
 
 Every job that `edl_workflows.jobs.autoscaling` permits is planned together with the others by
-`edl_workflows.scaling.paddle.fulfilment`: room goes to the least fulfilled job, pods that wait make others
-give way. A change is an edit of the job's spec, which carries the version that the plan rests on: a job that
-somebody else edits meanwhile is planned anew. Each has an Event with its reason.
+`edl_workflows.scaling.paddle.fulfilment`: free capacity goes to the least fulfilled job, and other jobs
+shrink for pending pods. A change is an edit of the job's spec, or a ScalePlan for kinds without replicas in
+the spec. An edit carries the resourceVersion on which the plan was based, so a job that has been edited
+meanwhile is planned again. Each change has an Event with its reason.
 
 The only state is the time of each job's last change. A new process does not have it and may grow a job
 sooner.
@@ -45,10 +46,10 @@ class AutoscalerOptions:
     """How to autoscale.
 
     Attributes:
-        period: seconds of the cycle.
-        cool_down: seconds after a change of a job in which it does not grow; it may always give way.
-        max_load: resource → the part of the cluster that may be used, as `plan_fulfilment` takes it.
-        dry_run: tell what would be changed, by Events and in the log, and change nothing.
+        period: seconds between two plans.
+        cool_down: seconds for which a job does not grow after a change. It may always shrink.
+        max_load: resource → the fraction of the cluster that may be used, see `plan_fulfilment`.
+        dry_run: report the changes in Events, and make none.
     """
 
     period: float = 30.0
@@ -58,13 +59,13 @@ class AutoscalerOptions:
 
 
 class Autoscaler(Planner):
-    """The loop of elastic jobs.
+    """The loop that plans elastic jobs.
 
     Args:
         around: see `PlannerContext`.
         options: see `AutoscalerOptions`.
-        kinds: whose jobs; those without `Kind.elastic` are left alone.
-        recorder: tells the reasons.
+        kinds: kinds of the jobs; kinds without `Kind.elastic` are ignored.
+        recorder: writes Events with the reasons.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Autoscaler(Planner):
             self._cycle.ask(everything=True)
 
     def _plan_changed(self, change: ObjectChange) -> None:
-        """A job whose plan has come to its end may be changed again."""
+        """Plan again when a plan ends, because its job may then be changed again."""
         gone = change.type is EventType.DELETED
         if _in_progress(change.old or change.object) and (gone or not _in_progress(change.object)):
             self._cycle.ask(everything=True)
@@ -96,7 +97,7 @@ class Autoscaler(Planner):
         """Plan once, and carry it out.
 
         Returns:
-            Seconds until the next look; None for not before a job comes or changes.
+            Seconds until the next plan; None if there are no candidates, so that the next change starts it.
         """
         candidates = {one.key: one for one in self._candidates()}
         if not candidates:
@@ -137,7 +138,7 @@ class Autoscaler(Planner):
         try:
             job: Any = row.model.parse(manifest)
         except ManifestError:
-            return None  # its own reconcile tells of it
+            return None  # its own reconcile reports it
         elastic = row.elastic(job)
         if elastic is None or row.view(job).phase.final:
             return None
@@ -161,7 +162,8 @@ class Autoscaler(Planner):
         return plan_order.list_plans(Observed(dt.datetime.now(dt.UTC), objects), job)
 
     def _carry_out(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> bool:
-        """Whether it was done, or there is nobody left to do it to; else the job has changed meanwhile."""
+        """Carry out one change. True if it is done, or needs no retry; False if the job has changed
+        meanwhile."""
         message = f"{one.elastic.role} from {change.before} to {change.after} replicas: {change.reason}"
         around, metadata = self._around, one.manifest["metadata"]
         try:
@@ -186,7 +188,7 @@ class Autoscaler(Planner):
         return True
 
     def _edit(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
-        """The patch of a job that is scaled by its spec: of this very version.
+        """The patch of a job that is scaled by its spec. It applies only to the version that was planned.
 
         Raises:
             ManifestError: the job does not allow the number.
@@ -196,7 +198,7 @@ class Autoscaler(Planner):
         return {"metadata": metadata, "spec": spec}
 
     def _plan(self, one: ScalingCandidate, change: fulfilment.InstanceChange) -> dict[str, Any]:
-        """The ScalePlan of a job of another kind."""
+        """The ScalePlan for a job that is not scaled by its spec."""
         name = one.manifest["metadata"]["name"]
         group = JobGroup(one.manifest["metadata"]["namespace"], name)
         there = self._around.world.of_group(SCALE_PLAN.source, group)
@@ -208,7 +210,7 @@ class Autoscaler(Planner):
         )
 
     def _write(self, one: ScalingCandidate, body: Object) -> Object:
-        """The server's answer.
+        """Write the change, and return the server's answer.
 
         Raises:
             NotFoundError: the job is gone.
@@ -219,7 +221,7 @@ class Autoscaler(Planner):
         if one.row.scale is not None:
             return client.patch(cluster, api, name, body, namespace)
         # A plan carries no version of its job, and the cache may lag behind a plan that a stage has just
-        # manual_plan.
+        # created.
         if _relevant(client.get(cluster, api, name, namespace)) != _relevant(one.manifest):
             raise ConflictError(f"{one.key} has changed since it was planned")
         mine = Scope(SCALE_PLAN.source.api, namespace, label_selector=f"{names.JOB_LABEL}={name}")
@@ -237,7 +239,7 @@ class Autoscaler(Planner):
 
 
 def _relevant(job: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of a job a plan depends on."""
+    """The parts of a job on which a plan depends."""
     metadata = job["metadata"]
     annotation = (metadata.get("annotations") or {}).get(autoscaling.ANNOTATION)
     over = str((job.get("status") or {}).get("phase", "")).lower() in ("succeeded", "failed")
@@ -245,6 +247,6 @@ def _relevant(job: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _in_progress(plan: Object) -> bool:
-    """Whether it is a manual plan that has not ended; a master's own are no change of its job."""
+    """Whether it is a manual plan that has not ended; auto plans do not change the job."""
     auto = (plan["metadata"].get("labels") or {}).get(names.SCALE_TYPE_LABEL) == names.SCALE_AUTO
     return not auto and (plan.get("status") or {}).get("phase") not in ("Succeeded", "Failed")

@@ -19,13 +19,12 @@ from edl_workflows.kube.watch import EventType
 log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
-minutes.
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay.
 """
 
 REST_SECONDS = 5.0
-"""How long somebody who has nothing to plan waits for the end of the watches; they end by themselves after
-that.
+"""How long a planner with nothing to plan waits for the watches' threads. Later they end by themselves.
 """
 
 
@@ -34,9 +33,9 @@ class ClusterWatches:
 
     Args:
         cluster: the API server.
-        namespace: whose pods are counted, or `ALL_NAMESPACES`.
+        namespace: namespace of the pods, or `ALL_NAMESPACES`.
         node_changed: called with each change of a node, from the informer's thread.
-        without: what can't be done while a watch fails, for the log.
+        without: the consequence of a failing watch, for the log.
     """
 
     def __init__(
@@ -60,11 +59,11 @@ class ClusterWatches:
         self.pods.start()
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed; whether that came in time."""
+        """Wait until everything is listed. Returns False if the time is over before."""
         return self.nodes.wait_synced(seconds) and self.pods.wait_synced(seconds)
 
     def stop(self, seconds: float) -> None:
-        """End both watches; wait so long at most for their threads, both together."""
+        """Stop both watches, and wait at most this long in total for their threads."""
         deadline = time.monotonic() + seconds
         for informer in (self.nodes, self.pods):
             informer.stop(join_seconds=0)
@@ -73,11 +72,12 @@ class ClusterWatches:
 
 
 class OnDemandWatches:
-    """Watches that run only while somebody plans with them.
+    """Watches that run only while a planner needs them.
 
     Args:
         cluster, namespace, without: see `ClusterWatches`.
-        ask: called when a node changes what it offers, but for the first list, which is looked at anyway.
+        ask: called when a node's capacity or placement rules change. Not called for the first list, which is
+            planned with anyway.
     """
 
     def __init__(self, cluster: Cluster, namespace: str, ask: Callable[[], None], without: str) -> None:
@@ -95,7 +95,7 @@ class OnDemandWatches:
         return self._watches
 
     def rest(self, seconds: float = REST_SECONDS) -> None:
-        """End them until they are needed again; wait so long at most for their threads."""
+        """Stop the watches until they are needed again. Wait at most this long for their threads."""
         if self._watches is not None:
             self._watches.stop(seconds)
             self._watches = None
@@ -107,13 +107,13 @@ class OnDemandWatches:
 
 
 def _offers_otherwise(change: ObjectChange) -> bool:
-    """Whether a change of a node changes what it offers, and to whom."""
+    """Whether a change of a node affects plans: its capacity, or which pods it accepts."""
     old = change.old
     return old is None or change.type is EventType.DELETED or _offer(change.object) != _offer(old)
 
 
 def _offer(node: Object) -> tuple[Any, ...]:
-    """What of a node a plan depends on."""
+    """The parts of a node on which a plan depends."""
     fields = ("allocatable", "unschedulable", "taints", "notReadySince")
     return node["metadata"].get("labels"), *(node[name] for name in fields)
 

@@ -1,7 +1,7 @@
 """Status writes that are delayed so that one write covers several changes. No I/O here.
 
-A swarm of pods that start or end changes a job's counters many times within a second; one write tells what it
-comes to.
+When many pods start or end at about the same time, a job's counters change many times within a second. One
+write then covers all these changes.
 """
 
 import threading
@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 MEMORY = 100_000
-"""More objects than can wait at a time; the oldest beyond them are forgotten, which lengthens their wait at
-worst.
+"""Most objects to remember; more never wait at a time. The oldest beyond this number are forgotten, which at
+worst lengthens their wait.
 """
 
 
@@ -28,12 +28,12 @@ class DelayedWrites:
         self._due: OrderedDict[str, float] = OrderedDict()
 
     def left(self, uid: str, seconds: float) -> float:
-        """How long the object's write has to wait still; the wait begins with the first call and is shortened
-        by later ones.
+        """How long the object's write must still wait. The wait begins with the first call; later calls can
+        only shorten it.
 
         Args:
             uid: the object's.
-            seconds: how long it may wait; 0 for not at all, or where there is nothing to write.
+            seconds: how long it may wait; 0 if it must not wait, or if there is nothing to write.
 
         Returns:
             Seconds; 0 once it is to be written. The next call begins a new wait.

@@ -1,8 +1,9 @@
-"""What the fulfilment planner is asked, read from jobs, nodes and pods. Pure.
+"""The input of the fulfilment planner, built from jobs, nodes and pods. Pure.
 
-A pod that waits for a node and is no candidate's instance is put to the planner as a job of its own, which it
-makes room for; so are the parameter servers and masters of jobs. Of placement rules node selectors and taints
-are regarded; the scheduler, which places the pods in the end, knows all of them.
+A pending pod that is not an instance of a candidate, for example a job's parameter server or master, is
+passed to the planner as a job of its own, for which it makes room. The planner considers only some placement
+rules: node selectors, required node affinity and taints. The scheduler, which finally places the pods,
+applies all rules.
 """
 
 import math
@@ -27,10 +28,10 @@ class ScalingCandidate:
 
     Attributes:
         row: its kind.
-        manifest: the job as it was seen.
+        manifest: the job as observed.
         job: the same, parsed.
-        elastic: what may be changed.
-        growing: whether it may get more, too.
+        elastic: the role that may be resized.
+        growing: whether it may also grow.
     """
 
     row: Kind
@@ -41,16 +42,16 @@ class ScalingCandidate:
 
     @property
     def key(self) -> str:
-        """Names it among all kinds."""
+        """Identifies the job among jobs of all kinds."""
         return f"{self.row.name} {self.job.key}"
 
 
 @dataclass(frozen=True)
 class FulfilmentRequest:
-    """What `plan_fulfilment` is asked.
+    """The input of `plan_fulfilment`.
 
     Attributes:
-        jobs: candidates by key, and pods that wait.
+        jobs: candidates by key, and pending pods.
         nodes: by name.
     """
 
@@ -65,8 +66,8 @@ def build_request(
 
     Args:
         candidates: the jobs that may be changed.
-        nodes: as `snapshot.kept_node` leaves them.
-        pods: all, as `snapshot.kept_pod` leaves them.
+        nodes: as returned by `snapshot.kept_node`.
+        pods: all pods, as returned by `snapshot.kept_pod`.
         now: the time.
     """
     there = {node["metadata"]["name"]: node for node in nodes if not is_node_gone(node, now)}

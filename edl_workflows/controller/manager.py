@@ -1,4 +1,5 @@
-"""The loop: informers put jobs into a queue, workers reconcile them. Starting, stopping and what is wrong."""
+"""The loop: informers put jobs into a queue, workers reconcile them. Also starts and stops them, and reports
+problems."""
 
 import datetime as dt
 import threading
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 STOP_SECONDS = 20.0
-"""How long `Manager.stop` takes at most, whatever is in hand; below the 30 s that a pod has by default."""
+"""Longest duration of `Manager.stop`, even if decisions are in progress; below a pod's default grace period
+of 30 s."""
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
-minutes.
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay.
 """
 
 
@@ -49,11 +51,11 @@ class ManagerOptions:
 
     Attributes:
         namespace: the jobs' namespace, or `ALL_NAMESPACES`.
-        workers: jobs reconciled at a time. They wait for the API server most of the time.
-        settings: what an installation decides for every job.
-        kinds: which kinds.
-        allocator: how preemptible DIJobs are sized and placed, where DIJob is one of the kinds.
-        autoscaler: how other elastic jobs are sized; None: nobody does.
+        workers: number of jobs reconciled concurrently; workers mostly wait for the API server.
+        settings: settings of the installation.
+        kinds: the kinds to reconcile.
+        allocator: options of the allocator, which runs if DIJob is one of the kinds.
+        autoscaler: options of the autoscaler; None to run without it.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -65,13 +67,13 @@ class ManagerOptions:
 
 
 class Manager:
-    """The loop in threads of its own.
+    """Runs the loop in its own threads.
 
     Args:
         cluster: the API server.
         options: see `ManagerOptions`.
-        metrics: counts.
-        guard: called before each write; raises where this process must not write (any more).
+        metrics: counts decisions, retries and requests.
+        guard: called before each write; raises if this process must not write, or no longer.
     """
 
     def __init__(
@@ -98,8 +100,7 @@ class Manager:
         if DI_JOB in options.kinds:
             self._loops.append(Allocator(around, options.allocator))
         if options.autoscaler is not None:
-            # Imported where it is used: its planner brings numpy, which a controller without it need not hold
-            # in memory.
+            # Imported only if it is used, because its planner imports numpy, which takes memory.
             from edl_workflows.controller.autoscaler import Autoscaler
 
             self._loops.append(Autoscaler(around, options.autoscaler, options.kinds, recorder))
@@ -110,7 +111,7 @@ class Manager:
         ]
 
     def start(self) -> None:
-        """Begin to watch; workers begin when everything is listed."""
+        """Start the watches. Workers begin when everything is listed."""
         self.world.start()
         for thread in self._threads:
             thread.start()
@@ -118,8 +119,8 @@ class Manager:
             loop.start()
 
     def stop(self) -> None:
-        """Finish the decisions in hand and end. What is not finished in time writes nothing once the lease is
-        given back.
+        """Finish the decisions in progress, then stop. A decision that is not finished in time can no longer
+        write once the lease is released.
         """
         deadline = time.monotonic() + STOP_SECONDS
         self._stopped.set()
@@ -131,11 +132,11 @@ class Manager:
         self.world.stop(_left(deadline))
 
     def waits_for(self) -> list[str]:
-        """What must be there before decisions are made; empty when ready."""
+        """The resources that must be listed before decisions are made; empty when ready."""
         return [f"not listed yet: {plural}" for plural in self.world.behind]
 
     def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
+        """Problems that only a restart of the process solves."""
         if self._stopped.is_set():
             return []
         dead = [f"{thread.name} ended" for thread in self._threads if thread.ident and not thread.is_alive()]
@@ -148,7 +149,7 @@ class Manager:
 
     def _work(self) -> None:
         while not self._stopped.is_set() and not self.world.wait_synced(0.5):
-            pass  # the wait is the pause
+            pass  # `wait_synced` already waits
         while (group := self._queue.get()) is not None:
             try:
                 self._reconcile(group)
@@ -163,8 +164,8 @@ class Manager:
         else:
             self._queue.forget(group)
         if outcome.changed:
-            # Our writes are in the cache already, so the watch reports no change: look again until nothing
-            # changes.
+            # Our writes are in the cache already, so the watch reports no change for them: reconcile again
+            # until nothing changes.
             self._queue.add(group)
         if outcome.requeue_after is not None:
             self._queue.add_after(group, outcome.requeue_after)

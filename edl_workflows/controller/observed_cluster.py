@@ -1,8 +1,7 @@
 """The watched objects of all kinds, grouped by the job that they belong to.
 
-One informer a `Source`. What the controller writes goes through into the cache at once, so that the next
-decision never
-rests on a state older than its own last write: the guard against acting on a stale cache.
+There is one informer for each `Source`. The controller puts what it writes into the cache at once, so that no
+decision is based on a state older than the controller's own last write.
 """
 
 import time
@@ -36,7 +35,7 @@ def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
     try:
         job = source.job_of(obj)
     except (AttributeError, KeyError, TypeError):
-        # Only where the CRD's schema is missing or older can an object be malformed enough for this.
+        # An object can be so malformed only if the CRD's schema is missing or older.
         log.warning("object without a readable job", kind=source.api.kind, name=str(key_of(obj)))
         return None
     return JobGroup(obj["metadata"].get("namespace") or "", job) if job else None
@@ -47,10 +46,10 @@ class ObservedCluster:
 
     Args:
         cluster: the API server.
-        namespace: one, or `ALL_NAMESPACES`.
+        namespace: the watched namespace, or `ALL_NAMESPACES`.
         sources: what to watch.
         on_change: called with each group in which something changed, from an informer's thread.
-        on_error: called with a source that can't be watched, why, and how often in a row.
+        on_error: called if a source can't be watched, with the error and the number of failures in a row.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class ObservedCluster:
             informer.start()
 
     def stop(self, seconds: float) -> None:
-        """End all watches; wait so long at most for their threads, all together."""
+        """Stop all watches, and wait at most this long in total for their threads."""
         deadline = time.monotonic() + seconds
         for informer in self._informers.values():
             informer.stop(join_seconds=0)
@@ -85,11 +84,11 @@ class ObservedCluster:
 
     @property
     def behind(self) -> list[str]:
-        """The plurals that are not listed yet; empty once decisions can be made."""
+        """The plural names of the resources that are not listed yet; empty once decisions can be made."""
         return [source.api.plural for source, informer in self._informers.items() if not informer.synced]
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed; whether that came in time."""
+        """Wait until everything is listed. Returns False if the time is over before."""
         deadline = time.monotonic() + seconds
         return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers.values())
 
@@ -102,7 +101,8 @@ class ObservedCluster:
         return self._informers[source].cache.items()
 
     def listen(self, source: Source, listener: Callable[[ObjectChange], None]) -> None:
-        """Call `listener` with each change of a source's objects but our own, from its informer's thread."""
+        """Call `listener` with each change of a source's objects, except our own writes, from the informer's
+        thread."""
         self._informers[source].on_change(listener)
 
     def wrote(self, obj: Object) -> None:

@@ -13,18 +13,19 @@ log = structlog.get_logger(__name__)
 GATHER_SECONDS = 0.2
 """Changes often come in groups: one call handles them together."""
 RETRY_SECONDS = 2.0
-"""After a conflict, or while something is not listed yet."""
+"""Delay of the next call after a conflict, or while something is not listed yet."""
 
 
 class PeriodicLoop:
     """The thread.
 
     Args:
-        name: what it does, for the log.
-        look: called with whether everything is to be looked at, or only what is new; answers in how many
-            seconds everything is due again, or None for not before it is asked for. It may raise.
-        ready: waits so many seconds for what must be there before the first look; whether it is.
-        period: seconds until the next look after a defect.
+        name: name of the loop, for the log.
+        look: called with True to process everything, with False for only what is new. It returns the seconds
+            until everything is due again; None: not before `ask` is called. It may raise.
+        ready: waits up to this many seconds until the first call of `look` is possible, and returns whether
+            it is.
+        period: seconds until the next call after an unexpected error.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class PeriodicLoop:
         self._period = period
         self._changed = threading.Condition()
         self._asked: bool | None = None
-        """Whether somebody wants a look: at what is new (False), at everything (True)."""
+        """The request of `ask`: what is new (False), everything (True), or no request (None)."""
         self._due: float | None = 0.0
         """When everything is due again, in monotonic seconds; None for never."""
         self._stopped = threading.Event()
@@ -51,13 +52,13 @@ class PeriodicLoop:
         self._thread.start()
 
     def ask(self, *, everything: bool) -> None:
-        """Have a look soon."""
+        """Request a call of `look` soon."""
         with self._changed:
             self._asked = everything or bool(self._asked)
             self._changed.notify()
 
     def stop(self, seconds: float) -> None:
-        """End; wait so long for the look in hand."""
+        """Stop, and wait at most this long for a call in progress."""
         with self._changed:
             self._stopped.set()
             self._changed.notify()
@@ -65,13 +66,13 @@ class PeriodicLoop:
             self._thread.join(seconds)
 
     def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
+        """Problems that only a restart of the process solves."""
         dead = self._thread.ident and not self._thread.is_alive() and not self._stopped.is_set()
         return [f"the {self._name} ended"] if dead else []
 
     def _run(self) -> None:
         while not self._stopped.is_set() and not self._ready(0.5):
-            pass  # the wait is the pause
+            pass  # `ready` already waits
         while (everything := self._wait()) is not None:
             seconds = self._guarded(everything)
             self._due = None if seconds is None else time.monotonic() + seconds
@@ -83,13 +84,13 @@ class PeriodicLoop:
             log.warning("look failed; trying again", loop=self._name, error=str(error))
             return RETRY_SECONDS
         except Exception:
-            # A defect must not end the loop: what there is stays as it is.
+            # A bug must not end the loop; nothing changes until the next call.
             log.exception("defect in a look", loop=self._name)
             return self._period
 
     def _wait(self) -> bool | None:
-        """Wait until there is something to look at: everything (True), or what is new (False); None at the
-        end.
+        """Wait for the next call: True for everything, False for what is new, None when the loop is
+        stopped.
         """
         with self._changed:
             left = None if self._due is None else max(0.0, self._due - time.monotonic())

@@ -1,4 +1,4 @@
-"""What the allocator and the autoscaler share: a loop that plans for the jobs of a cluster."""
+"""Base of the allocator and the autoscaler: a loop that plans for the jobs of a cluster."""
 
 import time
 from abc import ABC, abstractmethod
@@ -15,16 +15,16 @@ from edl_workflows.kube.connect import Cluster
 
 @dataclass(frozen=True)
 class PlannerContext:
-    """What the allocator and the autoscaler work with.
+    """The environment of the allocator and the autoscaler.
 
     Attributes:
         cluster: the API server.
-        namespace: whose pods are counted, or `ALL_NAMESPACES`.
-        world: has the jobs.
-        settings: what an installation decides for every job.
-        guard: called before each write; raises where this process must not write (any more).
+        namespace: namespace of the pods that are counted, or `ALL_NAMESPACES`.
+        world: the observed jobs.
+        settings: settings of the installation.
+        guard: called before each write; raises if this process must not write, or no longer.
         requeue: called with each job that was changed, so that it is reconciled.
-        metrics: counts.
+        metrics: the controller's metrics.
     """
 
     cluster: Cluster
@@ -42,8 +42,8 @@ class Planner(ABC):
     Args:
         around: see `PlannerContext`.
         name: of the loop, for the log.
-        period: seconds until the next look after a defect.
-        without: what follows if nodes and pods can't be watched, for the log.
+        period: seconds until the next plan after an unexpected error.
+        without: the consequence if nodes and pods can't be watched, for the log.
     """
 
     def __init__(self, around: PlannerContext, name: str, period: float, without: str) -> None:
@@ -55,22 +55,22 @@ class Planner(ABC):
 
     @abstractmethod
     def _look(self, everything: bool, /) -> float | None:
-        """Plan once, for all jobs or for new ones, and write what changed.
+        """Plan once, for all jobs or only for new ones, and write the changes.
 
         Returns:
-            Seconds until everything is due again; None for not before something is asked for.
+            Seconds until all jobs are planned again; None: not before the next request.
         """
 
     def start(self) -> None:
-        """Begin, when all jobs are listed."""
+        """Start. The first plan is made when all jobs are listed."""
         self._cycle.start()
 
     def stop(self, seconds: float) -> None:
-        """End; wait so long at most for the plan in hand and for the watches."""
+        """Stop. Wait at most this long for a plan in progress and for the watches."""
         deadline = time.monotonic() + seconds
         self._cycle.stop(seconds)
         self._watches.rest(max(0.0, deadline - time.monotonic()))
 
     def problems(self) -> list[str]:
-        """Defects that only a restart of the process repairs."""
+        """Problems that only a restart of the process solves."""
         return self._cycle.problems()

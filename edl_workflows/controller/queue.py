@@ -1,8 +1,8 @@
 """Work queue with per-key serialisation, delays and back-off; as client-go's rate-limiting queue. No I/O
 here.
 
-A key that is added while it is being worked on is handed out again when that work is done, and never to two
-workers at once. Adding a key that waits already changes nothing.
+No key is processed by two workers at once: a key that is added while a worker processes it is returned by
+`get` again after that worker has finished. Adding a key that already waits changes nothing.
 """
 
 import heapq
@@ -17,13 +17,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 MIN_BACKOFF = 0.05
 MAX_BACKOFF = 120.0
-"""Seconds before a failed key is tried again: doubled with each failure. MIN lets a conflict pass at once;
-MAX is how long a job that fails for an outside reason (a quota, an admission policy) may stay behind after
-that reason is gone."""
+"""Seconds before a failed key is tried again; doubled with each failure. MIN is short, because a conflict is
+usually over at once. MAX limits how long a job that fails for an external reason (a quota, an admission
+policy) waits after that reason is gone."""
 
 
 class WorkQueue(Generic[Key]):
-    """Keys to be worked on.
+    """Keys to be processed.
 
     Args:
         clock: monotonic seconds.
@@ -42,22 +42,22 @@ class WorkQueue(Generic[Key]):
         self._closed = False
 
     def __len__(self) -> int:
-        """Keys that wait for a worker now; delayed ones are not counted."""
+        """The number of keys that wait for a worker, without delayed ones."""
         return len(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Whether no key waits for a worker or is being worked on; delayed ones may be there."""
+        """Whether no key waits for a worker or is being processed; there may be delayed keys."""
         with self._changed:
             return not self._waiting and not self._working
 
     def add(self, key: Key) -> None:
-        """Hand `key` out as soon as a worker is free."""
+        """Queue `key` for the next free worker."""
         with self._changed:
             self._add(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Hand `key` out after so many seconds; an earlier time that was set before stays."""
+        """Queue `key` after this many seconds, unless it is already due earlier."""
         if seconds <= 0:
             return self.add(key)
         due = self._clock() + seconds
@@ -69,7 +69,7 @@ class WorkQueue(Generic[Key]):
         return None
 
     def retry(self, key: Key) -> float:
-        """Hand `key` out after its back-off.
+        """Queue `key` after its back-off.
 
         Returns:
             The seconds until then.
@@ -81,12 +81,12 @@ class WorkQueue(Generic[Key]):
         return delay
 
     def forget(self, key: Key) -> None:
-        """The work on `key` succeeded: its next failure begins with the shortest back-off."""
+        """Reset the back-off of `key` after a success."""
         with self._changed:
             self._failures.pop(key, None)
 
     def get(self) -> Key | None:
-        """The next key, waiting for one; None once the queue is closed. Call `done` when its work ends."""
+        """Wait for the next key; None once the queue is closed. The caller must call `done` afterwards."""
         with self._changed:
             while not self._closed:
                 wait = self._release_due()
@@ -99,7 +99,7 @@ class WorkQueue(Generic[Key]):
             return None
 
     def done(self, key: Key) -> None:
-        """The work on `key` ended, well or not."""
+        """A worker has finished with `key`, successfully or not."""
         with self._changed:
             self._working.discard(key)
             if key in self._waiting:
@@ -107,7 +107,7 @@ class WorkQueue(Generic[Key]):
                 self._changed.notify()
 
     def close(self) -> None:
-        """No more work: every `get` returns None."""
+        """Close the queue: every `get` returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -121,7 +121,7 @@ class WorkQueue(Generic[Key]):
             self._changed.notify()
 
     def _release_due(self) -> float | None:
-        """Move what is due to the ready ones; seconds until the next is."""
+        """Queue the delayed keys that are due; return the seconds until the next one is due."""
         now = self._clock()
         while self._later:
             due, _, key = self._later[0]

@@ -21,9 +21,8 @@ from edl_workflows.kube.resources import Object
 log = structlog.get_logger(__name__)
 
 MAX_DECISIONS = 3
-"""Decisions about one object in a row, each with what the server refused to the one before. One more than the
-contract
-needs: an object that appears between the first and the second is seen, too."""
+"""Most decisions in a row about one object, each with the refusals and conflicts of the previous one. The
+contract needs two; the third takes into account an object that appears in between."""
 
 _WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
 """Fields of every kind's status on which no decision depends."""
@@ -31,11 +30,11 @@ _WORDS = frozenset({"message", "conditions", "lastReconcileTime"})
 
 @dataclass(frozen=True)
 class ReconcileResult:
-    """What one pass over a group has changed.
+    """The result of one pass over a group.
 
     Attributes:
-        changed: whether something was written; the group is to be looked at again then.
-        requeue_after: seconds until the next look although nothing changed; None for never.
+        changed: whether something was written, so that the group must be reconciled again.
+        requeue_after: seconds after which to reconcile again even without a change; None for never.
         failed: whether an object's decision could not be carried out.
     """
 
@@ -44,7 +43,7 @@ class ReconcileResult:
     failed: bool = False
 
     def __or__(self, other: "ReconcileResult") -> "ReconcileResult":
-        """Both together: the earlier of two times."""
+        """Combine two results; the earlier time counts."""
         times = [t for t in (self.requeue_after, other.requeue_after) if t is not None]
         return ReconcileResult(
             self.changed or other.changed, min(times, default=None), self.failed or other.failed
@@ -53,16 +52,16 @@ class ReconcileResult:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """The loop's body.
+    """Reconciles one group at a time.
 
     Attributes:
-        world: what is observed.
-        applier: what writes.
-        kinds: whose objects are decided.
+        world: the observed objects.
+        applier: carries out decisions.
+        kinds: the kinds to reconcile.
         settings: see `InstallationSettings`.
         clock: the time, with a zone.
         metrics: counts decisions.
-        holds: statuses that wait.
+        holds: delayed status writes.
     """
 
     world: ObservedCluster
@@ -74,7 +73,8 @@ class Reconciler:
     holds: DelayedWrites = field(default_factory=DelayedWrites, repr=False)
 
     def reconcile(self, group: JobGroup) -> ReconcileResult:
-        """Decide and apply for each object of the group. The failure of one object raises nothing."""
+        """Decide and apply for each object of the group. A failure for one object does not raise, and does
+        not affect the others."""
         outcome = ReconcileResult()
         for kind in self.kinds:
             for manifest in self.world.of_group(kind.source, group):
@@ -120,7 +120,8 @@ class Reconciler:
         return ReconcileResult(changed=bool(total.made or changed), requeue_after=actions.requeue_after)
 
     def _held_back(self, manifest: Manifest, actions: Actions) -> Actions:
-        """The decision without its status, while that may wait for later changes to go along with it."""
+        """The decision without its status, as long as the status may wait so that one write covers later
+        changes, too."""
         uid = str(manifest["metadata"].get("uid"))
         left = self.holds.left(uid, actions.status_may_wait if actions.status else 0.0)
         if not left:
@@ -145,14 +146,15 @@ class Reconciler:
 
 
 def _only_words(actions: Actions) -> bool:
-    """Whether nothing changes but what the status says. No decision rests on that, and servers word a refusal
-    anew each time (a request's id, how much of a quota is used): to write that and look again at once would
-    go on for ever."""
+    """Whether only texts in the status change. No decision depends on them, and API servers may word the same
+    refusal differently each time (a request's id, the used part of a quota), so reconciling again at once
+    after each such write would never end."""
     return not (actions.delete or actions.patch or (actions.status or {}).keys() - _WORDS)
 
 
 def _news(known: Creations, creations: Creations) -> bool:
-    """Take refusals into `known`; whether there is one that the last decision did not know."""
+    """Add the refusals and clashes to `known`; return whether there is one that the last decision did not
+    know."""
     names = {(r.kind, r.name) for r in known.refused}
     uids = {clash["metadata"]["uid"] for clash in known.clashes}
     refused = [r for r in creations.refused if (r.kind, r.name) not in names]

@@ -1,4 +1,4 @@
-"""The controller as a process, and in a thread of another one (`edl local up`)."""
+"""Runs the controller as a process, or in a thread of another process (`edl local up`)."""
 
 import threading
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ class RunOptions(ProcessOptions):
     """How to run a controller.
 
     Attributes:
-        manager: the loop's.
+        manager: options of the loop.
     """
 
     manager: ManagerOptions = field(default_factory=ManagerOptions)
 
 
 class Controller:
-    """A manager with its leadership and its endpoints; `run` is its whole life.
+    """A manager with leader election and endpoints; `run` lasts from its start to its end.
 
     Args:
         cluster: the API server.
@@ -64,8 +64,8 @@ class RunningController:
     """A controller that runs in a daemon thread from its construction on; see `run_in_thread`.
 
     Attributes:
-        controller: for its manager and metrics.
-        error: why it ended by itself; None while it runs or after `stop`.
+        controller: gives access to its manager and metrics.
+        error: why it ended by itself; None while it runs, and after `stop`.
     """
 
     controller: Controller
@@ -78,11 +78,12 @@ class RunningController:
         self._thread.start()
 
     def wait_ready(self, seconds: float) -> bool:
-        """Wait until everything is listed and decisions are made; whether that came in time."""
+        """Wait until everything is listed, so that decisions are made. Returns False if the time is over
+        before."""
         return self.controller.manager.world.wait_synced(seconds)
 
     def stop(self) -> None:
-        """End it and wait for the decisions in hand."""
+        """Stop it, and wait for the decisions in progress."""
         self._stop.set()
         self._thread.join()
 

@@ -1,10 +1,10 @@
-"""What an allocation policy decides from, read from nodes, pods and preemptible DIJobs. Pure.
+"""The input of an allocation policy, built from nodes, pods and preemptible DIJobs. Pure.
 
-A node that is not ready takes no new replicas, and counts as gone after five minutes, when Kubernetes gives
-its pods up, too. A pod that runs on a cordoned or tainted node stays; once it is gone, as after a drain, its
-job no longer holds that place: a new pod could never get there.
-Of placement rules node selectors, required node affinity and taints are regarded; the scheduler, which places
-the pods in the end, knows all of them.
+A node that is not ready gets no new replicas. After five minutes it counts as gone, since Kubernetes then
+evicts its pods, too. A pod that runs on a cordoned or tainted node stays. Once such a pod is gone, for
+example after a drain, its job loses the place, because a new pod could not be scheduled there.
+Only some placement rules are considered: node selectors, required node affinity and taints. The scheduler,
+which finally places the pods, applies all rules.
 """
 
 import math
@@ -20,10 +20,10 @@ from edl_workflows.jobs.node_selector import requirement_holds
 from edl_workflows.scaling.policy import Allocation, JobInfo, NodeInfo, Resources
 
 PATIENCE = timedelta(seconds=300)
-"""For a node that is not ready: as ``tolerationSeconds`` of pods by default."""
+"""How long a node may be not ready before it counts as gone: the default ``tolerationSeconds`` of pods."""
 PODS = "pods"
 NOWHERE = ""
-"""In place of a node: where a replica has lost its place. No node is named so."""
+"""In an allocation, in place of a node's name: the replica has lost its place."""
 _HEAD = ("name", "namespace", "uid", "resourceVersion", "labels")
 _PRIORITIES = {"normal": 0, "high": 1}
 _REPELLING = ("NoSchedule", "NoExecute")
@@ -33,7 +33,8 @@ ByNode = dict[str, dict[str, float]]
 
 
 def kept_node(node: Object) -> dict[str, Any]:
-    """What a cache keeps of a node: what it offers, to whom, and since when it is not ready."""
+    """The parts of a node that the cache keeps: its capacity, which pods it accepts, and since when it is not
+    ready."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     ready: Object = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
     return _head(node) | {
@@ -45,7 +46,7 @@ def kept_node(node: Object) -> dict[str, Any]:
 
 
 def kept_pod(pod: Object) -> dict[str, Any]:
-    """What a cache keeps of a pod: what it takes, and where."""
+    """The parts of a pod that the cache keeps: its requests, its node, and whether it has ended."""
     spec = pod.get("spec") or {}
     return _head(pod) | {
         "node": spec.get("nodeName") or "",
@@ -56,19 +57,20 @@ def kept_pod(pod: Object) -> dict[str, Any]:
 
 
 def node_demand(spec: Object) -> dict[str, float]:
-    """What a pod takes of its node, itself included."""
+    """The resources that a pod takes of its node, including one of the node's pods."""
     return demand.pod_requests(spec) | {PODS: 1.0}
 
 
 @dataclass(frozen=True)
 class AllocationSnapshot:
-    """The request to a policy.
+    """The input of a policy.
 
     Attributes:
         jobs: by key.
-        nodes: free is what the jobs may share: allocatable without what other pods take.
+        nodes: by key; `free` is what the jobs may share: the allocatable resources minus those of other pods.
         previous: what each job holds; `NOWHERE` for a rank that has lost its place.
-        taken: node → what the jobs' allocations take of it, or their pods where that is more.
+        taken: node → the resources that the jobs' allocations take there, or those of their pods if these are
+            more.
     """
 
     jobs: dict[str, JobInfo]
@@ -78,14 +80,14 @@ class AllocationSnapshot:
 
     @property
     def left(self) -> dict[str, NodeInfo]:
-        """The nodes with what nobody has, for a new job."""
+        """The nodes with the resources that no job and no pod holds, for a new job."""
         return {
             key: NodeInfo(key, _less(node.free, self.taken.get(key, {})), node.schedulable)
             for key, node in self.nodes.items()
         }
 
     def given(self, key: str, places: Allocation) -> "AllocationSnapshot":
-        """The same after a job has got an allocation."""
+        """The snapshot after a job has received an allocation."""
         taken = {node: dict(amounts) for node, amounts in self.taken.items()}
         for node, amounts in _promised(self.jobs[key], places).items():
             demand.add_amounts(taken.setdefault(node, {}), amounts)
@@ -100,13 +102,14 @@ def take_snapshot(
     now: datetime,
     reported: Mapping[str, Sequence[Object]],
 ) -> AllocationSnapshot:
-    """Read the request to a policy from nodes, pods and jobs.
+    """Build the input of a policy from nodes, pods and jobs.
 
     Args:
-        jobs: the preemptible ones that are to have replicas.
-        nodes: as `kept_node` leaves them.
-        placed: all pods, as `kept_pod` leaves them.
-        defaults: what a replica asks for where its template does not say (`Settings.di_job_resources`).
+        jobs: the preemptible jobs that are not suspended and have not ended.
+        nodes: as returned by `kept_node`.
+        placed: all pods, as returned by `kept_pod`.
+        defaults: requests of a replica for resources that its template does not name
+            (`InstallationSettings.di_job_resources`).
         now: the time.
         reported: what the jobs of each scenario reported, see `group_by_scenario`.
     """
@@ -139,11 +142,11 @@ def take_snapshot(
 
 
 def _held(job: DIJob, closed: Collection[str], staying: Collection[tuple[str, str]]) -> Allocation:
-    """A job's allocation without the places on closed nodes that nobody is at any more.
+    """A job's allocation, with `NOWHERE` for places on closed nodes where the replica's pod no longer is.
 
     Args:
         job: the job.
-        closed: nodes that take no new pods of it.
+        closed: nodes that accept no new pods of the job.
         staying: name and node of its pods that run or have succeeded.
     """
     allocation = tuple(job.status.allocation)
@@ -160,14 +163,15 @@ def _held(job: DIJob, closed: Collection[str], staying: Collection[tuple[str, st
 
 
 def _completed(job: DIJob, task: Task) -> Collection[int]:
-    """Replicas that have succeeded: they stay where they were, since they need nothing there any more."""
+    """Indices of the replicas that have succeeded. They keep their places, since they need no new pod
+    there."""
     counts = job.status.replica_statuses.get(task.title)
     return counts.completed if counts else ()
 
 
 def _taken(jobs: Iterable[tuple[ByNode, ByNode]]) -> ByNode:
-    """By node, what jobs take together; of each what it was promised, or what its pods have where that is
-    more.
+    """By node, the resources that all jobs take. For each job this is what its allocation takes, or what its
+    pods request if that is more.
     """
     taken: ByNode = {}
     for promised, running in jobs:
@@ -201,8 +205,8 @@ def _info(
         resources=_demand(last, defaults),
         fixed=tuple(_demand(task, defaults) for task in fixed for _ in range(task.replicas)),
         min_replicas=low,
-        # Who names no maximum asks for as many as `replicas` says; first-fit would fill the cluster with any
-        # other.
+        # Without a maximum the job wants the number in `replicas`; with the default maximum, first-fit would
+        # fill the cluster with it.
         max_replicas=high if last.max_replicas is not None else total,
         priority=_PRIORITIES[job.spec.priority],
         age=max(0.0, (now - created).total_seconds()),
@@ -218,10 +222,10 @@ def _info(
 
 
 def group_by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
-    """Scenario → what its jobs reported, the newest first.
+    """Scenario → the reports of its jobs, the newest job's first.
 
     Args:
-        jobs: all DIJobs that there are, also those that are over, as manifests.
+        jobs: the manifests of all DIJobs, including those that have ended.
     """
     found: dict[str, list[Object]] = {}
     for job in sorted(jobs, key=_created, reverse=True):
@@ -233,7 +237,8 @@ def group_by_scenario(jobs: Iterable[Object]) -> dict[str, list[Object]]:
 
 
 def _created(job: Object) -> tuple[str, str]:
-    """Several jobs are created within a second; by their names their order is always the same."""
+    """Sort key by age. Several jobs may be created within the same second, so the name makes the order
+    unique."""
     return job["metadata"].get("creationTimestamp") or "", job["metadata"]["name"]
 
 
@@ -247,7 +252,7 @@ def _demand(task: Task, defaults: Mapping[str, str]) -> Resources:
 
 
 def node_admits(node: Object, spec: Object) -> bool:
-    """Whether a node's labels, name and taints let pods of such a spec in."""
+    """Whether a node accepts pods with this spec, by its labels, name and taints."""
     labels = node["metadata"].get("labels") or {}
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False
@@ -260,10 +265,10 @@ def node_admits(node: Object, spec: Object) -> bool:
 
 
 def _matches(term: Object, node: Object) -> bool:
-    """Whether a node is one that a term of a node affinity means: all that it says holds.
+    """Whether a node fulfils all requirements of a node affinity term.
 
-    One that says nothing means no node; in the pods of a placed job each names the node (see
-    `pods.DIPodMaker`), so here it means any.
+    To Kubernetes, an empty term matches no node. Here it matches every node, because `pods.DIPodMaker` adds
+    the allocated node to each term of a pod.
     """
     labels, fields = node["metadata"].get("labels") or {}, {"metadata.name": node["metadata"]["name"]}
     return all(requirement_holds(one, labels) for one in term.get("matchExpressions") or ()) and all(
@@ -272,7 +277,7 @@ def _matches(term: Object, node: Object) -> bool:
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Kubernetes' rule."""
+    """Whether a toleration matches a taint, by Kubernetes' rule."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     if toleration.get("key") not in (None, "", taint.get("key")):
@@ -283,7 +288,8 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
 
 
 def is_node_gone(node: Object, now: datetime) -> bool:
-    """Whether a node has not been ready for too long. One that never said so is new."""
+    """Whether a node has not been ready for too long. A node without a Ready condition is new, and not
+    gone."""
     since = manifests.parse_time(node["notReadySince"])
     return since is not None and now - since > PATIENCE
 

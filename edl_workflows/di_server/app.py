@@ -21,7 +21,7 @@ from edl_workflows.di_server.service import DiService
 from edl_workflows.process.http_api import ErrorAnswer, add_error_handlers, body_schema, parse_body
 
 MAX_WAIT = 60.0
-"""Seconds of a long poll."""
+"""Longest duration of a long poll, in seconds."""
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The id is malformed, or of another generation of the job."},

@@ -68,12 +68,12 @@ OPEN_PATH = "/openapi.json"
 CALLER = "edl.di_job"
 """Key in a request's scope: the `JobId` for which it was admitted."""
 BODY_SECONDS = 10.0
-"""Until a body must have arrived."""
+"""Seconds within which a body must arrive."""
 
 PER_CLIENT = RateLimit(per_second=50.0, burst=200.0)
 PER_JOB = RateLimit(per_second=20.0, burst=100.0)
-"""A program that reports every second and sometimes looks for its peers uses a twentieth; a hundred programs
-may start at once."""
+"""A program that reports every second and sometimes looks up its peers uses a twentieth of the rate; the
+burst allows a hundred programs to start at once."""
 
 _JOB_PATH = re.compile(r"/v2alpha1/(?:job/)?(?P<id>[^/]+)/(?P<call>replicas|profilings)")
 _METHODS = ("GET", "POST", "DELETE")

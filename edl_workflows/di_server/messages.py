@@ -1,4 +1,4 @@
-"""What requests to the DI server and its answers consist of: job ids, bodies, and the envelope of every
+"""The parts of requests to the DI server and of its answers: job ids, bodies, and the envelope of every
 answer."""
 
 import math
@@ -145,6 +145,6 @@ def error_envelope(answer: ErrorAnswer) -> dict[str, Any]:
 
 
 def too_many_requests(who: str, seconds: float) -> ErrorAnswer:
-    """429: `who` may send the next request after so many seconds."""
+    """The answer 429, which tells `who` to send the next request after this many seconds."""
     retry = {"Retry-After": str(max(1, math.ceil(seconds)))}
     return ErrorAnswer(429, f"too many requests of {who}; try again later", headers=retry)

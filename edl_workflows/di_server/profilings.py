@@ -1,4 +1,4 @@
-"""Merging what programs report into a job's status, within bounds. Pure."""
+"""Merges programs' reports into a job's status, within bounds. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -8,10 +8,11 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs.reported_text import inert_value
 
 MAX_BYTES = 64 * 1024
-"""Of a job's profilings as JSON. They are part of the job object, which every change sends to all watchers.
+"""Largest size of a job's profilings as JSON. They are part of the job object, which is sent to all watchers
+at every change.
 """
 MAX_LEVELS = 16
-"""Of nested objects and lists."""
+"""Deepest nesting of objects and lists."""
 _LARGEST = 2**63
 """An API server stores no larger integers."""
 

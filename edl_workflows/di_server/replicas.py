@@ -17,7 +17,7 @@ class ReplicaAddresses:
 
     Attributes:
         by_rank: ``host:port`` of each desired replica, by global rank; "" if it has no address.
-        missing: replicas that are still to run but have no address.
+        missing: number of replicas that have not completed and have no address.
     """
 
     by_rank: tuple[str, ...]

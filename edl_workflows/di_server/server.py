@@ -42,7 +42,7 @@ class ServerOptions:
     """Options of a server.
 
     Attributes:
-        namespace: whose jobs to serve, or `ALL_NAMESPACES`.
+        namespace: namespace of the jobs to serve, or `ALL_NAMESPACES`.
         host, port: where the API listens; port 0 for any free one.
         metrics_host: address of the health and metrics endpoints.
         metrics_port: their port; None for no endpoints.
@@ -73,7 +73,7 @@ class DiServer:
         self._app = create_app(DiService(observed, self._watches), options.admission, self.metrics.answered)
 
     def waits_for(self) -> list[str]:
-        """What must be listed before requests can be answered; empty when ready."""
+        """The resources that must be listed before requests can be answered; empty when ready."""
         return self._watches.waits_for()
 
     def run(self, stop: threading.Event) -> None:

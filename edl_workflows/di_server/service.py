@@ -1,4 +1,5 @@
-"""What each call of the DI server does: read a job from the cache, change its spec, store its profilings."""
+"""Implements the calls of the DI server: reads a job from the cache, changes its spec, stores its
+profilings."""
 
 import hmac
 import threading
@@ -26,7 +27,7 @@ ATTEMPTS = 5
 MAX_LOOKS = 1000
 """Jobs whose addresses are cached."""
 LOCKS = 64
-"""More than the jobs that report at the same instant."""
+"""Enough locks, since fewer jobs report at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,13 @@ class DiService:
     """The calls of the API. Methods that write block.
 
     Args:
-        cluster: that runs the jobs.
+        cluster: the API server.
         watches: caches of the jobs and their pods.
     """
 
     def __init__(self, cluster: Cluster, watches: JobCaches) -> None:
         self._cluster = cluster
-        # An edit that adds replicas must not be sent twice: whether a call without an answer was carried out
-        # is not known.
+        # An edit of the replicas must not be sent again if there was no answer: it may have been carried out.
         self._once = cluster.with_policy(CallPolicy(attempts=1))
         self._watches = watches
         self._looks: dict[ObjectKey, _CachedAddresses] = {}
@@ -93,10 +93,10 @@ class DiService:
         return known.addresses
 
     async def all_addresses(self, job_id: JobId, seconds: float) -> ReplicaAddresses:
-        """Wait until all replicas that are to run have an address.
+        """Wait until all replicas that have not completed have an address.
 
         Returns:
-            The addresses, or the incomplete ones after so many seconds.
+            The addresses; after this many seconds, incomplete ones.
 
         Raises:
             EdlError: as `find`, also while waiting.
@@ -145,7 +145,8 @@ class DiService:
             InvalidError: the report is too large, or has values that cannot be stored.
             EdlError: as `find`.
         """
-        # One report of a job after the other: so only another server's are in its way.
+        # Reports about one job are processed one after the other, so that only reports to other servers can
+        # conflict.
         with self._reporting[hash(job_id.key) % LOCKS]:
             manifest = self._watches.job(job_id.key)
             uid = manifest["metadata"]["uid"]

@@ -21,8 +21,8 @@ from edl_workflows.kube.watch import EventType
 log = structlog.get_logger(__name__)
 
 COMPLAIN_EVERY = 20
-"""A failing watch is logged the first time and then every 20th, which at the longest delay is every five
-minutes."""
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay."""
 
 GATHER_SECONDS = 0.1
 """Changes of a job's pods come in bursts: waiters are woken this long after the first change."""
@@ -35,7 +35,7 @@ class JobCaches:
 
     Args:
         cluster: the API server.
-        namespace: one, or `ALL_NAMESPACES`.
+        namespace: the watched namespace, or `ALL_NAMESPACES`.
     """
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
@@ -64,7 +64,7 @@ class JobCaches:
             informer.stop()
 
     def waits_for(self) -> list[str]:
-        """What must be listed before requests can be answered; empty when ready."""
+        """The resources that must be listed before requests can be answered; empty when ready."""
         return [f"not listed yet: {i.scope}" for i in (self._jobs, self._pods) if not i.synced]
 
     def job(self, key: ObjectKey) -> Object:
@@ -90,7 +90,8 @@ class JobCaches:
         return self._pods.cache.by_index("job", str(key))
 
     def version(self, key: ObjectKey) -> int:
-        """The number of the last change of a job or its pods, which later reads include; 0: none."""
+        """The number of the last change of a job or its pods; 0 if there was none. Reads after this call
+        include this change."""
         return self._changed.get(key, 0)
 
     def wrote(self, job: Object) -> None:
@@ -102,7 +103,7 @@ class JobCaches:
         """Wait until `look` returns a result.
 
         Args:
-            key: the job whose changes, and whose pods' changes, wake the waiter.
+            key: the job. Changes of the job or its pods wake the waiter.
             look: called first and after changes.
             seconds: how long to wait.
 
@@ -145,7 +146,8 @@ class JobCaches:
             loop.call_soon_threadsafe(self._wake, key)
 
     def _wake(self, key: ObjectKey) -> None:
-        """Wake all waiters together after a moment, so that they share what one of them computes."""
+        """Wake all waiters together after a short delay, so that one of them computes a result that all
+        share."""
         if self._waiting.get(key) and key not in self._waking:
             self._waking.add(key)
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._wake_all, key)

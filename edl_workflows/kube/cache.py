@@ -1,9 +1,10 @@
-"""An informer's objects, by key and by indices; the newest version wins. Thread-safe; makes no requests.
+"""Caches an informer's objects, by key and by indices; the newest version wins. Thread-safe; makes no
+requests.
 
 The cache may be *written through*: a caller that created, patched or deleted an object puts the server's
 answer into the cache, so that it sees its own write at once. Versions order the states, so a late event does
-not undo the write. The answer may contain a change that somebody else made just before: the event of that
-change is still reported when it arrives, although the cache is already ahead of it.
+not undo the write. The answer may also contain a change by somebody else just before the write. The event of
+that change is still reported when it arrives, although the cache already contains the change.
 """
 
 import math
@@ -17,12 +18,14 @@ from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 from edl_workflows.kube.watch import EventType
 
 MAX_REMOVED = 10_000
-"""Deleted objects to remember: more than can be deleted before the last event about one arrives."""
+"""Number of deleted objects to remember; fewer are deleted in the time until the last event about an object
+arrives."""
 
 IndexFunction = Callable[[Object], Iterable[str]]
-"""The values under which an object is found."""
+"""Returns the values under which the index finds an object."""
 KeepFunction = Callable[[Object], Object]
-"""What is kept of an object; its key, uid, resourceVersion and all that the indices read must be in it."""
+"""Returns the parts of an object that the cache keeps: at least its key, uid, resourceVersion and everything
+that the indices read."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,12 @@ class ObjectChange:
 
 @dataclass
 class _AheadOfEvents:
-    """What was written through of an object before the events of these versions arrived.
+    """An object that was written through before the events of the written versions arrived.
 
     Attributes:
         reported: the last state that an event or a list reported; None if there was none.
-        uid: of the object that was written.
-        own: the versions that our writes made.
+        uid: uid of the object that was written.
+        own: the versions created by our writes.
     """
 
     reported: Object | None
@@ -63,8 +66,8 @@ class ObjectCache:
     """The objects of one scope.
 
     Args:
-        indices: by name; an object is found under each value that the function gives.
-        keep: reduces an object to what is kept of it; default: everything but its ``managedFields``.
+        indices: name → function; an object is found under each value that the function returns.
+        keep: reduces an object to the parts to keep; default: everything except ``managedFields``.
     """
 
     def __init__(
@@ -77,8 +80,8 @@ class ObjectCache:
         self._index: dict[str, defaultdict[str, set[ObjectKey]]] = {
             name: defaultdict(set) for name in self._functions
         }
-        # For the objects deleted last, by uid: the version up to which news of them is ignored. The answer to
-        # a write, or a late event, may arrive after the deletion.
+        # For the latest deleted objects, by uid: the version up to which their states are ignored, because
+        # the answer to a write, or a late event, may arrive after the deletion.
         self._removed: dict[str, float] = {}
         self._ahead: dict[ObjectKey, _AheadOfEvents] = {}
 
@@ -101,7 +104,7 @@ class ObjectCache:
             return [self._objects[key] for key in sorted(keys)]
 
     def put(self, obj: Object) -> ObjectChange | None:
-        """Take over the state that an event reports.
+        """Store the state that an event reports.
 
         Returns:
             The change since the last report; None if there is nothing new, or it is our own write.
@@ -110,7 +113,7 @@ class ObjectCache:
             return self._report(obj, listed=False)
 
     def write_through(self, obj: Object) -> None:
-        """Take over the server's answer to our own write, ahead of its event."""
+        """Store the server's answer to our own write, before its event arrives."""
         with self._lock:
             key, version = key_of(obj), version_of(obj)
             reported = self._objects.get(key)
@@ -122,15 +125,15 @@ class ObjectCache:
             ahead.own.add(version)
 
     def remove(self, obj: Object, version: float = math.inf) -> ObjectChange | None:
-        """Remove an object, and ignore later news of it.
+        """Remove an object, and ignore its states that arrive later.
 
         Args:
             obj: its last state.
-            version: news up to this version is ignored. An object that only left the scope, by a label
-                selector, can come back with a later one; by default it is gone for good.
+            version: states up to this version are ignored. An object that no longer matches the scope's label
+                selector can come back with a later version. By default all versions are ignored.
 
         Returns:
-            None if it was not in the cache, or another object has its name.
+            The deletion; None if the object was not in the cache, or another object has its name.
         """
         with self._lock:
             self._bury(_uid(obj), version)
@@ -143,7 +146,8 @@ class ObjectCache:
             return ObjectChange(EventType.DELETED, obj, old)
 
     def replace(self, objects: Iterable[Object], resource_version: str) -> list[ObjectChange]:
-        """Take over a LIST; returns the differences: deleted objects, then added and changed ones.
+        """Store the result of a LIST, and return the differences: deleted objects, then added and changed
+        ones.
 
         Objects that were written through after the list was made are kept.
         """

@@ -1,7 +1,8 @@
-"""Every exception of the Kubernetes client and of what it stands on, as one of `edl_workflows.exceptions`.
+"""Converts all exceptions of the Kubernetes client and its libraries into those of
+`edl_workflows.exceptions`.
 
-`map_error` is the table; `mapping_errors` applies it around a block. A message says what was asked, why it
-failed, in the server's words, and what to do.
+`map_error` is the table; `mapping_errors` applies it around a block. A message says what was requested, why
+it failed (in the server's words), and what to do.
 """
 
 import json
@@ -36,7 +37,7 @@ def mapping_errors(what: str, server: str = "") -> Iterator[None]:
         server: its address, for errors of the connection.
 
     Raises:
-        EdlError: in place of an exception of the client. Anything else passes.
+        EdlError: instead of an exception of the client. Other exceptions pass.
     """
     try:
         yield
@@ -50,7 +51,7 @@ def mapping_errors(what: str, server: str = "") -> Iterator[None]:
 
 
 def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
-    """Our error for an exception of the client; None if it is none of the client's.
+    """Our error for an exception of the client; None if the exception is not one of the client's.
 
     Args:
         error: what the client raised.
@@ -97,7 +98,7 @@ def of_status(status: Mapping[str, Any], what: str) -> EdlError:
 
 
 def parse_status(body: Any) -> dict[str, Any]:
-    """The ``metav1.Status`` in an error's body; of any other body just its text as the message."""
+    """The ``metav1.Status`` in an error's body; for any other body, a status with its text as the message."""
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")
     try:
         status = json.loads(text)

@@ -1,5 +1,5 @@
-"""core/v1 Events of an object, aggregated: the same thing said again counts up instead of making another
-Event."""
+"""core/v1 Events of an object, aggregated: a repeated message increments the count of the existing Event
+instead of creating another one."""
 
 import datetime as dt
 import hashlib
@@ -15,10 +15,10 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import EVENTS, Object, Scope
 
 MEMORY = 4096
-"""Events remembered for counting up, as client-go's correlator."""
+"""How many Events are remembered to count repetitions, as in client-go's correlator."""
 MIN_INTERVAL = 10.0
-"""Seconds within which the same event is written once: a reconcile that fails in a loop does not flood the
-API."""
+"""Shortest interval in seconds between two writes of the same Event, so that a reconcile that keeps failing
+does not flood the API."""
 MAX_MESSAGE = 1024
 """Characters; the API refuses longer notes."""
 
@@ -49,7 +49,7 @@ class Recorder:
     """Writes Events. Thread-safe.
 
     Args:
-        cluster: where.
+        cluster: the API server.
         component: reporting component, such as ``edl-controller``.
     """
 
@@ -60,11 +60,11 @@ class Recorder:
         self._told: OrderedDict[str, _Told] = OrderedDict()
 
     def record(self, obj: Mapping[str, Any], note: EventNote, now: dt.datetime) -> None:
-        """Write an Event of `obj`, or count an equal one up; at most one write per `MIN_INTERVAL` for equal
-        ones.
+        """Write an Event about `obj`, or increment the count of an equal one. Equal Events cause at most one
+        write per `MIN_INTERVAL`.
 
         Raises:
-            EdlError: the API refused it; the caller decides whether that matters.
+            EdlError: the API refused the write; the caller decides whether that matters.
         """
         name = _name(obj, note)
         with self._lock:
@@ -92,7 +92,7 @@ class Recorder:
         try:
             client.create(self._cluster, manifest)
             count = 1
-        except AlreadyExistsError:  # told before this process began
+        except AlreadyExistsError:  # an earlier process wrote it
             there = client.find(self._cluster, EVENTS, name, _namespace(obj)) or {}
             count = int(there.get("count") or 1) + 1
             body = {"count": count, "lastTimestamp": _time(now)}
@@ -137,7 +137,7 @@ def _manifest(obj: Mapping[str, Any], note: EventNote, name: str, now: dt.dateti
 
 
 def _name(obj: Mapping[str, Any], note: EventNote) -> str:
-    """Equal notes of one object have one name, also after a restart."""
+    """The Event's name. Equal notes about the same object have the same name, even after a restart."""
     metadata = obj["metadata"]
     text = "\0".join((str(metadata.get("uid")), note.type, note.reason, note.message))
     return f"{metadata['name'][:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"

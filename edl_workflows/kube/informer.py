@@ -1,5 +1,5 @@
-"""LIST and WATCH of one scope into a cache, in one thread: for the controller, the master, the CLI and
-`shared`.
+"""Keeps a cache of one scope up to date by LIST and WATCH, in one thread; used by the controller, the master,
+the CLI and `shared`.
 
 ``kubernetes.informer`` (36.0) is not used: it deserializes each object into models, does not support lists of
 custom objects (``getattr(response, "items")`` of a dict is a method), requests neither bookmarks nor pages,
@@ -26,18 +26,20 @@ log = structlog.get_logger(__name__)
 
 MIN_DELAY = 0.2
 MAX_DELAY = 15.0
-"""Seconds between attempts while the server fails: doubled from MIN to MAX, with a random quarter on top so
-that a fleet does not come back in step. MAX bounds how late a change is seen after the server is back."""
+"""Seconds between attempts while the server fails: doubled from MIN to MAX, plus up to a quarter at random,
+so that many clients do not reconnect at the same time. MAX limits how late a change is seen after the server
+is back."""
 
 
 class Informer:
     """Keeps a cache in sync with the API server, and notifies listeners of each change.
 
-    A broken connection is resumed from the last resourceVersion; where the server no longer knows it, the
-    scope is listed anew and only the differences are told. It goes on for ever until `stop`.
+    A broken connection is resumed from the last resourceVersion. If the server no longer knows that version,
+    the scope is listed again, and listeners are notified only of the differences. The informer runs until
+    `stop`.
 
     Args:
-        source: the API server; connected in the informer's thread.
+        source: the API server; the informer's thread connects to it.
         scope: what to watch.
         indices, keep: see `ObjectCache`.
     """
@@ -82,7 +84,7 @@ class Informer:
         self._on_sync.append(listener)
 
     def start(self) -> None:
-        """Begin, in a daemon thread."""
+        """Start a daemon thread."""
         self._thread.start()
 
     def stop(self, join_seconds: float = 5.0) -> None:
@@ -94,7 +96,7 @@ class Informer:
             self._thread.join(join_seconds)
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait for the first LIST; False on time-out, and `last_error` tells why."""
+        """Wait for the first LIST. Returns False on time-out; `last_error` then has the cause."""
         return self._synced.wait(seconds)
 
     def put(self, obj: Object) -> None:
@@ -127,8 +129,8 @@ class Informer:
                 self._breathe(started)
 
     def _breathe(self, started: float) -> None:
-        """A server that ends watches at once, or forgets a version as soon as it has told it, is not to be
-        hammered."""
+        """Pause after a very short attempt, so that a server is not flooded with requests if it ends watches
+        at once, or no longer knows a version that it has just returned."""
         if time.monotonic() - started < MIN_DELAY:
             self._stopped.wait(MIN_DELAY)
 

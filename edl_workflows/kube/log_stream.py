@@ -1,8 +1,8 @@
-"""The log of one container, followed from a position: after a broken connection or in another process it
-continues with the next line.
+"""Follows the log of one container from a position, so that it can continue with the next line after a broken
+connection or in another process.
 
-A position is the time of the newest line, as Kubernetes writes it (in nanoseconds), and how many lines of
-that time were read: several lines may have the same time.
+A position is the time of the newest line, as Kubernetes writes it (in nanoseconds), and how many lines with
+that time were read, since several lines may have the same time.
 """
 
 import re
@@ -22,7 +22,7 @@ MAX_LINE = 4096
 """Characters of a line; the rest is cut off."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MAX_BYTES = 4 * (MAX_LINE + 1) + 64
-"""Of a line as it is received: characters of four bytes, after the time."""
+"""Largest size of a received line: the time, and characters of up to four bytes."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LogPosition:
 
     Attributes:
         time: when it was written, as Kubernetes writes it; "" if no line was read.
-        count: how many lines of that time were read.
+        count: how many lines with that time were read.
     """
 
     time: str = ""
@@ -43,7 +43,7 @@ class LogPosition:
 
     @property
     def since(self) -> datetime | None:
-        """The time to read from: servers know whole seconds only."""
+        """The time to read from, in whole seconds, because servers ignore fractions."""
         if not self.time:
             return None
         return datetime.fromisoformat(self.time).replace(microsecond=0)
@@ -68,10 +68,10 @@ def read_line(raw: str, before: LogPosition) -> LogLine:
 
 
 def skip_known(lines: Iterator[str], known: LogPosition) -> Iterator[LogLine]:
-    """The lines after a position, of lines that begin at its second or later.
+    """The lines after a position.
 
     Args:
-        lines: as the server sent them, each with its time.
+        lines: lines from the position's second on, as the server sent them, each with its time.
         known: the newest line that was read before.
     """
     position = LogPosition()
@@ -91,7 +91,7 @@ class LogStream:
         namespace: of the pod.
         container: name of the container.
         known: the newest line that was read before.
-        tail_lines: if no line was read before, begin with so many of the last lines; None for all lines.
+        tail_lines: if no line was read before, the number of last lines to begin with; None for all lines.
     """
 
     def __init__(

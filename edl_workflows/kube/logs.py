@@ -10,20 +10,21 @@ from edl_workflows.kube.resources import PODS
 from edl_workflows.kube.transport import ApiRequest
 
 FOLLOW_SECONDS = 24 * 3600.0
-"""A training container may print nothing for hours; keepalives detect a dead connection."""
+"""Read time-out of a followed log. A training container may print nothing for hours; TCP keepalives detect a
+dead connection earlier."""
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Which lines.
+    """Which lines to read.
 
     Attributes:
-        container: needed only where the pod has several.
-        tail_lines: the last so many.
+        container: needed only if the pod has several containers.
+        tail_lines: number of last lines to read.
         since_seconds: not older than this.
-        since_time: not older than this; at most one of the two.
-        previous: of the container's previous run.
-        timestamps: put each line's time before it.
+        since_time: not older than this; at most one of `since_seconds` and `since_time`.
+        previous: read the log of the container's previous run.
+        timestamps: begin each line with its time.
     """
 
     container: str | None = None
@@ -66,7 +67,7 @@ def read_end(cluster: Cluster, pod: str, namespace: str, options: LogOptions, mo
         pod: name of the pod.
         namespace: of the pod.
         options: which lines.
-        most: bytes of their end that are kept; the first line may then be incomplete.
+        most: number of bytes to keep from the end; the first line may be incomplete.
 
     Raises:
         NotFoundError: no such pod.
@@ -93,8 +94,8 @@ def follow(
 
     Raises:
         NotFoundError: no such pod.
-        UnavailableError: the connection broke. Nothing is retried; a second call with ``since_seconds``
-            continues, and may repeat lines.
+        UnavailableError: the connection broke. There is no retry. Another call with ``since_seconds``
+            continues, but may repeat lines.
     """
     request = request_of(pod, namespace or cluster.namespace, options, follow=True)
     response = transport.open_stream(cluster, request)

@@ -1,4 +1,4 @@
-"""Which kinds we talk about, and what is told of their objects: keys, versions, scopes. No requests here."""
+"""The resources that this layer knows, and keys, versions and scopes of their objects. No requests here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -54,17 +54,17 @@ __all__ = [
 ]
 
 ALL_NAMESPACES = ""
-"""As a namespace to list or watch: all of them."""
+"""Stands for all namespaces when listing or watching."""
 
 Object = dict[str, Any]
-"""An object as it stands in a manifest. What a cache hands out must not be changed."""
+"""An object, as in its manifest. Objects returned by a cache must not be changed."""
 
 KNOWN = (
     NAMESPACES, NODES, PODS, SERVICES, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, LEASES, ROLES,
     ROLE_BINDINGS,
     CRDS, ELASTIC_JOBS, SCALE_PLANS, POD_GROUPS, NETWORK_POLICIES,
 )  # fmt: skip
-"""Resources that this layer's users name; `of_kind` knows the registered job kinds besides."""
+"""Resources that callers of this layer use; `of_kind` also knows the registered job kinds."""
 
 _BY_KIND = {(resource.api_version, resource.kind): resource for resource in KNOWN}
 
@@ -73,7 +73,7 @@ def of_manifest(manifest: Mapping[str, Any]) -> ApiResource:
     """The resource that a manifest's ``apiVersion`` and ``kind`` name.
 
     Raises:
-        InvalidError: it names none that we know.
+        InvalidError: the resource is unknown.
     """
     return of_kind(str(manifest.get("apiVersion", "")), str(manifest.get("kind", "")))
 
@@ -82,7 +82,7 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
     """The resource of an ``apiVersion`` and a ``kind``.
 
     Raises:
-        InvalidError: none that we know.
+        InvalidError: the resource is unknown.
     """
     resource = _BY_KIND.get((api_version, kind)) or _of_job_kinds(api_version, kind)
     if resource is None:
@@ -91,8 +91,8 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
 
 
 def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
-    """Look a kind up in the registry of job kinds, which is slow to import for callers that only need
-    pods."""
+    """Look up a kind in the registry of job kinds. It is imported here because the import is slow, and
+    callers that only need pods should not wait for it."""
     from edl_workflows.jobs.kinds import KINDS
 
     for row in KINDS:
@@ -105,7 +105,7 @@ def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
 
 
 class ObjectKey(NamedTuple):
-    """Where an object of a resource lives; prints as ``namespace/name``."""
+    """Namespace and name of an object; printed as ``namespace/name``."""
 
     namespace: str
     name: str
@@ -121,7 +121,7 @@ def key_of(obj: Mapping[str, Any]) -> ObjectKey:
 
 
 def version_of(obj: Mapping[str, Any]) -> int:
-    """The object's resourceVersion as a number, so that the newer of two can be told; 0 where it is none.
+    """The object's resourceVersion as a number, to compare the age of two states; 0 if it is not a number.
 
     The API server's versions are decimal numbers that grow (stated as a guarantee since Kubernetes 1.35,
     KEP-5504, and true of every earlier server that stores in etcd).
@@ -136,7 +136,7 @@ class Scope:
 
     Attributes:
         resource: the kind.
-        namespace: one, or `ALL_NAMESPACES`.
+        namespace: a namespace, or `ALL_NAMESPACES`.
         label_selector, field_selector: as kubectl's ``-l`` and ``--field-selector``.
     """
 

@@ -1,10 +1,10 @@
 """One LIST+WATCH for all waiters of a process: `edl wait`, the operators and every deferred task of a
 triggerer.
 
-A waiter subscribes to one object. It gets the object's state at once and then each change; a thousand waiters
-of one cluster, namespace and kind cost what one costs. The watch begins with the first waiter and ends with
-the last. Reads happen in the informer's daemon thread, which hands over with ``call_soon_threadsafe``: an
-event loop never blocks here. Restarts of the API server pass unnoticed but for the delay.
+A waiter subscribes to one object. It gets the object's state at once and then each change. A thousand waiters
+for the same cluster, namespace and kind need only one watch, which begins with the first waiter and ends with
+the last. The informer's daemon thread reads the watch and passes states on with ``call_soon_threadsafe``, so
+an event loop never blocks here. A restart of the API server only delays states.
 """
 
 import asyncio
@@ -22,22 +22,23 @@ from edl_workflows.kube.resources import Object, ObjectKey, Scope
 from edl_workflows.kube.watch import EventType
 
 BACKLOG = 256
-"""States kept for a waiter that does not read; beyond, the oldest go. The newest always stays, and it is what
-counts."""
+"""Most states kept for a waiter that does not read. The oldest ones are dropped; the newest one, which
+matters, always stays."""
 PATIENCE = 3
-"""Refusals (no rights, no such kind) in a row until the waiters are told, where the watch has never stood. An
-unreachable server is waited for without end: the waiters have deadlines of their own."""
+"""After this number of refusals in a row (no rights, no such kind), waiters get the error, if the watch has
+never worked. An unreachable server is retried without limit, because waiters have their own deadlines."""
 LONG_PATIENCE = 8
-"""The same of a watch that stood before, half a minute by the informer's delays: credentials and roles that
-are being renewed are refused for a moment, and a waiter that fails may end weeks of training."""
+"""The same for a watch that has worked before; with the informer's delays this takes half a minute.
+Credentials and roles may be refused for a moment while they are renewed, and a failing waiter may end weeks
+of training."""
 
 State = Object | None
-"""An object as it now is; None while there is none."""
+"""The current state of an object; None while it does not exist."""
 
 
 @dataclass(eq=False)
 class _Waiter:
-    """One subscription: where its states go."""
+    """One subscription, and the function that receives its states."""
 
     key: ObjectKey
     deliver: Callable[[State | EdlError], None]
@@ -45,7 +46,7 @@ class _Waiter:
 
 @dataclass(eq=False)
 class _Watch:
-    """One informer and who waits by it."""
+    """One informer and its waiters."""
 
     informer: Informer
     users: int = 0
@@ -68,7 +69,7 @@ class _Watch:
 
     def tell_change(self, change: ObjectChange) -> None:
         if not self.informer.synced:
-            return  # the end of the list tells all
+            return  # `tell_list` reports all states when the list is complete
         state = None if change.type is EventType.DELETED else change.object
         with self.lock:
             for waiter in self.waiters.get(change.key, ()):
@@ -77,7 +78,7 @@ class _Watch:
     def tell_list(self) -> None:
         with self.lock:
             if self.told:
-                return  # later lists were told as changes
+                return  # differences of later lists were reported as changes
             self.told = True
             for key, waiters in self.waiters.items():
                 state = self.informer.cache.get(key)
@@ -95,7 +96,7 @@ class _Watch:
 
 
 class AsyncStates(AsyncIterator[State]):
-    """The states of one object, for an event loop. It never ends by itself."""
+    """The states of one object, for an event loop. The iteration never ends by itself."""
 
     def __init__(self, informer: Informer) -> None:
         self._informer = informer
@@ -121,7 +122,7 @@ class AsyncStates(AsyncIterator[State]):
         return _state_or_raise(self._states.popleft())
 
     def deliver(self, state: State | EdlError) -> None:
-        """Take a state over from the informer's thread."""
+        """Receive a state; called in the informer's thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._push, state)
 
@@ -147,7 +148,7 @@ class BlockingStates:
         """The next state.
 
         Args:
-            seconds: how long to wait for it; None for ever.
+            seconds: how long to wait for it; None for no limit.
 
         Raises:
             TimeoutError: none came in time.
@@ -160,7 +161,7 @@ class BlockingStates:
         return _state_or_raise(state)
 
     def deliver(self, state: State | EdlError) -> None:
-        """Take a state over from the informer's thread."""
+        """Receive a state; called in the informer's thread."""
         with self._arrived:
             self._states.append(state)
             self._arrived.notify()
@@ -180,7 +181,7 @@ class SharedWatches:
         self._watches: dict[tuple[ClusterSource, Scope], _Watch] = {}
 
     def __len__(self) -> int:
-        """How many watches stand."""
+        """The number of running watches."""
         return len(self._watches)
 
     @asynccontextmanager
@@ -190,10 +191,11 @@ class SharedWatches:
         """Subscribe to one object from an event loop.
 
         Args:
-            source: the API server; connected once for all waiters with the same key, in the watch's thread.
+            source: the API server; the watch's thread connects once for all waiters with the same source and
+                scope.
             scope: the kind and namespace; no selector, so that all waiters share it.
             name: the object's.
-            namespace: the object's, where the scope is all namespaces.
+            namespace: the object's, needed if the scope is all namespaces.
         """
         watch = self._enter(source, scope)
         states = AsyncStates(watch.informer)
@@ -240,4 +242,4 @@ class SharedWatches:
 
 
 SHARED = SharedWatches()
-"""This process's. A process-wide value is the point here: whoever waits, waits by the same watch."""
+"""The watches of this process. The value is global on purpose, so that all waiters share the same watches."""

@@ -1,5 +1,5 @@
-"""One request to the API server: raw JSON, retries, the observer, mapped errors. `client` and `watch` build
-on it."""
+"""Sends a request to the API server: raw JSON, with retries, a record for the observer, and mapped errors.
+Base of `client` and `watch`."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ MAX_RETRY_AFTER = 20.0
 
 @dataclass(frozen=True)
 class ApiRequest:
-    """What to ask.
+    """A request.
 
     Attributes:
         verb: get, list, watch, create, update, patch or delete; for metrics and for the HTTP method.
@@ -33,8 +33,8 @@ class ApiRequest:
         query: query parameters.
         body: JSON body.
         content_type: the body's.
-        idempotent: whether it may be sent again when the connection broke before the answer.
-        read_seconds: to wait for bytes of the answer; None takes the cluster's policy.
+        idempotent: whether it may be sent again if the connection breaks before the answer.
+        read_seconds: how long to wait for bytes of the answer; None for the cluster's policy.
     """
 
     verb: str
@@ -58,7 +58,7 @@ def send(cluster: Cluster, request: ApiRequest) -> Any:
     """Send, with retries, and read the JSON answer.
 
     Raises:
-        EdlError: as `errors.map_error` says.
+        EdlError: see `errors.map_error`.
     """
     return _retried(cluster, request, lambda: json.loads(_send_once(cluster, request).data or b"null"))
 
@@ -71,7 +71,7 @@ def send_for_text(cluster: Cluster, request: ApiRequest) -> str:
 
 
 def open_stream(cluster: Cluster, request: ApiRequest) -> Any:
-    """Send once and hand out the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
+    """Send once, and return the open ``urllib3.HTTPResponse``; the caller reads and closes it."""
     with errors.mapping_errors(request.what, cluster.server):
         return _send_once(cluster, request)
 
@@ -93,11 +93,11 @@ def _retried(cluster: Cluster, request: ApiRequest, once: Callable[[], Any]) -> 
 
 
 def retry_after(error: Exception, *, idempotent: bool) -> bool | float:
-    """Whether to send a failed request again, and after how many seconds if the server said so.
+    """Whether to send a failed request again; the seconds to wait before, if the server gave them.
 
     Args:
         error: what the client raised.
-        idempotent: whether a request that may have been carried out may be repeated.
+        idempotent: whether the request may be repeated although it may have been carried out.
     """
     import urllib3.exceptions as urllib3_errors
     from kubernetes.client.exceptions import ApiException
@@ -154,11 +154,12 @@ def _call(cluster: Cluster, request: ApiRequest) -> Any:
 
 
 def lines(response: Any, longest: int = sys.maxsize) -> Iterator[bytes]:
-    """Lines of an open response as they arrive, without line feeds; a last one without is handed out too.
+    """Yield the lines of an open response as they arrive, without line feeds. A last line without a line feed
+    is included.
 
     Args:
         response: from `open_stream`.
-        longest: bytes of a line; what a longer one has beyond them is dropped as it arrives.
+        longest: most bytes of a line; the rest of a longer line is dropped as it arrives.
     """
     rest = bytearray()
     for chunk in response.stream(65536, decode_content=True):

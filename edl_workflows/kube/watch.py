@@ -1,6 +1,5 @@
-"""One WATCH request: events as they arrive, until the server ends it or another thread closes it.
-
-Resuming, listing and caching are the informer's.
+"""One WATCH request: events as they arrive, until the server ends it or another thread closes it. The
+informer resumes watches, lists, and maintains the cache.
 """
 
 import json
@@ -18,13 +17,13 @@ from edl_workflows.kube.resources import Object, Scope
 from edl_workflows.kube.transport import ApiRequest
 
 MIN_SECONDS = 300
-"""A watch lives for MIN to twice MIN seconds, as client-go's reflectors' do: the spread keeps a server's
-watches from ending all at once, and 5 to 10 minutes make 0.1 to 0.2 requests a minute for all waiters of a
-process together."""
+"""A watch lives for MIN to twice MIN seconds, as with client-go's reflectors. The random duration prevents
+all watches of a server from ending at once. With 5 to 10 minutes, all waiters of a process together make 0.1
+to 0.2 requests a minute."""
 
 
 class EventType(StrEnum):
-    """What a watch says happened."""
+    """The type of an event."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -34,8 +33,8 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True)
 class StreamedEvent:
-    """One event. A bookmark's object carries a resourceVersion only; `resource_version` is where to go on
-    from."""
+    """One event. A bookmark's object has only a resourceVersion. A new watch continues from
+    `resource_version`."""
 
     type: EventType
     object: Object
@@ -48,8 +47,8 @@ class WatchStream:
     Args:
         cluster: the API server.
         scope: what to watch.
-        resource_version: where to go on from; what a LIST or a later event said.
-        seconds: how long the server shall keep the watch; default a random time, see `MIN_SECONDS`.
+        resource_version: the version to continue from, taken from a LIST or a later event.
+        seconds: how long the server keeps the watch; by default a random time, see `MIN_SECONDS`.
     """
 
     def __init__(

@@ -79,6 +79,6 @@ def _utilisation(run: SimulationRun, first: float, last: float) -> float:
     samples = [sample for sample in run.samples if sample.time < last]
     if not samples:
         return math.nan
-    # There are no samples without jobs; the average number of GPUs is assumed to idle then.
+    # There are no samples for times without jobs; for these, the average number of GPUs is assumed.
     there = sum(sample.gpus for sample in samples) / len(samples) * (last - first)
     return math.fsum(job.attained_service for job in run.jobs) / there if there else math.nan

@@ -20,7 +20,7 @@ from edl_workflows.simulator.throughput import Placement
 from edl_workflows.simulator.workload import WorkloadJob
 
 MOST_REPLICAS = 64
-"""As in the artifact, which has no measurements for more."""
+"""Most replicas of a job, as in the artifact, which has no measurements for more."""
 
 
 class AdaptiveBatch:
@@ -81,7 +81,7 @@ class AdaptiveBatch:
         return self._splits[nodes, replicas]
 
     def observe(self, measurement: TrainingMeasurement) -> None:
-        """Keep the first measurement of a placement and batch, and always the gradient."""
+        """Keep only the first measurement of each placement and batch, but always the newest gradient."""
         nodes, replicas = min(len(measurement.placement), 2), sum(measurement.placement)
         key = (nodes, replicas, measurement.split.local_bsz)
         if key in self._measured and measurement.gradient == self._gradient:

@@ -143,7 +143,8 @@ def read_rows(path: Path) -> Iterator[CsvRow]:
 
 
 def is_pollux_workload(path: Path) -> bool:
-    """Whether a file is a workload of the Pollux artifact, whose jobs name applications, or a trace.
+    """Whether a file is a workload of the Pollux artifact, whose jobs name applications. Otherwise it is a
+    cluster's trace.
 
     Raises:
         NotFoundError: the file is missing.

@@ -65,11 +65,11 @@ class JobScheduler(Protocol):
 
 @dataclass(frozen=True)
 class SchedulerInputs:
-    """What a scheduler is made from.
+    """The inputs of a new scheduler.
 
     Attributes:
         most_replicas: application → the most replicas that its jobs get, where that is limited.
-        fits: shared by the runs of a process, so that no run fits what another one has fitted.
+        fits: a cache shared by the runs of a process, so that the same measurements are fitted only once.
     """
 
     most_replicas: Mapping[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class FixedBatchScheduler:
 
 
 class PolicyScheduler(FixedBatchScheduler):
-    """A live policy, with jobs of one GPU up to what their users ask for."""
+    """Runs a live policy. A job may get any number of GPUs from one to the number that its user requests."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class PolicyScheduler(FixedBatchScheduler):
 
 
 class FulfilmentScheduler(FixedBatchScheduler):
-    """The cluster autoscaler's planner, with one instance a GPU. It ignores what a restart costs."""
+    """The cluster autoscaler's planner, with one instance per GPU. It ignores the cost of restarts."""
 
     def schedule(self, jobs: Sequence[ActiveJob], nodes: Mapping[str, int]) -> Mapping[str, Sequence[str]]:
         planned = {

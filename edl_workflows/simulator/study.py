@@ -22,7 +22,7 @@ _KEY = {"workload", "jobs", "policy", "seed", "settings"}
 
 @dataclass(frozen=True)
 class Workload:
-    """Jobs, and what they train.
+    """Jobs, and the applications that they train.
 
     Attributes:
         name: a name for people.

@@ -133,7 +133,7 @@ def migrate(engine: Engine) -> None:
         InvalidError: the store was created by a newer version.
         UnavailableError: the database does not answer.
     """
-    # A planner process only reads; Alembic would be a quarter of what it imports.
+    # Imported here because a planner process only reads, and Alembic would be a quarter of its imports.
     from alembic import command
     from alembic.config import Config
     from alembic.util.exc import CommandError
@@ -161,7 +161,7 @@ def _create_private_file(_dialect: Any, _record: Any, places: list[Any], options
     """Create a new database for this user only: it holds what all tenants reported. SQLite gives its other
     files the same mode."""
     if not options.get("uri"):
-        with contextlib.suppress(OSError):  # SQLite says what is wrong
+        with contextlib.suppress(OSError):  # SQLite then reports the error
             Path(places[0]).touch(0o600)
 
 

@@ -1,6 +1,5 @@
-"""Group commit: one thread writes, and all writes that wait during a commit form the next transaction.
-
-So every acknowledged write is on disk, although a thousand writers may share one flush.
+"""Group commit: one thread writes, and all writes that arrive during a commit form the next transaction. So
+every acknowledged write is on disk, although up to hundreds of writes share one flush.
 """
 
 import threading
