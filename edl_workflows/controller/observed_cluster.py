@@ -31,7 +31,7 @@ class JobGroup(NamedTuple):
 
 
 def group_of(source: Source, obj: Mapping[str, Any]) -> JobGroup | None:
-    """The group that an object of this source belongs to; None for none."""
+    """The group that an object of this source belongs to; None if it belongs to no job."""
     try:
         job = source.job_of(obj)
     except (AttributeError, KeyError, TypeError):

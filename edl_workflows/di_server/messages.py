@@ -30,7 +30,8 @@ class JobId:
     """A parsed job id.
 
     Attributes:
-        generation: the `DIJobStatus.generation` to which the caller belongs; None if the id does not say.
+        generation: the `DIJobStatus.generation` to which the caller belongs; None if the id does not contain
+            it.
     """
 
     namespace: str
@@ -133,7 +134,7 @@ STATUSES: Statuses = {
     JobIdError: 400,
     ForbiddenError: 503,  # the server lacks rights, not the caller
 }
-"""Where the DI server differs from `edl_workflows.process.http_api`."""
+"""Status codes of errors for which the DI server differs from `edl_workflows.process.http_api`."""
 
 
 def success(message: str, data: Any = None) -> Response:

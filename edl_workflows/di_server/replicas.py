@@ -69,7 +69,7 @@ def resize_patch(job: DIJob, name: str | None, delta: int) -> dict[str, Any]:
 
 
 def reduce_pod(pod: Pod) -> dict[str, Any]:
-    """The parts of a pod that the cache keeps: its identity and where it listens."""
+    """The parts of a pod that the cache keeps: its identity, address, port and phase."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     head = {
         key: metadata[key]

@@ -1,9 +1,8 @@
-"""What goes into a kind's `reconcile` and what comes out: plain values between the state machines and the
-generic loop.
+"""The input and output of a kind's `reconcile`: plain values between the state machines and the generic loop.
 
-The loop (`edl_workflows.controller`) observes, calls `Kind.decide`, and applies the `Actions`; it knows no
-kind. Manifests are plain dicts as the API has them. No clock, randomness or I/O here: `Observed` brings the
-time and a fresh token.
+The loop (`edl_workflows.controller`) observes, calls `Kind.decide`, and applies the `Actions`; it does not
+know the kinds. Manifests are plain dicts as the API has them. No clock, randomness or I/O here: `Observed`
+brings the time and a fresh token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +16,10 @@ Manifest = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class InstallationSettings:
-    """What an installation decides, the same for every job.
+    """The settings of an installation, the same for every job.
 
     Attributes:
-        master_image: image of the job master where a job's ``dlrover-master`` template names none. It must
+        master_image: image of the job master if a job's ``dlrover-master`` template names no image. It must
             hold this package with its ``controller`` extra.
         master_command: starts the master in that image.
         master_cpu, master_memory: what the master's container requests, enough for some 60 agents (``make
@@ -175,8 +174,8 @@ class RoleChange:
     """The change of one role of a job.
 
     Attributes:
-        replicas: how many; None: as many as now.
-        resources: requests and limits of its containers, by resource; what is not named stays.
+        replicas: the new number; None keeps the present one.
+        resources: requests and limits of its containers, by resource; other resources stay unchanged.
     """
 
     replicas: int | None = None
@@ -197,7 +196,7 @@ class SpecEdit:
 
 
 def merge_patch(current: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None when it has them already.
+    """JSON merge patch (RFC 7386) that gives `current` the fields of `wanted`; None if it has them already.
 
     Top-level fields that `wanted` does not name belong to other writers and stay. Inside a named field that
     is a map, members absent from `wanted` are removed.
@@ -219,8 +218,8 @@ def _change(current: object, wanted: object) -> object:
 
 
 def apply_merge_patch(current: object, patch: object) -> Any:
-    """What a JSON merge patch (RFC 7386) makes of a value: null removes, maps are merged, all else is
-    replaced.
+    """Apply a JSON merge patch (RFC 7386) to a value: null removes a field, maps are merged, everything else
+    is replaced.
     """
     if not isinstance(patch, Mapping):
         return patch

@@ -1,4 +1,4 @@
-"""Resource types of the Kubernetes API: their names, and where a server serves them. Pure;
+"""Resource types of the Kubernetes API: their names, and their paths on an API server. Pure;
 `edl_workflows.kube` sends.
 """
 
@@ -29,7 +29,7 @@ class ApiResource:
 
     @property
     def api_version(self) -> str:
-        """What a manifest's ``apiVersion`` says."""
+        """The ``apiVersion`` in manifests."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:

@@ -17,7 +17,8 @@ class ConvertedJob:
     """A converted manifest, and notes on what the conversion lost.
 
     Attributes:
-        manifest: of the new kind or version, without status and without what a server had filled in.
+        manifest: of the new kind or version, without status and without the fields that an API server fills
+            in.
         notes: what was lost or has to be done by hand, each with its field path.
     """
 

@@ -1,4 +1,4 @@
-"""What a pod takes of its node, as the scheduler counts it. Pure."""
+"""The resources that a pod requests of its node, as the scheduler counts them. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

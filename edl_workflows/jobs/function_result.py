@@ -1,7 +1,8 @@
-"""What a training function returns: a JSON value, which reaches the job's status and pipelines as text.
+"""The result of a training function: a JSON value, which is passed as text to the job's status and to
+pipelines.
 
-Bounded, because it is part of an object in the API server, and copied by pipelines. Larger results belong in
-files whose location the function returns.
+Its size is limited, because it is stored in an object of the API server and copied by pipelines. Larger
+results belong in files whose location the function returns.
 
 No key of a map begins with two underscores: Airflow deserializes a map in an XCom with the key
 ``__classname__`` or ``__type`` into an object. A training program must not choose classes for the tasks that

@@ -46,13 +46,14 @@ def isolate_pods(
 ) -> Actions:
     """A decision with the job's policy in front of its pods.
 
-    No pod is made before its policy is there: where the policy can't be made, nothing is done but to say why.
+    No pod is made before the policy exists. If the policy can't be made, the only action is to report why in
+    the status.
 
     Args:
         job: the job.
         pod_labels: see `network_policy`.
         manifest: the job as it is stored.
-        observed: its world, with its policies.
+        observed: what is observed of it, including its policies.
         actions: the decision without the policy.
     """
     makes_pods = any(one["kind"] == "Pod" for one in actions.create)

@@ -1,5 +1,5 @@
-"""What the package knows of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource
-types that rows watch.
+"""The description of a kind: a row of the registry (`edl_workflows.jobs.kinds`), and the resource types that
+rows watch.
 
 The controller starts a LIST+WATCH for every row and every `Source`, groups what it sees by (namespace, job
 name) and calls `Kind.decide` for each object of a group in which something changed. Stages and the CLI take
@@ -52,7 +52,7 @@ class Source:
             its own source.
         rights: subresource ("" for the object itself) → the verbs that the controller uses on it; its role is
             made from these (`edl_workflows.install.rbac`).
-        keep: what a cache keeps of an object; decisions see no more.
+        keep: reduces an object to the parts that the cache keeps and decisions see.
     """
 
     api: ApiResource
@@ -77,17 +77,17 @@ class Kind:
         observes: what else its `reconcile` reads. When one of these objects changes, the objects of this kind
             that belong to the same job are reconciled.
         reconcile: the pure state machine, called through `decide`.
-        crd: what its CustomResourceDefinition has beside the schema.
-        view: how pipelines see an object; None for a kind that is no job.
-        makes: what its `reconcile` creates but the controller does not watch, since the cluster may lack the
-            CustomResourceDefinition.
+        crd: its CustomResourceDefinition apart from the schema.
+        view: how pipelines see an object; None if the kind is not a job.
+        makes: resources that its `reconcile` creates but the controller does not watch, since the cluster may
+            lack their CustomResourceDefinition.
         labels: keys of the labels on a job's pods that have the job's name, the role and the index.
         foreign_labels: keys of the labels by which jobs of other kinds find their pods; pods of this kind
             must not have them. Filled in by the registry.
         suspend: path, below ``spec``, of the boolean that suspends a job.
         failed: the phase of a failed job, as this kind spells it.
-        scale: for kinds that are scaled by their spec: the edit that asks for replicas by role; None for one
-            that is scaled by ScalePlans.
+        scale: returns the edit of the spec that sets replicas by role; None for kinds that are scaled by
+            ScalePlans.
         elastic: returns the role that the controller's autoscaler may resize in a job, or None if it must
             leave the job alone. None for a kind that it never resizes.
         conversions: what ``edl convert`` can turn a job into: a kind or an ``apiVersion``, and how.

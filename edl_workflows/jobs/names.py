@@ -63,7 +63,7 @@ and namespace. Without the annotation the Brain uses the job's name."""
 DATA_ANNOTATION = f"{GROUP}/data"
 """On a job: URIs of the data sets that it reads, separated by spaces or commas, for OpenLineage."""
 GONE_ANNOTATION = f"{GROUP}/owner-gone"
-"""On an object of a stage: since when no pipeline is known to wait for it (RFC 3339). Adoption removes the
+"""On an object of a stage: since when no owner is known to wait for it (RFC 3339). Adoption removes the
 annotation."""
 SUSPENDED_ANNOTATION = f"{GROUP}/owner-suspended"
 """On an object of a stage: the attempt that suspended it instead of deleting it. The attempt that adopts the
@@ -114,7 +114,7 @@ ENV_CLUSTER_VERSION = "EDL_CLUSTER_VERSION"
 ENV_SNAPSHOT_DIR = "EDL_SNAPSHOT_DIR"
 """Set by the agent for the training process: the node's folder in shared memory for copies of the model."""
 ENV_SHARED_MEMORY = "EDL_SHARED_MEMORY"
-"""Where the agent makes that folder; default ``/dev/shm``."""
+"""The path under which the agent makes that folder; default ``/dev/shm``."""
 ENV_PROGRAM = "EDL_PROGRAM"
 """The training program that travels with its job (`edl_workflows.jobs.elastic_job.program`)."""
 ENV_PROGRAM_DIGEST = "EDL_PROGRAM_SHA256"

@@ -63,7 +63,7 @@ def cel_rules(*pairs: tuple[str, str]) -> ConfigDict:
     """Config of a model with rules over several fields: (CEL expression, message), for the CRD's schema.
 
     Each rule repeats in CEL what a validator of the model checks in Python, or checks a transition, which
-        only the API server can.
+    only the API server can.
     """
     validations: list[JsonValue] = [{"rule": rule, "message": message} for rule, message in pairs]
     return ConfigDict(json_schema_extra={"x-kubernetes-validations": validations})

@@ -2,7 +2,7 @@
 writes the files.
 
 Kubernetes calls a schema structural if it has no ``$ref``, every node typed, no ``additionalProperties:
-    false``, nothing
+false``, nothing
 validated under ``anyOf`` but int-or-string.
 """
 

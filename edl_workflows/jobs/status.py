@@ -1,4 +1,4 @@
-"""What the statuses of all job kinds have in common: the outcome of a decision, its conditions, counters and
+"""The common parts of the statuses of all job kinds: the outcome of a decision, its conditions, counters and
 Events. Pure.
 """
 

@@ -50,7 +50,7 @@ class JobsNamespace:
         self._serial = itertools.count(1)
 
     def add(self, manifest: Manifest) -> dict[str, Any]:
-        """Create an object as a user would, with what the API server fills in.
+        """Create an object as a user would, with the fields that the API server fills in.
 
         Raises:
             FileExistsError: the name is taken.
@@ -124,7 +124,7 @@ class JobsNamespace:
         self.now += timedelta(seconds=seconds)
 
     def observe(self, kind: Kind, manifest: Manifest) -> Observed:
-        """What the loop's caches show for an object."""
+        """The input of a decision about an object, as the loop's caches provide it."""
         job = kind.source.job_of(manifest)
         seen = {
             source.api.kind: [
@@ -163,7 +163,7 @@ class JobsNamespace:
         return None
 
     def apply(self, kind: str, name: str, actions: Actions, steps: int | None = None) -> None:
-        """Apply a decision; with `steps`, only so many of its parts, as if the controller died."""
+        """Apply a decision; with `steps`, only this number of its parts, as if the controller died then."""
         for part in itertools.islice(_parts(actions), steps):
             match part:
                 case Deletion():

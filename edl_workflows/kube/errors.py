@@ -33,7 +33,7 @@ def mapping_errors(what: str, server: str = "") -> Iterator[None]:
     """Map the exceptions that a block raises.
 
     Args:
-        what: what the block does, as ``create ElasticJob default/mnist``.
+        what: what the block does, such as ``create ElasticJob default/mnist``.
         server: its address, for errors of the connection.
 
     Raises:

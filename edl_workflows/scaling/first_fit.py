@@ -113,7 +113,7 @@ class _Round:
         self._order = order
         self._pinned = pinned
         self._room = _Room.of(nodes)
-        """What is free beside the minima of the jobs that have been served."""
+        """The room that the minima of the jobs served so far leave."""
         self._minimum: dict[str, RankNodes] = {}
         self._beyond: dict[str, list[str]] = {}
         for job in order:

@@ -36,7 +36,8 @@ class CapacityChange:
 def draw_failures(
     nodes: Mapping[str, int], *, mean_time_between: float, repair_time: float, until: float, seed: int
 ) -> list[CapacityChange]:
-    """Nodes that fail independently, with exponential times between failures, and come back.
+    """Draw failures of nodes, which fail independently, with exponential times between failures, and are
+    repaired.
 
     Args:
         nodes: node → its GPUs.

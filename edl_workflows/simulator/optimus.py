@@ -1,4 +1,5 @@
-"""Optimus (EuroSys'18), with an oracle, as in the Pollux paper: the next GPU goes where it saves most time.
+"""Optimus (EuroSys'18), with an oracle, as in the Pollux paper: the next GPU goes to the job for which it
+saves the most time.
 
 Each job gets one GPU while there are any. Each further GPU goes to the job whose remaining training it
 shortens most:

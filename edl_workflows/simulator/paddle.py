@@ -78,7 +78,7 @@ class PaddleResult:
     Attributes:
         pending: mean seconds from a job's submission to its first running trainer, or to the end.
         cpu: requests of pods in phase Running relative to the cluster's cores, averaged over time.
-        running: number of jobs that have had a running trainer.
+        running: number of jobs with at least one trainer that has run so far.
         cpu_each, service_each: `cpu` of all pods and of Nginx's pods, by second.
         running_each: `running` by second.
     """

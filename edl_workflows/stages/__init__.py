@@ -1,5 +1,5 @@
-"""What a pipeline does with a job: submit, wait, scale, checkpoint, migrate, suspend, resume, delete,
-collect.
+"""The steps of a pipeline that concern a job: submit, wait, scale, checkpoint, migrate, suspend, resume,
+delete, collect.
 
 A stage is one description (`description.StageSpec`): the fields of its request, and `begin`, which may be
 repeated at any time and always leads to the same object. `begin` returns a handle with a goal; the pure

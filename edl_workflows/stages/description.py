@@ -1,8 +1,8 @@
 """The description of a stage: its name, the fields of its request, and how it begins.
 
 The drivers are made from it: the CLI command (`cli.stage_commands`), the Argo step (`argo.steps`), and the
-request of the Airflow operator (`operators.base`). A field says here once what it means and how each driver
-offers it.
+request of the Airflow operator (`operators.base`). Each field defines its meaning, and how each driver offers
+it, only here.
 """
 
 from collections.abc import Callable, Iterator
@@ -125,7 +125,7 @@ class RequestField:
 
     @property
     def shape(self) -> Literal["integer", "list", "map", "text"]:
-        """What a text that stands for a value holds. Switches count as text: pydantic reads them."""
+        """The form of a value that is given as text. Booleans count as text: pydantic parses them."""
         annotation: Any = self.info.annotation
         types = [annotation, *getattr(annotation, "__args__", ())]
         origins = [getattr(one, "__origin__", one) for one in types]

@@ -304,7 +304,7 @@ async def await_goal(
         handle: what to wait for.
         deadline: Unix time after which the result is Failed with a StageTimeoutError; None for no limit.
         notify: called on changes and at least once a minute.
-        queue_deadline: as of `wait_for_goal`.
+        queue_deadline: see `wait_for_goal`.
         everywhere: watch all namespaces at once; for processes with the rights for it that wait in many
             namespaces.
         logs: writes the training logs meanwhile.

@@ -1,5 +1,5 @@
-"""What the stages scale, checkpoint, migrate-ps and apply-plan share: each creates a manual ScalePlan of an
-ElasticJob."""
+"""Common code of the stages scale, checkpoint, migrate-ps and apply-plan, each of which creates a manual
+ScalePlan of an ElasticJob."""
 
 import contextlib
 from collections.abc import Callable, Iterable

@@ -1,5 +1,5 @@
-"""Wait for a job (phase, step, condition), or for a ScalePlan that another stage created. Changes and cancels
-nothing."""
+"""Wait for a job (phase, step, condition), or for a ScalePlan that another stage created. Nothing is changed
+or canceled."""
 
 from typing import Annotated
 

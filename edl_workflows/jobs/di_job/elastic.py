@@ -81,8 +81,8 @@ def task_sizes(job: DIJob) -> list[tuple[Task, int]]:
 
 
 def resize_patch(job: DIJob, task: str, replicas: int) -> dict[str, Any]:
-    """The merge patch of ``spec`` that gives a task so many replicas. Lists are patched whole: send it with
-    the job's ``resourceVersion``.
+    """The merge patch of ``spec`` that gives a task this number of replicas. A merge patch replaces the whole
+    list of tasks, so send it with the job's ``resourceVersion``.
 
     Raises:
         ManifestError: there is no such task, or its bounds forbid it.
@@ -129,7 +129,7 @@ def elastic_role(job: DIJob) -> ElasticRole | None:
 
 
 def replica_requests(task: Task, defaults: Mapping[str, str]) -> dict[str, float]:
-    """What a replica of a preemptible job asks its node for, by resource, with all that runs in its pod.
+    """The resources that the pod of a preemptible job's replica requests, including all its containers.
 
     Args:
         task: the replica's.
@@ -162,7 +162,7 @@ def _default_elastic(spec: DIJobSpec) -> Task | None:
 
 
 def _patched(job: DIJob, wanted: Mapping[str, RoleChange]) -> list[dict[str, Any]]:
-    """All tasks as they are to stand in the spec."""
+    """The spec's new list of tasks."""
     problems = list(_problems(job.spec.tasks, wanted))
     if problems:
         raise ManifestError(f"change of DIJob {job.key}", problems)

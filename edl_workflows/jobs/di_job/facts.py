@@ -32,14 +32,14 @@ class DIReplicaState(ReplicaState):
     """One replica and its pod.
 
     Attributes:
-        wanted: what the job wants of it.
+        wanted: the replica as the job wants it.
     """
 
     wanted: DIReplica
 
     @property
     def live(self) -> bool:
-        """Whether its pod is to go on: not ended, not being deleted, not lost."""
+        """Whether its pod has not ended, is not being deleted and is not lost."""
         pod = self.pod
         return (
             pod is not None
@@ -119,7 +119,7 @@ class DIJobFacts(JobFacts[DIJob, DIReplicaState]):
 
     @property
     def completed(self) -> bool:
-        """Whether all replicas that the job is to have now have succeeded."""
+        """Whether all replicas that the job wants now have succeeded."""
         return bool(self.replicas) and all(replica.completed for replica in self.replicas)
 
     @property

@@ -50,7 +50,7 @@ class DIReplica:
     Attributes:
         index: in its task, from 0.
         rank: in the job, from 0.
-        node: where it is to run, of a preemptible job; else "".
+        node: the allocated node in a preemptible job; else "".
         name: its pod's, and its host's.
         place: hash of what its pod depends on: rank, node and template, and in a preemptible job the number
             of replicas. If it changes, the pod is replaced.
@@ -65,7 +65,7 @@ class DIReplica:
 
 
 def list_replicas(job: DIJob) -> Iterator[DIReplica]:
-    """All replicas that the job is to have now, task by task, the elastic one last."""
+    """All replicas that the job wants now, task by task, the elastic task last."""
     sizes = elastic.task_sizes(job)
     total = sum(count for _, count in sizes)
     ranks = _ranks(job, sizes)

@@ -26,7 +26,7 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     """What to do about a job now."""
     facts = DIJobFacts.of(job, observed)
     status = job.status
-    # 1. Final phases are final; what is left over is cleaned up.
+    # 1. Final phases never change; only remaining objects are cleaned up.
     if status.phase is not None and status.phase.final:
         return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))
     # 2. The job's end: all replicas have succeeded, or one failed too often.
@@ -38,10 +38,10 @@ def reconcile(job: DIJob, observed: Observed) -> Actions:
     # 4. Objects of others have names that the job needs.
     if blocked := _report_conflict(facts):
         return blocked
-    # 5. What is about to be replaced is counted first.
+    # 5. A restart or reschedule is counted before pods are replaced.
     if (counted := _counted(facts)) is not None:
         return counted
-    # 6. What is not wanted goes, what is missing is made.
+    # 6. Unwanted pods are deleted, missing ones are made.
     return _run(facts)
 
 
@@ -104,7 +104,7 @@ def _going_on(facts: DIJobFacts) -> DIJobPhase:
 
 
 def _counted(facts: DIJobFacts) -> Actions | None:
-    """A restart, a reschedule or a new generation that begins now; None if none does."""
+    """A restart, a reschedule or a new generation that begins now; None if nothing has to be counted."""
     if failed := facts.new_failures:
         return _act(
             facts,
@@ -128,7 +128,7 @@ def _counted(facts: DIJobFacts) -> Actions | None:
 
 
 def _why(facts: DIJobFacts) -> str:
-    """What differs from what the job wants, for a reschedule's message."""
+    """How the pods differ from the wanted replicas, for the message of a reschedule."""
     lost = [replica for replica in facts.replicas if replica.lost]
     if lost:
         return f"{_said(lost)} ended for a cause outside of the program"

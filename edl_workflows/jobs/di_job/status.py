@@ -1,4 +1,4 @@
-"""What a DIJob's status says: phase, conditions, counters in both spellings. Pure.
+"""Computes a DIJob's status: phase, conditions, counters in both spellings. Pure.
 
 One condition is True at a time, that of the phase; the reasons are upstream's, ``Job<Phase>``, unless there
 is a more specific one.
@@ -32,7 +32,7 @@ STARTING_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class CounterChange:
-    """What a decision adds to the counters of the status.
+    """The changes that a decision makes to the counters of the status.
 
     Attributes:
         anew: the task whose successes are forgotten, so that it begins anew; "" for none.
@@ -111,7 +111,7 @@ def _by_task(facts: DIJobFacts, phase: KindPhase, anew: str) -> dict[str, TaskCo
 def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], phase: KindPhase) -> TaskCounts:
     before = facts.job.status.replica_statuses.get(task.title, TaskCounts())
     active = [p for p in replicas if p.live and p.pod is not None and manifests.pod_phase(p.pod) == "Running"]
-    # A job that is to have no replicas now has not forgotten which of them had succeeded.
+    # A job that wants no replicas now still remembers which of them succeeded.
     completed = [p.wanted.index for p in replicas if p.completed] if facts.replicas else before.completed
     failed = sum(replica.failed for replica in replicas)
     return TaskCounts(
@@ -119,7 +119,7 @@ def _count(facts: DIJobFacts, task: Task, replicas: Sequence[DIReplicaState], ph
         active=0 if phase.final else len(active),
         ready=0 if phase.final else sum(replica.ready for replica in replicas),
         succeeded=len(completed),
-        # Pods that were cleaned up have failed none the less.
+        # Failed pods still count after they are cleaned up.
         failed=max(failed, before.failed) if phase.final else failed,
         completed=completed,
         ranks=[p.wanted.rank for p in replicas] if facts.replicas else before.ranks,

@@ -1,4 +1,4 @@
-"""What an ElasticJob's status says of restarts, and of training that stood still."""
+"""The parts of an ElasticJob's status about restarts and hangs."""
 
 from datetime import datetime
 

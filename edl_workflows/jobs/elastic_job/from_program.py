@@ -20,8 +20,8 @@ CONTAINER = "main"
 DEFAULT_IMAGE = "edl-workflows:latest"
 """Used where the image does not matter: on the embedded cluster."""
 WAITING_SECONDS = 10
-"""After a worker has joined, the workers of a collective job wait so long for another one before they
-begin."""
+"""Seconds for which the workers of a collective job wait for another worker, after the last one has joined,
+before they begin."""
 
 
 class Framework(StrEnum):

@@ -25,7 +25,7 @@ def missing_pods_event(facts: ElasticJobFacts, outcome: PhaseVerdict) -> tuple[E
     """An Event when the job's message begins to say that a pod can't be made.
 
     API servers may word the same refusal differently each time, so a new message about the same pod gives no
-        Event.
+    Event.
     """
     plan = _find_plan(facts)
     if plan is None or outcome.message != inert_text(plan.status.message):

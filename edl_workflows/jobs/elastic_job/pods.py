@@ -269,7 +269,8 @@ def token_secret(job: ElasticJob, token: str) -> dict[str, Any]:
 
 
 def state_config_map(job: ElasticJob) -> dict[str, Any]:
-    """Where the master keeps its durable state. Made empty here; the master alone writes to it."""
+    """The ConfigMap in which the master keeps its durable state. It is created empty; only the master writes
+    to it."""
     return elastic_job_child("v1", "ConfigMap", names.state_config_map_name(job.metadata.name), job, {})
 
 

@@ -30,7 +30,7 @@ DIGEST_CHARACTERS = 10
 TMP, TMP_VOLUME = "/tmp", "edl-tmp"  # noqa: S108 - in a pod
 _MODULE_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
 """Names that every program has."""
-# Annotations may name what the function's module imports: they are not evaluated.
+# Annotations may use names that the function's module imports, because they are not evaluated.
 _HEAD = "from __future__ import annotations\n\n"
 
 _CALL = """

@@ -36,7 +36,7 @@ _WORKERS = (names.WORKER_TYPE, names.CHIEF_TYPE, names.EVALUATOR_TYPE)
 def reconcile(job: ElasticJob, observed: Observed) -> Actions:
     """What to do about a job now."""
     facts = ElasticJobFacts.of(job, observed)
-    # 1. Final phases are final; what still runs goes, what ended stays for its logs.
+    # 1. Final phases never change; running pods are deleted, ended ones stay for their logs.
     status = job.status
     if status.phase is not None and status.phase.final:
         return _finished(facts, PhaseVerdict(status.phase, status.reason, status.message))

@@ -65,7 +65,7 @@ def count_wanted_nodes(job: ElasticJob) -> dict[str, int]:
 
 
 def _most(job: ElasticJob, requests: Mapping[str, float]) -> int:
-    """How many workers the job's limits leave room for beside its other nodes."""
+    """How many workers fit into the job's limits besides its other nodes."""
     others: dict[str, float] = {}
     for role, count in count_wanted_nodes(job).items():
         if role != names.WORKER_TYPE:

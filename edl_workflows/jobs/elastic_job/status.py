@@ -1,4 +1,4 @@
-"""What an ElasticJob's status says: outcome, conditions, counters. Pure.
+"""Computes an ElasticJob's status: outcome, conditions, counters. Pure.
 
 Quirks of upstream that are not copied: ``completionTime`` is set, the counters cover all roles, and the
 count of replaced masters survives the controller.

@@ -1,4 +1,4 @@
-"""What the time of an ElasticJob is spent on: the causes, and the seconds of each in the job's status."""
+"""How an ElasticJob spends its time: the causes, and the seconds of each in the job's status."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -79,7 +79,7 @@ class KubeflowReplicaState(ReplicaState):
         if self.policy is RestartPolicy.NEVER:
             return False
         if self.policy is not RestartPolicy.EXIT_CODE:
-            return True  # the node restarts its containers: the pod fails only when it is lost
+            return True  # the kubelet restarts its containers, so the pod fails only if it is lost
         code = self.exit_code
         if code is None or self.disrupted:
             return True  # whatever its exit code, even 0: it was stopped

@@ -1,4 +1,4 @@
-"""Rows of the registry for Kubeflow's kinds: what they have in common."""
+"""The common parts of the registry's rows for Kubeflow's kinds."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ def kubeflow_crd(
         specs_key: the spec's field with the replicas by type; the scale subresource scales its Worker.
         short_name: for ``kubectl get``.
         columns: the kind's own columns, which follow those for the phase and the workers.
-        also_served: versions beside the stored one.
+        also_served: served versions besides the stored one.
     """
     worker = ".status.replicaStatuses.Worker"
     return CrdOptions(

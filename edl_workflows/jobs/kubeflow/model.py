@@ -255,10 +255,10 @@ class KubeflowSpec(Policies):
 
 
 def find_replica_type(types: type[ReplicaType], key: str) -> ReplicaType:
-    """The type that a key means, in any case.
+    """The type for a key, in upper or lower case.
 
     Raises:
-        ValueError: it means none.
+        ValueError: there is no such type.
     """
     for kind in types:
         if key.lower() in kind.spellings:
@@ -427,7 +427,7 @@ def replica_host(job: KubeflowJob, kind: ReplicaType, index: int, domain: str = 
 
 
 def list_replicas(job: KubeflowJob) -> Iterator[tuple[ReplicaType, int]]:
-    """All replicas that the job shall have."""
+    """All replicas that the job wants."""
     for kind, spec in job.spec.replicas.items():
         for index in range(spec.replicas):
             yield kind, index

@@ -224,7 +224,7 @@ def _missing_pod_group(facts: KubeflowFacts) -> list[Manifest]:
 
 
 def _pod_group_patch(facts: KubeflowFacts) -> tuple[Patch, ...]:
-    """The patch that makes an observed PodGroup what the spec says."""
+    """The patch that gives an observed PodGroup the spec that the job wants."""
     group = pods.make_pod_group(facts.job)
     present = _observed_pod_group(facts, group) if group else None
     if group is None or present is None or not manifests.owned_by(present, facts.job):

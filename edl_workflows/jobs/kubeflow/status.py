@@ -1,5 +1,5 @@
-"""What a Kubeflow job's status says: conditions by upstream's rules, counters, times, and a phase as one
-word. Pure.
+"""Computes a Kubeflow job's status: conditions by upstream's rules, counters, times, and a phase as one word.
+Pure.
 
 Differences from upstream: Succeeded and Failed exclude each other; a condition that no longer holds turns
 False instead of being removed; every ended job has a ``completionTime``.

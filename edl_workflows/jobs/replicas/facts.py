@@ -44,7 +44,7 @@ def has_succeeded(pod: Manifest | None) -> bool:
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """One replica that the job shall have, and its pod.
+    """One replica that the job wants, and its pod.
 
     Attributes:
         index: within its role.
@@ -83,7 +83,7 @@ class JobFacts(Generic[JobT, ReplicaT]):
     """A job and what is observed of it.
 
     Attributes:
-        replicas: one for each replica that the job shall have, in the order in which they start.
+        replicas: one for each replica that the job wants, in the order in which they start.
     """
 
     job: JobT

@@ -70,7 +70,7 @@ def reconcile(plan: ScalePlan, observed: Observed) -> Actions:
     try:
         job = ElasticJob.parse(manifest)
     except ManifestError:
-        return Actions(requeue_after=RETRY_SECONDS)  # its own status says what is wrong
+        return Actions(requeue_after=RETRY_SECONDS)  # the job's own status reports the problem
     if belongs_to_earlier_job(plan, job):
         return Actions()
     # 3. Neither can a plan for a job that has ended, or one that does not fit its job.

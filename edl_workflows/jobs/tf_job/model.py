@@ -27,7 +27,7 @@ from edl_workflows.jobs.objects import cel_rules, raise_problems
 
 KIND = api.TF_JOBS.kind
 VERSIONS = ("v1", "v1beta2", "v1beta1", "v1alpha2")
-"""All versions that Kubeflow had. The first is stored."""
+"""All versions that Kubeflow has served. Objects are stored in the first one."""
 
 MAX_NAME = 63 - len("-evaluator-9999")
 """A replica's service is named after the job, its type and its index, and such a name has at most 63

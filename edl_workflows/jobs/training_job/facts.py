@@ -152,7 +152,7 @@ class TrainingJobFacts(JobFacts[TrainingJob, TrainingReplicaState]):
 
     @property
     def waiting_role(self) -> TrainingRole | None:
-        """The first role that keeps later roles waiting (`role_up`); None if there is none."""
+        """The first role that is not up yet (`role_up`); None if all are."""
         return next((role for role in self.job.spec.counts if not self.role_up(role)), None)
 
 

@@ -197,7 +197,7 @@ class TrainerSpec(Model):
 
     @property
     def wanted(self) -> int:
-        """How many trainers there shall be now."""
+        """How many trainers the job wants now."""
         low, high = self.bounds
         return min(max(low if self.parallelism is None else self.parallelism, low), high)
 
@@ -304,7 +304,7 @@ class TrainingJobSpec(TrainingJobSettings):
 
     @property
     def counts(self) -> dict[TrainingRole, int]:
-        """How many pods of each role there shall be, in the order in which they are started."""
+        """How many pods of each role the job wants, in the order in which they are started."""
         counts = {TrainingRole.MASTER: 1} if self.master is not None or self.fault_tolerant else {}
         counts |= {TrainingRole.PSERVER: self.pserver.min_instance} if self.pserver is not None else {}
         return counts | {TrainingRole.TRAINER: self.trainer.wanted}

@@ -29,7 +29,7 @@ def replica_name(job: TrainingJob, role: TrainingRole, index: int) -> str:
 
 
 def list_replicas(job: TrainingJob) -> Iterator[tuple[TrainingRole, int]]:
-    """All pods that the job is to have, in the order in which they are started."""
+    """All pods that the job wants, in the order in which they are started."""
     for role, count in job.spec.counts.items():
         for index in range(count):
             yield role, index

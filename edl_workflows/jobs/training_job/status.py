@@ -1,4 +1,4 @@
-"""What a TrainingJob's status says: conditions, counters, records of scaling and of failures. Pure."""
+"""Computes a TrainingJob's status: conditions, counters, records of scaling and of failures. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -136,7 +136,7 @@ def _count(
     completed = [replica.index for replica in replicas if replica.completed]
     failed = sum(replica.failed and not replica.completed for replica in replicas)
     before = facts.job.status.replica_statuses.get(role, TrainingReplicaStatus())
-    if phase.final:  # pods that were cleaned up have failed none the less
+    if phase.final:  # failed pods still count after they are cleaned up
         failed = max(failed, before.failed)
     counts = TrainingReplicaStatus(
         desired=len(replicas),

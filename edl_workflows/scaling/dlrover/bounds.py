@@ -45,7 +45,7 @@ TOLERANCE = 0.1
 _STEPS = {"cpu": 0.1, "memory": 1.0}
 """Sizes that limits reduce are rounded down to multiples of these."""
 _SLACK = 1e-6
-"""Sums of floats are off by less than this."""
+"""Rounding errors of sums are smaller than this."""
 
 
 def bound_plan(job: OptimizerJob, proposal: ResourcePlan, tolerance: float = TOLERANCE) -> ResourcePlan:

@@ -98,8 +98,8 @@ def hot_ps_plan(job: OptimizerJob) -> ResourcePlan:
     """Stage RUNNING: if a parameter server is hot, all get cores for as many workers as the limits allow.
 
     f = max(1, ⌊L.cpu / (p + w)⌋ / n), but no hot server gets more than 32 cores (or the user's bound). Each
-    server whose mean use · f exceeds its cores is migrated to a node with so many. Memory does not change
-    (upstream sets it to 0).
+    server whose mean use · f exceeds its cores is migrated to a node with that many cores. Memory does not
+    change (upstream sets it to 0).
     """
     window = sample_window(job)
     return window if isinstance(window, ResourcePlan) else bound_plan(job, _hot_ps(window))

@@ -23,7 +23,7 @@ from edl_workflows.scaling.dlrover.samples import JobSample, mean, valid_samples
 NEWEST = 5
 """Samples that the local optimizer looks at, as upstream."""
 LEAST = 3
-"""The fewest samples that a plan is based on; Brain's algorithms look at exactly so many."""
+"""The fewest samples that a plan is based on; Brain's algorithms look at exactly this number."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class FulfilmentJob:
         return sum([amount for name, amount in self.requests.items() if name.endswith("gpu")])
 
     def fulfilment(self, instances: int) -> float:
-        """The score with so many instances: 0 at the minimum, 1 at the maximum and for inelastic jobs."""
+        """The score with this number of instances: 0 at the minimum, 1 at the maximum and for inelastic
+        jobs."""
         span = self.max_instances - self.min_instances
         return (instances - self.min_instances) / span if span > 0 else 1.0
 

@@ -19,7 +19,7 @@ PODS = "pods"
 PODS_PER_NODE = 110
 """The pods of a node that declares no number: the kubelet's default ``maxPods``."""
 NOWHERE = -1
-"""Stands for no node where a node's index is expected."""
+"""Used instead of a node's index for "no node"."""
 
 _GRAIN = {"cpu": 1000}
 """Units per base unit; only cores can be divided."""
@@ -28,9 +28,10 @@ _LARGEST = 1e18
 _STRIDE = 7919
 """A prime: search origins at this distance are spread evenly over rings of most lengths."""
 _ONE_BY_ONE = 10
-"""A search first looks at so many nodes one by one. Most succeed there; an array costs as much as twenty."""
+"""How many nodes a search first checks one by one. Most searches succeed there, and an array operation costs
+as much as twenty such checks."""
 _FIRST_LOOK = 256
-"""It then looks at so many nodes at once, and at four times as many after each failure."""
+"""How many nodes a search then checks at once; four times as many after each failure."""
 
 Amounts = NDArray[np.float64]
 
@@ -233,7 +234,8 @@ class FreeCapacity:
         return NOWHERE
 
     def can_host(self, shape: InstanceShape, count: int) -> bool:
-        """Whether so many instances would fit if every job gave up its instances beyond the minimum."""
+        """Whether this number of instances would fit if every job gave up its instances beyond the
+        minimum."""
         nodes = np.flatnonzero(self._fits(shape, self._attainable))
         if len(nodes) >= count:
             return True

@@ -30,7 +30,8 @@ from edl_workflows.scaling.portable_math import Floats, portable_exp, portable_l
 Ints = NDArray[np.int64]
 
 MAX_GAMMA = 10.0
-"""With it T_opt is within 7 % of the longer of both times, which is close to a perfect overlap."""
+"""The largest γ. With it, T_opt is within 7 % of the longer of both times, which is close to a perfect
+overlap."""
 
 _CANDIDATES = 50
 """The number of batch sizes that are tried, in geometric steps; over a range of 1:100 a step is a tenth."""

@@ -1,9 +1,9 @@
 """Fits the parameters of step times (`edl_workflows.scaling.pollux.goodput`) to measurements.
 
-The fit minimizes squared errors of logarithms, so that a short step counts as much as a long one, by the
-Levenberg–Marquardt method over the logarithms of the parameters, so that none becomes negative. Measurements
-of the same placement and batch are replaced by their median. An error of more than a tenth counts linearly,
-not squared (Huber), so that a straggler does little harm.
+The fit minimizes squared errors of logarithms, so that a short step counts as much as a long one. It uses the
+Levenberg–Marquardt method on the logarithms of the parameters, so that no parameter becomes negative.
+Measurements of the same placement and batch are replaced by their median. An error of more than a tenth
+counts linearly, not squared (Huber), so that a straggler does little harm.
 
 Where data is missing, assumptions are optimistic, so that a job is tried with more replicas (OSDI'21, §4.1,
 and AdaptDL):

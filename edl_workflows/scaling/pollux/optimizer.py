@@ -169,7 +169,7 @@ class _Problem:
         return float((left[there > 0] / there[there > 0]).min(initial=1.0))
 
     def _pin(self, job: PolluxJob, held: Sequence[str], free: Floats, spanned: list[int]) -> None:
-        """Subtract what a job holds that must not move."""
+        """Subtract the resources that a job holds which must not move."""
         for rank, node in enumerate(held):
             if node in self._numbers:
                 free[self._numbers[node]] -= resource_vector(job.info.demand(rank), self._total)

@@ -242,8 +242,8 @@ class AllocationSearch:
     def _at_price(self) -> ClusterPacking:
         """A second starting point: each job gets what is worth most to it at the initial price of capacity.
 
-        A job keeps its present placement if no other, less its price, is worth more to it. The others are
-        placed anew, those that want the most replicas first.
+        A job keeps its present placement if no other, less its price, is worth more to it. The other jobs get
+        a new placement, those that want the most replicas first.
         """
         cluster, wants = ClusterPacking(self._question), self._wants[0]
         moving: list[tuple[int, int]] = []

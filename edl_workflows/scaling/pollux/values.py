@@ -21,8 +21,8 @@ second if it ends a second sooner. (heSRPT, the optimum for jobs that are all pr
 k^p, weighs by rank too: Berg, Vesilo and Harchol-Balter, 2020.) Both exponents were found by simulation, see
 docs/explanation/performance.md; similar ones do nearly as well.
 
-The work left is what the job declares. Without that, it is assumed to be as much as the job has already had,
-a good guess if few jobs are very long. No job starves: the older a waiting job is, the more its waiting
+The work left is what the job declares. If it declares nothing, the time left is assumed to equal the job's
+age, a good guess if few jobs are very long. No job starves: the older a waiting job is, the more its waiting
 counts.
 """
 
@@ -216,7 +216,7 @@ class PricedDemand:
     """What each job wants at a price, as plain lists, since values are read one by one.
 
     Attributes:
-        local: job → room for so many replicas on one node → elastic replicas to take.
+        local: job → number of replicas for which one node has room → elastic replicas to take.
         local_score: their worth less their price; -inf if no number is allowed.
         spread, spread_score: the same for room on several nodes.
         kept: job → worth of its present allocation, less its price.

@@ -1,4 +1,4 @@
-// What the page asks of its server. The token is kept by the tab, and sent to this server only.
+// Requests to the page's server. The token is stored for this tab only, and sent only to this server.
 
 const KEY = "edl-brain-token";
 
@@ -6,12 +6,12 @@ export class TokenNeeded extends Error {}
 
 export const token = {
   get: () => sessionStorage.getItem(KEY) || "",
-  // Without what no token has and no header may have, as the line break of a pasted one.
+  // Removes characters that tokens and headers can't have, such as the line break of a pasted token.
   set: (text) => sessionStorage.setItem(KEY, text.replace(/[^\x21-\x7e]/g, "")),
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** The JSON of a path beside this page; parameters that are empty are left out. */
+/** The JSON at a path relative to this page; empty parameters are left out. */
 export async function ask(path, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== "" && value != null);
   const query = new URLSearchParams(given).toString();

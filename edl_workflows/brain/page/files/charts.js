@@ -17,7 +17,7 @@ const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86
 export function chart(options) {
   const figure = el("figure");
   const caption = el("figcaption");
-  const label = `${options.title} over time`; // from the first moment; the rest comes with the size
+  const label = `${options.title} over time`; // set at once; the rest follows when the size is known
   const picture = svg("svg", { class: "chart", height: options.height, tabindex: 0, role: "slider", "aria-label": label });
   figure.append(caption, picture);
   let at = null; // index of the time under the cursor
@@ -61,7 +61,7 @@ function scales({ from, to, height, series, free }, width) {
   return {
     top,
     x: (time) => MARGIN.left + ((time - from) / span) * inner.width,
-    // Within the picture also for values that the axis leaves out, which are near the largest number.
+    // Stays within the picture even for values beyond the axis, which are near the largest number.
     y: (value) => MARGIN.top + (1 - inUnit((value - top.low) / (top.end - top.low))) * inner.height,
     time: (x) => from + ((x - MARGIN.left) / inner.width) * span,
   };
@@ -71,17 +71,17 @@ function inUnit(share) {
   return Math.min(1, Math.max(0, share));
 }
 
-/** An upper end and a step such that the steps are 1, 2 or 5 times a power of ten, and there are two to five of them. */
+/** An upper end and a step: the step is 1, 2 or 5 times a power of ten, and there are two to five steps. */
 function nice(largest) {
   if (!(largest > 0)) return { end: 1, step: 1 };
   const power = 10 ** Math.floor(Math.log10(largest / 3));
   const step = power * [1, 2, 5, 10].find((times) => largest / (times * power) <= 5);
   const end = Math.ceil(largest / step - 1e-9) * step;
-  // Near the largest or smallest number that there is, no such step exists.
+  // Near the largest or smallest floating-point number, no such step exists.
   return Number.isFinite(end) ? { end, step } : { end: largest, step: largest };
 }
 
-/** Both ends are multiples of the step. Near the largest number that there is, the axis is from 0 to 1. */
+/** An axis whose ends are multiples of the step. Near the largest floating-point number, the axis is from 0 to 1. */
 function spanning(least, most) {
   const { step } = nice(most - least || Math.abs(most));
   const low = Math.floor(least / step + 1e-9) * step;
@@ -186,7 +186,7 @@ function nearest(times, time) {
   return best;
 }
 
-/** Where nothing is known for much longer than before and after. Old points lie further apart, since most of them are gone. */
+/** Gaps in the data: intervals much longer than those before and after. Old points are further apart, since they are thinned out. */
 function gapsOf(times) {
   const apart = times.map((time, index) => time - times[index - 1]);
   const long = (index) => {

@@ -1,4 +1,4 @@
-// Elements, and names of resources. Text reaches the page as text only: nothing here reads HTML.
+// Elements, and names of resources. Text is inserted only as text: nothing here parses HTML.
 
 import * as text from "./format.js";
 
@@ -18,7 +18,7 @@ export const el = (tag, attributes = {}, ...children) => make(document.createEle
 export const svg = (tag, attributes = {}, ...children) => make(document.createElementNS(SVG, tag), attributes, children);
 export const by = (id) => document.getElementById(id);
 
-/** Put new children in; who had the focus keeps it where the same link or button is still there. */
+/** Replace the children. A focused link or button keeps the focus if it is still there. */
 export function refill(parent, ...children) {
   const active = parent.contains(document.activeElement) ? document.activeElement : null;
   const mark = active && (active.getAttribute("href") || active.dataset.key);
@@ -30,7 +30,7 @@ export function refill(parent, ...children) {
 
 const BYTES = [[2 ** 50, "PiB"], [2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"]];
 
-/** How amounts of a resource are shown, for values up to `largest`: what one unit is, and its name. */
+/** The unit in which amounts of a resource up to `largest` are shown: its size and its name. */
 export function unitOf(resource, largest) {
   if (resource === "cpu") return { one: 1, name: "cores" };
   if (resource === "memory" || resource.endsWith("storage") || resource.startsWith("hugepages-")) {
@@ -45,7 +45,7 @@ const NAMES = { cpu: "CPU", memory: "Memory", pods: "Pods", "ephemeral-storage":
 /** A resource's name for people: ``nvidia.com/gpu`` is a GPU. */
 export const nameOf = (resource) => NAMES[resource] || (resource.endsWith("/gpu") ? "GPU" : resource);
 
-/** A time as an element: all of it in the title and for machines. */
+/** A time as an element, with the full time in its title and its datetime attribute. */
 export function moment(time, now) {
   if (time == null) return text.moment(time, now);
   const date = new Date(time * 1000);

@@ -5,16 +5,16 @@ const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFract
 const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
-/** Three digits where that says enough, else all of a whole number. */
+/** Three significant digits; of a larger whole number all digits. */
 export function number(value) {
   if (value == null || !Number.isFinite(value)) return "–";
   return Math.abs(value) >= 100 ? whole.format(value) : short.format(value);
 }
 
-/** Steps per second, so that the numbers of a column stand under each other. */
+/** Steps per second, formatted so that the numbers of a column are aligned. */
 export const speed = (value) => (value >= 0.1 ? one.format(value) : number(value));
 
-/** As short as an axis needs it: 1.5M. */
+/** A short form for axes: 1.5M. */
 export const brief = (value) => (Math.abs(value) >= 100_000 ? compact.format(value) : number(value));
 
 export const percent = (part) => (part == null || !Number.isFinite(part) ? "–" : `${Math.round(part * 100)} %`);
@@ -39,7 +39,7 @@ export function clock(time, seconds = true) {
 const days = new Intl.DateTimeFormat("en", { month: "short", day: "numeric" });
 export const day = (time) => days.format(new Date(time * 1000));
 
-/** Today's times by the clock, others with their day. */
+/** The time of day; with the date if it is not today. */
 export function moment(time, now) {
   if (time == null) return "–";
   const today = new Date(time * 1000).toDateString() === new Date(now * 1000).toDateString();

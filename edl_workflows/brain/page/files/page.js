@@ -1,4 +1,4 @@
-// The page: what is looked at, asked for every few seconds, and put on the screen.
+// The page: requests the shown data every few seconds and displays it.
 
 import { TokenNeeded, ask, token } from "./api.js";
 import { by, el, nameOf, refill } from "./dom.js";
@@ -11,18 +11,18 @@ const PLANS = 10;
 const RANGES = [[3600, "1 h"], [21600, "6 h"], [86400, "24 h"], [604800, "7 d"]];
 
 const state = { resource: "cpu", seconds: 3600, search: "", phase: "", jobs: 0, plans: 0 };
-const shown = new Map(); // what each part of the page was last made from
-let asked = 0; // the newest round of questions; answers of older ones are dropped
+const shown = new Map(); // the data from which each part of the page was last built
+let asked = 0; // the newest round of requests; answers to older rounds are dropped
 let timer = null;
-let cluster = null; // the newest answer about it
+let cluster = null; // the newest answer about the cluster
 
-/** The uid in the address; null where all jobs are looked at. */
+/** The uid in the address; null if all jobs are shown. */
 function jobOf() {
   const uid = location.hash.match(/^#\/jobs\/(.+)$/)?.[1] ?? null;
   try {
     return uid && decodeURIComponent(uid);
   } catch {
-    return uid; // not as this page writes it, so nobody's
+    return uid; // malformed, so it is no job's uid
   }
 }
 
@@ -72,7 +72,7 @@ function show(uid, answers) {
   document.body.dataset.ready = uid ?? "overview";
 }
 
-/** Fill a part of the page, if what it is made from is new and nobody reads values off a chart in it. */
+/** Rebuild a part of the page if its data has changed, unless the user is reading values from a chart in it. */
 function part(id, from, build) {
   const text = JSON.stringify(from);
   if (shown.get(id) === text || by(id).querySelector(".chart:focus, .chart:hover")) return;
@@ -121,7 +121,7 @@ const paging = (key, limit, total) => ({ offset: state[key], limit, total, go: (
 
 function set(change) {
   Object.assign(state, change);
-  if (cluster) showCluster(); // what is known already, until the answer comes
+  if (cluster) showCluster(); // shows the previous answer until the new one arrives
   look();
 }
 

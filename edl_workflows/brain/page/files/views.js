@@ -1,4 +1,4 @@
-// What the answers of Brain look like.
+// Displays the answers of Brain.
 
 import { chart } from "./charts.js";
 import { el, moment, nameOf, svg, unitOf } from "./dom.js";
@@ -19,7 +19,7 @@ const small = (text) => (text ? el("small", {}, text) : null);
 export const empty = (...text) => el("p", { class: "empty" }, ...text);
 export const linkTo = (uid) => `#/jobs/${encodeURIComponent(uid)}`;
 
-/** Resources that some node offers, those that all nodes have first; devices in between, pods last. */
+/** The resources of the nodes: first those that all nodes have, then devices and others, pods last. */
 export function resourcesOf(points) {
   const newest = points.at(-1);
   const there = Object.keys(newest ? newest.allocatable : {}).filter((name) => newest.allocatable[name] > 0);
@@ -27,7 +27,7 @@ export function resourcesOf(points) {
   return there.sort((a, b) => rank(a) - rank(b) || a.localeCompare(b)).slice(0, 6);
 }
 
-/** The cluster now, in a few numbers. */
+/** A few numbers about the cluster's current state. */
 export function figures({ points }) {
   const newest = points.at(-1);
   if (!newest) return [];
@@ -51,7 +51,7 @@ export function figures({ points }) {
 const rankOfFigure = (name) => MAIN.includes(name) || name.endsWith("/gpu");
 const figure = (name, value, more) => el("div", {}, el("dt", {}, name), el("dd", {}, value, small(more)));
 
-/** What nodes offer, pods ask for, and processes use of one resource. */
+/** A chart of one resource: allocatable on the nodes, requested by pods, and used by processes. */
 export function clusterChart({ points, now }, resource, seconds) {
   const values = (what) => points.map((point) => point[what][resource] ?? null);
   const [offered, asked, used] = [values("allocatable"), values("requested"), values("used")];
@@ -67,7 +67,7 @@ export function clusterChart({ points, now }, resource, seconds) {
   });
 }
 
-/** Roles are written out: a narrow window shows the cells as lines, and takes what a table means from them. */
+/** Roles are explicit: a narrow window shows cells as lines, by which they would lose their table semantics. */
 function table(caption, columns, rows) {
   const head = columns.map(([name, look, title]) => el("th", { scope: "col", role: "columnheader", class: look, title }, name));
   const body = rows.map((cells) => {
@@ -149,7 +149,7 @@ function planCells(plan, now) {
   ];
 }
 
-/** "26–50 of 1,000", and the ways to the rows before and after. */
+/** "26–50 of 1,000", and buttons for the previous and the next rows. */
 export function pages(what, { offset, limit, total, go }) {
   const to = Math.min(offset + limit, total);
   const turn = (name, key, by, possible) =>
@@ -163,7 +163,7 @@ export function pages(what, { offset, limit, total, go }) {
   );
 }
 
-/** One job: what it is, why, its past and its plans. */
+/** One job: its state, the reason, its history and its plans. */
 export function jobView({ job, points, plans, now }) {
   const facts = [
     ["Replicas ready", roles(job.replicas)],
@@ -203,7 +203,7 @@ function optimizer(job) {
   );
 }
 
-/** Names of metrics, the loss first; at most as many as a history keeps. */
+/** Names of metrics, the loss first; at most as many as a history contains. */
 const metricNames = (names) => names.sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b)).slice(0, 5);
 
 /** Speed, step, metrics and nodes on one time axis, with the plans as marks. */
