@@ -59,7 +59,7 @@ class ClusterWatches:
         self.pods.start()
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. Returns False if the time is over before."""
+        """Wait until everything is listed. Returns False on time-out."""
         return self.nodes.wait_synced(seconds) and self.pods.wait_synced(seconds)
 
     def stop(self, seconds: float) -> None:

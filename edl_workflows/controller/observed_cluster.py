@@ -88,7 +88,7 @@ class ObservedCluster:
         return [source.api.plural for source, informer in self._informers.items() if not informer.synced]
 
     def wait_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. Returns False if the time is over before."""
+        """Wait until everything is listed. Returns False on time-out."""
         deadline = time.monotonic() + seconds
         return all(i.wait_synced(max(0.0, deadline - time.monotonic())) for i in self._informers.values())
 

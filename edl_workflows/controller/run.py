@@ -78,8 +78,7 @@ class RunningController:
         self._thread.start()
 
     def wait_ready(self, seconds: float) -> bool:
-        """Wait until everything is listed, so that decisions are made. Returns False if the time is over
-        before."""
+        """Wait until everything is listed, so that decisions are made. Returns False on time-out."""
         return self.controller.manager.world.wait_synced(seconds)
 
     def stop(self) -> None:

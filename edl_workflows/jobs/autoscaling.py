@@ -6,7 +6,7 @@ bounds such as ``"2-8"`` within those of the spec. Without the annotation, a job
 names two different bounds (Paddle EDL: trainers with ``min-instance`` below ``max-instance``). An
 ElasticJob's spec names no bounds; its `optimizeMode` decides who reads the annotation: the cluster's
 autoscaler, or the job's own master (`edl_workflows.jobs.elastic_job.scaling`). A stage that asks for a number
-of replicas writes ``"false"``: so that this number stays until autoscaling is switched on again.
+of replicas writes ``"false"``, so that this number stays until autoscaling is switched on again.
 """
 
 import re

@@ -1,9 +1,8 @@
 """CustomResourceDefinitions from the models: structural OpenAPI schemas with CEL rules. Pure; `make_crd`
 writes the files.
 
-Kubernetes calls a schema structural if it has no ``$ref``, every node typed, no ``additionalProperties:
-false``, nothing
-validated under ``anyOf`` but int-or-string.
+Kubernetes calls a schema structural if it has no ``$ref`` and no ``additionalProperties: false``, gives every
+node a type, and validates nothing under ``anyOf`` except int-or-string.
 """
 
 import inspect

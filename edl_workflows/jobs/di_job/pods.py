@@ -79,10 +79,10 @@ def list_replicas(job: DIJob) -> Iterator[DIReplica]:
 
 
 def _ranks(job: DIJob, sizes: Sequence[tuple[Task, int]]) -> dict[tuple[str, int], int]:
-    """The rank of each replica, by task and index: its present rank, unless that is not below the number of
-    replicas, else the lowest free one. So resizing one task changes few ranks of the others. In a preemptible
-    job the ranks follow the order of tasks, as the nodes of its allocation do; all pods are replaced with
-    each allocation anyway."""
+    """The rank of each replica, by task and index: its present rank if that is below the number of replicas,
+    else the lowest free one. So resizing one task changes few ranks of the others. In a preemptible job the
+    ranks follow the order of tasks, as the nodes of its allocation do; all pods are replaced with each
+    allocation anyway."""
     wanted = [(task.title, index) for task, count in sizes for index in range(count)]
     if job.spec.preemptible:
         return {one: rank for rank, one in enumerate(wanted)}

@@ -19,7 +19,7 @@ from edl_workflows.jobs.status import PhaseVerdict
 
 NOTHING = CounterChange()
 _NAMED = 5
-"""A message names at most so many replicas."""
+"""The most replicas that a message names."""
 
 
 def reconcile(job: DIJob, observed: Observed) -> Actions:

@@ -19,7 +19,7 @@ FORCED = frozenset({"DeadlineExceeded", "BackoffLimitExceeded"})
 """Reasons of ends that no replica caused: pods that still run are stopped, whatever the clean-up policy
 is."""
 _NAMED = 5
-"""A message names at most so many replicas."""
+"""The most replicas that a message names."""
 
 
 def reconcile(framework: KubeflowFramework, job: KubeflowJob, observed: Observed) -> Actions:

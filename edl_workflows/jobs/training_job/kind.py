@@ -70,7 +70,7 @@ def elastic_role(job: TrainingJob) -> ElasticRole | None:
     """The job's trainers, within ``min-instance`` and ``max-instance``; None once a trainer has succeeded,
     because the job is then ending.
 
-    Pservers are not autoscaled; neither does Paddle EDL scale them.
+    Pservers are not autoscaled, as in Paddle EDL.
     """
     if _completed(job):
         return None

@@ -7,7 +7,7 @@ A job passes through them in order: CREATE → WORKER_INITIAL → PS_INITIAL →
 - PS_INITIAL: there are statistics of several workers. Parameter servers are planned for all workers that the
   limits allow.
 - RUNNING: bottlenecks are removed: first hot parameter servers (at most once an hour), then a lack of
-workers.
+  workers.
 
 In cluster mode, upstream's optimizers send the Brain a stage that it does not know; here both use
 `OptimizerStage`.

@@ -10,7 +10,7 @@ and AdaptDL):
 
 - only one batch size: half of a pass is constant;
 - only one number of replicas on one node, or only one on several nodes: the exchange there does not depend on
-the number;
+  the number;
 - no measurement with several replicas on one node: the exchange within a node takes no time;
 - no measurement on several nodes: the exchange between nodes takes 1.1 times as long as within one;
 - otherwise: little overlap, and little growth per replica.

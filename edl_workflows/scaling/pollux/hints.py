@@ -13,10 +13,10 @@ size, and is used by policies that order jobs by remaining work.
 
 A job that is trained again, for example by a pipeline each night, need not measure again how its steps scale.
 Step times depend on the program, so they are known from former jobs. Gradient noise depends on the progress
-of the training. So a job first uses the step times of that job of its scenario which was measured with the
-most replicas, until it has been measured with as many replicas itself. For gradient noise it uses only its
-own measurements; without them, a larger batch is assumed to gain nothing. So a job may start too small, but
-not too large. Former jobs with other batch limits trained something else and are ignored.
+of the training. So a job first uses the step times of another job of its scenario, the one that was measured
+with the most replicas, until it has been measured with as many replicas itself. For gradient noise it uses
+only its own measurements; without them, a larger batch is assumed to gain nothing. So a job may start too
+small, but not too large. Former jobs with other batch limits trained something else and are ignored.
 """
 
 from collections.abc import Iterable, Mapping
