@@ -27,10 +27,10 @@ GENERATION_LABEL = f"{_PREFIX}/generation"
 RESTARTS_LABEL = f"{_PREFIX}/restarts"
 """The job's ``status.restarts`` when the pod was made."""
 PLACE_LABEL = f"{names.GROUP}/place"
-"""`Replica.place` of the replica that the pod was made for."""
+"""`DIReplica.place` of the replica that the pod was made for."""
 
 RANK = f"{_PREFIX}/rank"
-"""Annotation of a pod: its replica's `Replica.rank`."""
+"""Annotation of a pod: its replica's `DIReplica.rank`."""
 TOKEN_DIGEST_LABEL = f"{_PREFIX}/token-digest"
 """Label of the token's Secret: the `token_digest` of its token. The controller's cache holds no Secret's
 data."""
