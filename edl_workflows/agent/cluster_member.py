@@ -11,6 +11,7 @@ from typing import NoReturn
 from edl_workflows.agent.client import MasterClient
 from edl_workflows.agent.directives import DirectiveWatch
 from edl_workflows.agent.environment import NodeEnvironment
+from edl_workflows.agent.own_copies import trains_own_copy
 from edl_workflows.agent.reports import Reporter
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.jobs import names
@@ -51,6 +52,7 @@ class ClusterMember(ABC):
         self._watch = DirectiveWatch(client, environment.node, self._tell_followers)
         self._reporter = Reporter(client, self._watch, environment.node, version)
         self._servers: ServerReport | None = None
+        self._one_model = False
         self._cluster: TrainingCluster | None = None
         self._terminated = False
 
@@ -230,6 +232,17 @@ class ClusterMember(ABC):
         """State which changes of parameter servers the model survives. The master rejects others, and the
         job's status gives the reason. Call it before `wait_until_active`."""
         self._servers = ServerReport(changes=changes, reason=reason[:_REASON_CHARACTERS])
+
+    def declare_one_model(self) -> None:
+        """State that the workers train one model, because the program combines what they learn. The adapters
+        do that; a program without one calls it before its first step, else the job's status warns that each
+        worker trains a copy of its own."""
+        self._one_model = True
+        self._reporter.tell_own_copy(trained=False)
+
+    def _note_training(self) -> None:
+        """Note that this process takes data for a model that it saves itself."""
+        self._reporter.tell_own_copy(trained=not self._one_model and trains_own_copy(self.cluster))
 
     def refuse_version(self, reason: str) -> NoReturn:
         """Reject this prepared version because the model would differ with its servers; training continues

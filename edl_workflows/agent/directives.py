@@ -116,3 +116,8 @@ class DirectiveWatch:
                     log.warning("%s; retrying", error)
                     said = type(error).__name__
                 back_off.wait()
+
+
+def prepared_version(directive: Directive) -> int:
+    """The version that is being prepared; 0 if none is."""
+    return directive.next.version if directive.next else 0

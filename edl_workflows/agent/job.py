@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 from edl_workflows.agent.checkpoints import CheckpointStore
 from edl_workflows.agent.client import MasterClient, call_until_answered
 from edl_workflows.agent.cluster_member import CLUSTER_LOST_SECONDS, TERMINATED, ClusterMember
+from edl_workflows.agent.directives import prepared_version
 from edl_workflows.agent.environment import NodeEnvironment, open_snapshots
 from edl_workflows.agent.restoring import CheckpointRestorer, ModelCheck
 from edl_workflows.agent.saving import CheckpointSaver, SaveWish
@@ -361,6 +362,7 @@ class Job(ClusterMember):
         Raises:
             EdlError: the master rejected the request.
         """
+        self.declare_one_model()  # the workers coordinate, most likely for that
         stop = threading.Event()
         state = call_until_answered(lambda: self._client.join_sync(name, SyncJoin(node=self.node)), stop)
         while state is None or not state.finished:
@@ -369,6 +371,7 @@ class Job(ClusterMember):
 
     def barrier(self, name: str) -> None:
         """Wait until some process opens the barrier (`open_barrier`)."""
+        self.declare_one_model()
         stop = threading.Event()
         state = None
         while state is None or not state.open:
@@ -439,6 +442,8 @@ class Job(ClusterMember):
         """The same parts. Notes that something was trained, and saves once at their end."""
         for part in parts:
             self._saving.trained = True
+            if reader.trains and self._saving.configured:
+                self._note_training()
             yield part
         if reader.trains and self._unsaved():
             self.checkpoint(patience=float("inf"), stored=True)
@@ -452,13 +457,13 @@ class Job(ClusterMember):
             elif not self.active:
                 self._watch.wait_for(lambda _: self._stopped() or self.active)
             elif directive.drain and drained is None:
-                drained = _prepared(directive) if self._drain() else None
+                drained = prepared_version(directive) if self._drain() else None
                 self._saving.drained = drained is not None
             elif self._must_save(directive):
                 self.checkpoint()
                 if not directive.drain:
                     break  # a step first, even if saving takes longer than its interval
-            elif directive.drain and drained == _prepared(directive):
+            elif directive.drain and drained == prepared_version(directive):
                 self._watch.wait_for(
                     lambda d, seen=directive: d is not seen or self._terminated,  # type: ignore[misc]
                     DRAINED_SECONDS,
@@ -493,8 +498,3 @@ class Job(ClusterMember):
             self.checkpoint()
         self.close()
         raise SystemExit(TERMINATED)
-
-
-def _prepared(directive: Directive) -> int:
-    """The version that is being prepared; 0 if none is."""
-    return directive.next.version if directive.next else 0

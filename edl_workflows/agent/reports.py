@@ -52,6 +52,7 @@ class Reporter:
         self._metrics: dict[str, float] = {}
         self._metrics_lock = threading.Lock()
         self._first_step_time: float | None = None
+        self._own_copy = False
         self._newest_step = 0
         self._waiting: Callable[[], float] | None = None
         self._step_due = 0.0
@@ -102,6 +103,7 @@ class Reporter:
             servers=servers,
             in_place=in_place,
             replica_size=replica_size,
+            own_copy=self._own_copy and state is ProcessState.TRAINING,
         )
         self._put(lambda: self._take(self._client.process(report)))
 
@@ -109,9 +111,21 @@ class Reporter:
         """Report that training stopped for so long for a checkpoint, if it has begun."""
         if self._first_step_time is not None:
             report = ProcessReport(
-                node=self._node, version=self._version, state=ProcessState.TRAINING, saving=seconds
+                node=self._node,
+                version=self._version,
+                state=ProcessState.TRAINING,
+                saving=seconds,
+                own_copy=self._own_copy,
             )
             self._put(lambda: self._take(self._client.process(report)))
+
+    def tell_own_copy(self, *, trained: bool) -> None:
+        """Report with the first step, and again when it changes, whether this process trains a copy of the
+        model of its own (`ProcessReport.own_copy`)."""
+        if trained != self._own_copy:
+            self._own_copy = trained
+            if self._first_step_time is not None:
+                self.state(ProcessState.TRAINING)
 
     def tell_presence(self, waiting: Callable[[], float]) -> None:
         """Report every few seconds that this process lives, while it reports no step.

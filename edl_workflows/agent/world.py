@@ -183,6 +183,7 @@ class World:
 
     def __init__(self, job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> None:
         self.job = job
+        job.declare_one_model()
         self.framework = framework
         self._place = find_place(job)
         self.global_step = 0

@@ -114,6 +114,8 @@ class ProcessReport(Message):
         replica_size: with READY: number of processes, in consecutive ranks, that hold the model together. If
             one of them is lost, the others of this replica group can't go on.
         saving: with TRAINING: seconds for which the process has just stopped to save a checkpoint.
+        own_copy: with TRAINING: the process trains from the job's data and saves a model, and nothing
+            combines that with the models of other workers.
     """
 
     node: NodeRef
@@ -123,6 +125,7 @@ class ProcessReport(Message):
     in_place: bool = False
     replica_size: int = Field(default=1, ge=1, le=100_000)
     saving: float = Field(default=0.0, ge=0, le=1e6)
+    own_copy: bool = False
 
 
 class PresenceReport(Message):

@@ -136,6 +136,15 @@ def take_process_report(state: JobState, message: ProcessReport) -> None:
         state.versions = cluster_versions.report_drained(state.versions, str(node), message.version)
     elif message.state is ProcessState.TRAINING and _trains(node):
         state.versions = cluster_versions.report_trained(state.versions, message.version)
+        _note_copy(state, node, own_copy=message.own_copy)
+
+
+def _note_copy(state: JobState, node: JobNode, *, own_copy: bool) -> None:
+    """Keeps it by rank: while a lost node is replaced, nothing changes."""
+    place = f"{node.type}-{node.rank}"
+    if own_copy != (place in state.own_copies):
+        others = set(state.own_copies) - {place}
+        state.own_copies = tuple(sorted(others | {place} if own_copy else others))
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:

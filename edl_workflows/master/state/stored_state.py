@@ -149,6 +149,9 @@ class JobRecord:
     """Number of the program's processes that hold the model together: a replica group."""
     connected: bool = False
     """Whether a training process has reported to the master, so that the program uses the library."""
+    own_copies: tuple[str, ...] = ()
+    """Roles and ranks of nodes whose newest process trains a copy of the model of its own, which nothing
+    combines with the others."""
     result: FunctionResult | None = None
     """What the training function returned; None of a script, and before the end."""
 

@@ -32,6 +32,15 @@ from edl_workflows.master.state.versions.cluster_versions import ChangeCause, Cl
 from edl_workflows.protocol.cluster import Member, TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
+OWN_COPIES = (
+    "each worker trains its own copy of the model, and only the chief's is saved: the program takes its data "
+    "from job.batches or job.shards, and nothing combines what the workers learn. Scale the job to one "
+    "worker, or use an adapter: edl_workflows.agent.torch_collective, .tensorflow, .tensorflow_collective or "
+    ".world (docs/how-to/run-your-own-script.md, Several workers). A program that combines the copies itself "
+    "calls job.declare_one_model()"
+)
+"""The warning while several workers train copies; stages show 500 characters."""
+
 
 def next_announcement(state: JobState) -> Announcement:
     """What all nodes are to be told now; the revision grows with each change."""
@@ -260,6 +269,7 @@ def _warnings(state: JobState, now: float) -> list[str]:
     return [
         *_damage_warnings(state),
         *_failed_save_warnings(state),
+        *_own_copy_warnings(state),
         *state.shards.notes,
         *_too_few_workers_warnings(state, now),
         *_hang_warnings(state),
@@ -321,6 +331,13 @@ def _failed_save_warnings(state: JobState) -> list[str]:
     """
     failing = state.checkpoints.failing
     return [unsaved_warning(failing)] if failing.row else []
+
+
+def _own_copy_warnings(state: JobState) -> list[str]:
+    """The text has no number of workers, since followers of the job log each new warning."""
+    wanted = state.counts.get(names.CHIEF_TYPE, 0) + state.counts.get(names.WORKER_TYPE, 0)
+    copies = len(state.own_copies) > 1 and wanted > 1 and not state.settings.has_ps
+    return [OWN_COPIES] if copies else []
 
 
 def unsaved_warning(failing: FailedSaves) -> str:
