@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "dags" / "training" / "own_script.py"
+SCALED = SCRIPT.with_name("own_script_workers.py")
+COPIES = "each worker trains its own copy of the model, and only the chief's is saved"
 GUARD = 240
 
 
@@ -72,6 +74,45 @@ def test_a_script_is_trained_with_one_command(environment: dict[str, str], tmp_p
     assert int(began[1]) >= 50
     assert re.search(r"^phase +Succeeded$", second.stdout, re.MULTILINE)
     assert not runs(environment)
+
+
+def test_two_workers_without_an_adapter(environment: dict[str, str]) -> None:
+    """The tutorial's first script, run with two workers against its advice, trains copies of the model. The
+    log of the command warns once, and the result has the warning."""
+    command = edl_run(str(SCRIPT), "--workers", "2")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=GUARD)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"warns: {COPIES}") == 1, done.stderr
+    assert COPIES in done.stdout
+
+
+def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path: Path) -> None:
+    """The tutorial's second script begins with one worker and goes on with two that train one model, without
+    a warning."""
+    command = edl_run(str(SCALED), "--max-workers", "2", "--checkpoints", str(tmp_path / "checkpoints"))
+    trained = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    guard = threading.Timer(2 * GUARD, trained.kill)
+    guard.start()
+    assert trained.stdout is not None
+    said = [trained.stdout.readline()]
+    while "step 50, 1 workers" not in said[-1]:
+        said.append(trained.stdout.readline())
+        assert said[-1], "".join(said)
+    job = re.search(r"default/(own-script-workers-\w+)", "".join(said))
+    assert job is not None
+    scale = [sys.executable, "-m", "edl_workflows.cli", "scale", job[1], "worker=2"]
+    config = {"KUBECONFIG": str(Path(environment["EDL_LOCAL_DIR"]) / "kubeconfig")}
+    scaled = subprocess.run(scale, env=environment | config, capture_output=True, text=True, timeout=GUARD)
+    rest, _ = trained.communicate()
+    guard.cancel()
+    assert scaled.returncode == 0, scaled.stderr
+    assert trained.returncode == 0, rest
+    losses = [float(loss) for loss in re.findall(r"step \d+, 2 workers, loss (\S+)", rest)]
+    assert losses, rest
+    assert losses[-1] < 0.5
+    assert "warns:" not in "".join(said) + rest
 
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:

@@ -179,6 +179,8 @@ def test_the_digest_is_that_of_the_content(files: dict[str, str]) -> None:
         ("train_lightning.py", Framework.TORCH, ALLREDUCE),
         ("train_digits_numpy.py", Framework.NUMPY, SERVERS),
         ("train_digits_sockets.py", Framework.NUMPY, ALLREDUCE),
+        ("own_script.py", Framework.NUMPY, SERVERS),
+        ("own_script_workers.py", Framework.NUMPY, ALLREDUCE),
     ],
 )
 def test_framework_and_strategy_follow_from_the_imports(
