@@ -134,7 +134,8 @@ class Kind:
         return dict(part.split("=", 1) for part in self.pods_of(job).split(","))
 
     def isolated(self) -> "Kind":
-        """The same row, which also observes the NetworkPolicies of its jobs (`InstallationSettings.network_policies`)."""
+        """The same row, which also observes the NetworkPolicies of its jobs
+        (`InstallationSettings.network_policies`)."""
         if self.view is None:
             return self
         return replace(self, observes=(*self.observes, JOB_NETWORK_POLICIES))
