@@ -1,8 +1,9 @@
 """Train the champion's configuration and a challenger's on the same data, and promote the better one.
 
-The champion is the newest event of the asset ``digits_champion``, with its configuration and its checkpoint.
-Both configurations are trained anew, so that none has the advantage of newer data, and are compared on the
-same held-out digits. The challenger must be better by a margin, so that chance does not change the champion.
+The newest event of the asset ``digits_champion`` contains the champion's configuration and checkpoint. Both
+configurations are trained again, so that neither has the advantage of newer data, and are compared on the
+same held-out digits. The challenger must be better by a margin, so that it does not become the champion by
+chance.
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
 (folder for checkpoints, which all pods share), ``edl_python`` (Python of the training containers),
@@ -48,7 +49,7 @@ with DAG(
         completion_timeout=timedelta(hours=1),
     )
     def train(config: dict[str, Any]) -> dict[str, Any]:
-        """Train on the digits with NumPy; return the configuration, and the accuracy on held-out digits."""
+        """Train on the digits with NumPy. Return the configuration and the accuracy on held-out digits."""
         import numpy as np
         from sklearn.datasets import load_digits
 
@@ -87,7 +88,8 @@ with DAG(
     def promote(
         results: Any, checkpoints: Any, *, params: Any = None, outlet_events: Any = None
     ) -> dict[str, Any]:
-        """Promote the challenger if it is better by the margin, else the champion, as it was trained now."""
+        """Promote the newly trained challenger if it is better by the margin, otherwise the newly trained
+        champion."""
         rivals = [
             {**result, "checkpoint": checkpoint["uri"]}
             for result, checkpoint in zip(results, checkpoints, strict=True)

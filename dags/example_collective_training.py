@@ -1,10 +1,11 @@
-"""Train with workers that sum their gradients, let two more join while they train, and evaluate what was
-learned.
+"""Train with workers that sum their gradients, let two more workers join during the training, and evaluate
+the model.
 
-The global batch is that of the most workers, whatever their number is, so the model does not depend on when
-they came.
+The global batch size is fixed at the size for the largest number of workers, so the model does not depend on
+when workers join.
 
-It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``.
+It needs a Kubernetes connection ``kubernetes_default``; the Airflow variables are those of
+``example_elastic_training``.
 """
 
 import json

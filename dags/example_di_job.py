@@ -1,4 +1,4 @@
-"""Train an agent with a DIJob, give its learner more collectors while it learns, and wait for its end.
+"""Train an agent with a DIJob, add collectors while it learns, and wait for the end of the job.
 
 It needs a Kubernetes connection ``kubernetes_default`` and the image of ``manifests/dijob-cliff.yaml``.
 """

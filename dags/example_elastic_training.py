@@ -1,10 +1,10 @@
-"""Train an elastic job, change it while it trains, evaluate what it learned, and tell who waits for the
-model.
+"""Train with an elastic job, change the job while it trains, evaluate the model, and publish it as an asset
+event.
 
-2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a
-third one comes, with a checkpoint, a short stop and a restart from there. The model must pass a gate on
-held-out data; only then the asset ``digits_model`` gets an event, with the metrics, and the DAG
-``example_retrain_on_data`` runs.
+Training starts with 2 parameter servers and 1 worker. Then 2 workers join. Then one parameter server is
+replaced by one with more CPU, and a third one is added: the job saves a checkpoint, stops briefly, and
+restarts from the checkpoint. The model must pass a gate on held-out data. Only then does the asset
+``digits_model`` get an event, with the metrics, and the DAG ``example_retrain_on_data`` runs.
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_python``
 (Python of the training containers), ``edl_training_dir`` (folder with the programs), ``edl_work_dir`` (for

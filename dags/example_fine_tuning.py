@@ -1,9 +1,9 @@
 """Fine-tune a published PyTorch model with new data.
 
-It runs by itself when ``example_torch_training`` has published a model, and starts from the checkpoint that
-the event names; a run by hand names one in ``base``. The new data is a few digits that another scanner has
-read: they are fainter, noisy, and one pixel to the right. The body of the network learns slowly, its head
-fast. The workers train together, and may come and go.
+The DAG runs when ``example_torch_training`` has published a model, and starts from the checkpoint that the
+asset event names. A manual run names a checkpoint in ``base``. The new data imitates a few digits read by
+another scanner: they are fainter, noisy, and one pixel further to the right. The body of the network learns
+slowly, its head fast. Workers train together, and may join and leave.
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
 (folder for checkpoints, which all pods share), ``edl_python`` (Python of the training containers, with
@@ -34,7 +34,7 @@ with DAG(
     # [START howto_base_model]
     @task
     def find_base(*, params: Any = None, triggering_asset_events: Any = None) -> str:
-        """The checkpoint that is tuned."""
+        """The checkpoint to fine-tune."""
         published = [event.extra["checkpoint"] for event in triggering_asset_events.get(BASE, ())]
         if not (params["base"] or published):
             raise AirflowFailException("name a checkpoint in `base`, or run example_torch_training first")
@@ -52,7 +52,8 @@ with DAG(
         completion_timeout=timedelta(hours=1),
     )
     def fine_tune(base: str, epochs: int) -> dict[str, float]:
-        """Return the accuracy on held-out digits of the new scanner, before and after."""
+        """Fine-tune the model. Return the accuracy on held-out digits of the new scanner, before and after
+        the tuning."""
         import torch
         from sklearn.datasets import load_digits
 
@@ -100,7 +101,7 @@ with DAG(
 
     @task(outlets=[TUNED])
     def publish(result: Any, checkpoint: Any, *, outlet_events: Any = None) -> dict[str, Any]:
-        """Publish the tuned model if it is better than the one it was made of."""
+        """Publish the tuned model if it is better than the model from which it was tuned."""
         if result["accuracy"] <= result["before"]:
             raise AirflowFailException(f"fine-tuning did not help: {result}; the model is not published")
         outlet_events[TUNED].extra = {**result, "checkpoint": checkpoint["uri"]}

@@ -1,10 +1,10 @@
 """Train a recommender each night on the clicks of the day, publish it if it is not worse than the published
-one, and take it back if users disagree.
+model, and roll it back if it ranks users' later clicks worse.
 
-The published model is the newest event of the asset ``recommender_model``, which has its checkpoint in
-``extra["model"]``. A night's training continues from that model. The gate ranks clicks that neither model was
-trained with; the check after publication ranks clicks that came later. The program is NumPy, for a training
-of seconds.
+The newest event of the asset ``recommender_model`` names the published model: its checkpoint is in
+``extra["model"]``. Each night's training continues from that model. The gate compares the models on clicks
+with which neither was trained; the check after publication compares them on later clicks. The program uses
+NumPy, so that training takes only seconds.
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
 (folder for clicks and checkpoints, which all pods and Airflow's workers share), ``edl_python`` (Python of the
@@ -50,8 +50,8 @@ with DAG(
 
     @task
     def export_clicks(path: str, seed: str, broken: str) -> str:
-        """Stands for the export of a day's clicks: a CSV of user, item, and whether the item was clicked.
-        The last fifth is held out."""
+        """In place of a real export of a day's clicks, write a CSV of user, item, and whether the item was
+        clicked. The last fifth is held out."""
         import math
         import random
         from pathlib import Path
@@ -81,7 +81,7 @@ with DAG(
 
     @task.elastic(checkpoints=f"{FOLDER}/checkpoints", **JOB)
     def train(clicks: str, published: str) -> None:
-        """Factorize the matrix of users and items, from the published model on."""
+        """Factorize the matrix of users and items, starting from the published model."""
         from pathlib import Path
 
         import numpy as np
@@ -142,7 +142,7 @@ with DAG(
 
     @task
     def name_models(published: str, trained: dict[str, Any]) -> dict[str, str]:
-        """The models to compare; on the first night there is one."""
+        """The models to compare; on the first night there is only one."""
         models = {"new": trained["uri"], "published": published}
         return {name: uri for name, uri in models.items() if uri}
 
@@ -180,8 +180,8 @@ with DAG(
     held_out: Any = judge(clicks, models)  # type: ignore[arg-type]
     gate = publish(models, held_out["result"])  # type: ignore[arg-type]
 
-    # In production wait here for an hour or so, with a TimeDeltaSensor, so that there are clicks on what the
-    # new model recommends.
+    # In production, wait here for about an hour with a TimeDeltaSensor, until users have clicked on the new
+    # model's recommendations.
     later = export_clicks.override(task_id="export_later_clicks")(
         f"{FOLDER}/later.csv", "{{ run_id }} later", "nothing"
     )

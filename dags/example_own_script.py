@@ -1,5 +1,5 @@
-"""Train a script of one's own, save a checkpoint while it trains, and use its result: the DAG of the tutorial
-"Your own DAG".
+"""Run a training script of your own, save a checkpoint while it trains, and use its result. This is the DAG
+of the tutorial "Your own DAG".
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, all optional: ``edl_work_dir``
 (folder for checkpoints, which all pods share), ``edl_python`` (Python of the training containers),

@@ -1,10 +1,12 @@
-"""Train an elastic job, ask its optimizer what it would change, let a person decide, and carry the plan out.
+"""Train with an elastic job, ask its optimizer what it would change, let a person decide, and carry out the
+plan.
 
-The job's master measures how it trains, and says what it would change; it changes nothing by itself, since
-the job has no annotation that lets it. Somebody answers in Airflow (Required Actions) within an hour; without
-an answer, or after "Reject", training goes on as it is. A plan that changes nothing is put to nobody.
+The job's master measures the training and proposes changes. It does not carry them out itself, since the job
+has no annotation that allows that. A person answers in Airflow (Required Actions) within an hour. Without an
+answer, or after "Reject", training continues unchanged. If the plan changes nothing, nobody is asked.
 
-It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``.
+It needs a Kubernetes connection ``kubernetes_default``; the Airflow variables are those of
+``example_elastic_training``.
 """
 
 from datetime import timedelta

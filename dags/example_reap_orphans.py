@@ -1,10 +1,9 @@
 """Cancel the jobs that tasks of this Airflow left behind: their worker or triggerer was killed, or their run
 was deleted.
 
-Each half hour it looks through the namespace of the connection ``kubernetes_default``. It only reports, in
-its log and its result, until the Airflow variable ``edl_reap_report_only`` is ``false``, and it cancels
-nothing as long as the connection does not name this Airflow (``edl_installation``). It is paused until
-somebody lets it run.
+Every half hour the DAG checks the namespace of the connection ``kubernetes_default``. It only reports, in its
+log and its result, until the Airflow variable ``edl_reap_report_only`` is ``false``. It cancels nothing as
+long as the connection does not name this Airflow (``edl_installation``). The DAG is paused at first.
 """
 
 from datetime import timedelta

@@ -1,8 +1,8 @@
-"""Train anew when there is a new model to challenge or new data to learn from, and publish the better one.
+"""Train again when there is a new model to challenge or new data to learn from, and compare the two models.
 
-It runs by itself after an event of ``digits_model`` (`example_elastic_training` publishes one) or of
-``digits_data``. Such a run has no logical date: the job's name comes from the run's id. The connection and
-the variables are those of `example_elastic_training`.
+The DAG runs after an event of the asset ``digits_model`` (which `example_elastic_training` emits) or of
+``digits_data``. Such a run has no logical date, so the job's name is derived from the run's id. The
+connection and the variables are those of `example_elastic_training`.
 """
 
 import json
@@ -56,7 +56,7 @@ with DAG(
     def compare(
         metrics: dict[str, Any], *, triggering_asset_events: Any = None, outlet_events: Any = None
     ) -> dict[str, Any]:
-        """Set the new model's accuracy beside that of the model that caused this run."""
+        """Compare the new model's accuracy with that of the model whose event caused this run."""
         reigning = [event.extra.get("accuracy") for event in triggering_asset_events.get(MODEL, ())]
         best = max((accuracy for accuracy in reigning if accuracy is not None), default=None)
         result = {**metrics, "reigning_accuracy": best, "better": best is None or metrics["accuracy"] > best}

@@ -1,7 +1,7 @@
-"""Train a function with several learning rates at once, and say which model is the best.
+"""Run a training function with several learning rates at once, and determine the best model.
 
-The function is the training program: each rate is an ElasticJob of its own, without a manifest or an image
-that contains the program. A training of seconds, so it saves no checkpoints.
+The function is the training program. Each rate gets an ElasticJob of its own, without a manifest and without
+an image that contains the program. Training takes only seconds, so it saves no checkpoints.
 
 It needs a Kubernetes connection ``kubernetes_default``. Airflow variables, both optional: ``edl_python``
 (Python of the training containers), ``edl_image``.

@@ -1,11 +1,12 @@
-"""Train with PyTorch on workers that come, die and go, evaluate what they learned, and publish the model.
+"""Train with PyTorch while workers join, fail and leave, evaluate the model, and publish it.
 
-1 worker begins; 2 join; one is killed on purpose and replaced; one leaves. The global batch is that of the
-most workers, whatever their number is, so none of this changes the model. It must pass a gate on held-out
-data; only then the asset ``digits_torch_model`` gets an event, with the metrics.
+Training starts with 1 worker. Then 2 workers join, one is killed on purpose and replaced, and one leaves. The
+global batch size is fixed at the size for the largest number of workers, so none of this changes the model.
+The model must pass a gate on held-out data. Only then does the asset ``digits_torch_model`` get an event,
+with the metrics.
 
-It needs a Kubernetes connection ``kubernetes_default``; Airflow variables as ``example_elastic_training``,
-with ``edl_python`` a Python that has PyTorch.
+It needs a Kubernetes connection ``kubernetes_default``; the Airflow variables are those of
+``example_elastic_training``, but ``edl_python`` must be a Python with PyTorch.
 """
 
 import json
@@ -42,8 +43,8 @@ with DAG(
 
     @task
     def kill_worker(name: str, *, params: Any = None) -> int:
-        """Kill the newest worker without a grace period, as if its machine were lost; return the step until
-        which training must go on."""
+        """Kill the newest worker without a grace period, as if its machine were lost. Return a step that
+        training must reach afterwards."""
         from edl_workflows.hooks.elastic_job import ConnectionSettings, ElasticJobHook
 
         hook = ElasticJobHook(ConnectionSettings())

@@ -1,5 +1,5 @@
-"""Train a TrainingJob of Paddle EDL with two trainers, give it two more while it trains, and wait for its
-end.
+"""Train with a TrainingJob of Paddle EDL and two trainers, add two more trainers during the training, and
+wait for the end of the job.
 
 It needs a Kubernetes connection ``kubernetes_default`` and the image of
 ``manifests/trainingjob-digits.yaml``.

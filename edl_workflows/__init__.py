@@ -1,7 +1,7 @@
 """Elastic deep-learning jobs as stages of Airflow and Argo pipelines, with the engine included.
 
-The folders, top to bottom, are explained in ``docs/explanation/architecture.md``. Importing this package
-imports nothing else of it: a DAG file pays only for what it names.
+``docs/explanation/architecture.md`` explains the folders, top to bottom. Importing this package imports none
+of its modules, so a DAG file loads only what it imports itself.
 """
 
 __version__ = "0.1.0"

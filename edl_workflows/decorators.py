@@ -1,6 +1,6 @@
 """``@task.elastic``: a Python function of a DAG is the training program of an ElasticJob.
 
-The engine's modules are imported when a task runs: Airflow parses DAG files again and again.
+The engine's modules are imported only when a task runs, because Airflow parses DAG files again and again.
 """
 
 import inspect
@@ -27,8 +27,8 @@ _OPTIONS = (
     "limits",
     "template",
 )
-"""Arguments that say how the program is run, all templated. Each is a field of `ProgramOptions`; only
-``requests`` is called ``resources`` there, a name that means something else in Airflow."""
+"""Arguments that say how the program is run, all templated. Each is a field of `ProgramOptions`, where
+``requests`` is called ``resources``; that name means something else in Airflow."""
 _COUNTS = frozenset({"workers", "max_workers", "servers"})
 _MAPS = frozenset({"env", "requests", "limits", "template"})
 
@@ -88,7 +88,7 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         template: Mapping[str, Any] | str = "",
         **kwargs: Any,
     ) -> None:
-        kwargs.pop("multiple_outputs", None)  # each output is an XCom, whatever the function's annotation is
+        kwargs.pop("multiple_outputs", None)  # each output is an XCom, whatever the function returns
         super().__init__(python_callable=python_callable, manifest={}, **kwargs)
         self.workers = workers
         self.max_workers = max_workers
@@ -103,10 +103,10 @@ class ElasticTaskOperator(DecoratedOperator, SubmitElasticJobOperator):
         self.template = template
 
     def request_values(self) -> dict[str, Any]:
-        """The fields of the stage's request: the job, and the program that travels with it.
+        """The fields of the stage's request: the job, and the program that is submitted with it.
 
         Raises:
-            InvalidError: the function can't travel, or the options contradict each other.
+            InvalidError: the function can't run in the pods, or the options contradict each other.
         """
         from edl_workflows.jobs.elastic_job.from_program import Framework, ProgramOptions, render_job
         from edl_workflows.stages.travelling import function_program

@@ -1,4 +1,4 @@
-"""The one tree of errors. What a caller can do about it decides the branch.
+"""The tree of all errors. A branch groups errors by what the caller can do about them.
 
 ::
 
@@ -18,8 +18,8 @@
     │   └── QueueTimeoutError   a job did not begin to run in time: it still waits for pods or quota
     └── CheckpointError         a checkpoint is missing, torn or does not verify
 
-Every message says what happened, where (field path, object) and what to do. No client library's exception
-crosses its adapter: `edl_workflows.kube` maps the Kubernetes client's, the agent maps httpx's.
+Every message says what happened, where (field path, object) and what to do. Callers never see exceptions of
+client libraries: `edl_workflows.kube` converts those of the Kubernetes client, and the agent those of httpx.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 
 class EdlError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class InvalidError(EdlError):
@@ -36,11 +36,11 @@ class InvalidError(EdlError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a manifest.
+    """One problem in a manifest.
 
     Attributes:
-        path: where, as ``spec.replicaSpecs.ps.replicas``; empty for the whole object.
-        message: what is wrong and what would be right.
+        path: the field path, such as ``spec.replicaSpecs.ps.replicas``; empty for the whole object.
+        message: what is wrong, and what is valid instead.
     """
 
     path: str
@@ -54,7 +54,7 @@ class ManifestError(InvalidError):
     """A manifest with one or more problems.
 
     Attributes:
-        subject: the object, as ``ElasticJob default/mnist``.
+        subject: the object, such as ``ElasticJob default/mnist``.
         problems: all of them, in the manifest's order.
     """
 
@@ -68,12 +68,12 @@ class ManifestError(InvalidError):
 
 
 class ConflictError(EdlError):
-    """The object exists and is not ours, or it changed between read and write."""
+    """The object exists and belongs to another owner, or it changed between read and write."""
 
 
 class AlreadyExistsError(ConflictError):
-    """An object of that name is there already; whoever creates deterministic names adopts it if it is
-    theirs."""
+    """An object of that name already exists. A caller that creates deterministic names adopts the object if
+    it owns it."""
 
 
 class NotFoundError(EdlError):

@@ -1,10 +1,11 @@
-"""What Airflow's ProvidersManager reads. It imports none of the modules named here."""
+"""The provider's metadata, which Airflow's ProvidersManager reads. This module imports none of the modules
+that it names."""
 
 from pathlib import Path
 from typing import Any
 
 _SHARED = ("base", "lineage", "rendered")
-"""Modules without an operator of their own."""
+"""Modules that define no operator."""
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -40,6 +41,6 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _modules_in(folder: str) -> list[str]:
-    """The modules of a folder of the package that define operators or sensors; it imports none of them."""
+    """The modules in a folder of the package that define operators or sensors. They are not imported."""
     files = sorted((Path(__file__).parent / folder).glob("[a-z]*.py"))
     return [f"edl_workflows.{folder}.{file.stem}" for file in files if file.stem not in _SHARED]

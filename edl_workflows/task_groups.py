@@ -23,26 +23,27 @@ from edl_workflows.sensors.job import JobSensor
 T = TypeVar("T", bound=BaseOperator)
 
 POKE_SECONDS = 10.0
-"""Between two looks of a sensor that is not deferred; Airflow's default, a minute, is long for training
-steps."""
+"""Interval between two pokes of a sensor that is not deferred. Airflow's default of a minute is long for
+training steps."""
 
 
 class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like those of contextlib
     """A job and all tasks on it, from its submission to its end.
 
-    ``submit`` creates the job and does not wait. The tasks of the ``with`` block follow, in the order that
-    ``>>`` gives them; other operators may be among them. Then ``trained`` waits until the job has succeeded,
-    also if tasks before it were skipped because the job finished early. At last ``cancel``, a teardown, ends
-    a job that has not ended: nothing is left behind when a task fails or somebody marks the run.
+    ``submit`` creates the job and does not wait. Then the tasks of the ``with`` block run, in the order given
+    by ``>>``; any other operators may be among them. Then ``trained`` waits until the job has succeeded, even
+    if earlier tasks were skipped because the job finished early. Finally ``cancel``, a teardown, ends the job
+    if it has not ended, so that no job is left behind when a task fails or a user marks the run.
 
     The methods `wait`, `scale`, `migrate`, `migrate_in_steps`, `checkpoint`, `plan` and `apply` add a task to
-    the group. Their further arguments are those of the operator or sensor, ``task_id`` included.
+    the group. Their further arguments, including ``task_id``, are those of the operator or sensor.
 
     Args:
         group_id: name of the group, and prefix of the tasks' ids.
         manifest: the job, as for `SubmitJobOperator`.
         kind: kind of the job.
-        completion_timeout: time limit of ``trained``, from its start; by default Airflow's for sensors.
+        completion_timeout: time limit of ``trained``, from its start; by default Airflow's default for
+            sensors.
         queue_timeout: how long the job may wait for pods or quota before it runs for the first time, counted
             from the start of each task that waits for it: ``trained`` and those of `wait`.
         on_kill_action: "delete" a job that has not ended, or "suspend" it: its data position and checkpoints
@@ -82,15 +83,15 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
 
     @property
     def name(self) -> str:
-        """The job's name, as a template for the arguments of further operators on it."""
-        # Not `submit.output`: a task with it would follow the setup directly, and Airflow lets only tasks
-        # with the trigger rule all_success do that. The index is that of a mapped group.
+        """The job's name, as a template for arguments of other operators that work on the job."""
+        # Not `submit.output`: it would make the task a direct downstream task of the setup, which Airflow
+        # allows only with the trigger rule all_success. The index is that of a mapped group.
         submit = self._full_id("submit")
         return f"{{{{ ti.xcom_pull(task_ids='{submit}', map_indexes=ti.map_index)['name'] }}}}"
 
     @property
     def output(self) -> Any:
-        """The job's outputs when it has succeeded, as ``job.output["checkpoint"]``."""
+        """The outputs of the job after its success, for example ``job.output["checkpoint"]``."""
         return self.trained.output
 
     def wait(
@@ -102,7 +103,8 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         task_id: str = "wait",
         **kwargs: Any,
     ) -> JobSensor:
-        """Wait for a training step, a phase or a condition, as `JobSensor`; by default for success."""
+        """Wait for a training step, a phase or a condition, by default for success. The task is a
+        `JobSensor`."""
         goal = {"step": step, "phases": phases, "condition": condition}
         common = {"kind": self._kind, "poke_interval": POKE_SECONDS, "queue_timeout": self._queue_timeout}
         options = {**common, **goal, **kwargs}
@@ -121,7 +123,7 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         return self._add(MigrateParameterServersOperator, task_id, job=self.name, **options)
 
     def migrate_in_steps(self, group_id: str = "migrate", **kwargs: Any) -> TaskGroup:
-        """The same in three tasks, as `checkpoint_migrate_restart`."""
+        """Move to other parameter servers in three tasks, as `checkpoint_migrate_restart`."""
         return checkpoint_migrate_restart(group_id, job=self.name, **self._common, **kwargs)
 
     def checkpoint(self, *, task_id: str = "checkpoint", **kwargs: Any) -> CheckpointElasticJobOperator:
@@ -164,7 +166,7 @@ class elastic_job(TaskGroup):  # noqa: N801 - a context manager, named like thos
         return str(self.child_id(task_id))  # type: ignore[no-untyped-call]
 
     def _add(self, operator: type[T], task_id: str, **arguments: Any) -> T:
-        """Add a task; a second one of the same id gets a number, as Airflow's decorators do."""
+        """Add a task. If its id is already used, a number is appended, as Airflow's decorators do."""
         ids = chain([task_id], (f"{task_id}__{number}" for number in count(1)))
         free = next(name for name in ids if self._full_id(name) not in self.dag.task_ids)
         return operator(task_id=free, task_group=self, dag=self.dag, **{**self._common, **arguments})
@@ -179,17 +181,18 @@ def checkpoint_migrate_restart(
     resource: Mapping[str, Any] | str | None = None,
     **common: Any,
 ) -> TaskGroup:
-    """A migration of parameter servers whose three steps show as tasks.
+    """A migration of parameter servers as three tasks.
 
-    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done
-    when the new servers are ready; ``restart`` is done when training goes on from the switch checkpoint on
-    the new servers. A migration that fails fails one of the last two, and the job goes on with its old
-    servers.
+    ``checkpoint`` has a checkpoint saved while training continues. ``migrate`` begins the migration and ends
+    when the new servers are ready. ``restart`` ends when training continues on the new servers from the
+    switch checkpoint. If the migration fails, one of the last two tasks fails, and the job continues on its
+    old servers.
 
     Args:
         group_id: prefix of the tasks' ids.
         job: name of the job.
-        replicas: as `MigrateParameterServersOperator`; so are the next two.
+        replicas: wanted number of servers. This and the next two arguments are those of
+            `MigrateParameterServersOperator`.
         migrate: servers to replace.
         resource: size of servers that are added.
         common: arguments of all three tasks: ``namespace``, ``kubernetes_conn_id``, ``deferrable``,

@@ -1,4 +1,4 @@
-"""What tests stand on, ours and those of who builds on this package: an API server in a process of its own.
+"""An API server in a process of its own, for our tests and for those of projects that build on this package.
 
 It needs the ``local`` extra. Nothing here is used by the package itself.
 """
@@ -22,12 +22,13 @@ START_SECONDS = 240.0
 
 
 class ApiServerProcess:
-    """The embedded API server without scheduler and runner: pods stay pending until the test says otherwise.
+    """The embedded API server without scheduler and runner. Pods stay Pending until the test changes their
+    status.
 
     Args:
-        directory: its state; survives `kill`.
-        port: on 127.0.0.1; default any free one, the same after a restart.
-        history: changes kept for watches; a small number makes them expire.
+        directory: folder of its state, which survives `kill`.
+        port: port on 127.0.0.1. By default a free one, which stays the same after a restart.
+        history: number of changes kept for watches; a small number makes watches expire.
     """
 
     def __init__(self, directory: Path, port: int | None = None, history: int = 10_000) -> None:
@@ -38,14 +39,14 @@ class ApiServerProcess:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The path of the administrator's kubeconfig."""
         return self.directory / "kubeconfig"
 
     def start(self) -> None:
         """Start it and wait until it answers.
 
         Raises:
-            UnavailableError: it ended, or did not answer in time; with what it printed.
+            UnavailableError: it ended, or did not answer in time. The message contains its output.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "edl_workflows.local.apiserver", "--dir", str(self.directory)]
@@ -65,7 +66,7 @@ class ApiServerProcess:
         return Cluster.from_kubeconfig(self.kubeconfig).in_namespace(namespace)
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it at once, like a crash."""
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -91,7 +92,7 @@ def api_server(directory: Path) -> Iterator[ApiServerProcess]:
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now."""
+    """A TCP port on 127.0.0.1 on which no process listens now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -1,8 +1,8 @@
 """What happened to one job over time, as values and as a picture: replicas, speed, and the steps of its
 plans.
 
-The samples come from whoever watches the job (`edl timeline --follow`, the demo) or from the history that its
-master keeps; the spans from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
+The samples come from a program that watches the job, or from the history that the job's master keeps. The
+spans come from the ScalePlans' status. Drawing needs matplotlib (extra ``controller``).
 """
 
 import io
@@ -32,14 +32,14 @@ PHASE_COLOURS = {
     ScalePlanPhase.VERIFYING: "#7fb77e",
     ScalePlanPhase.SCALING: "#b3a2c8",
 }
-"""Red marks the time in which training stalls."""
+"""Red marks the phase in which training stalls."""
 RESTART_COLOURS = ("#8e2f23", "#7d5ba6", "#1f7a7a", "#b8860b", "#444444")
 
 
 LARGEST_DRAWN = 1e100
-"""Of metrics: margins and ticks beyond it are no longer finite."""
+"""Largest value of a metric that is drawn: beyond it, the axis's margins and ticks would not be finite."""
 SPEED_SECONDS = 8.0
-"""Window of the drawn speed."""
+"""Seconds over which the drawn speed is averaged."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class TimelineSample:
         time: Unix seconds.
         step: global step.  speed: steps per second.
         replicas: ready nodes by role.
-        records: acknowledged.
-        metrics: what the program reported, by name.
+        records: number of acknowledged records.
+        metrics: the values that the program reported, by name.
     """
 
     time: float
@@ -86,10 +86,10 @@ class TimelineRestart:
 
 @dataclass(frozen=True)
 class Timeline:
-    """What is drawn of a job; the samples are in order of time.
+    """The data of a job's picture. The samples are in chronological order.
 
     Attributes:
-        restarts: the newest, oldest first.
+        restarts: the most recent ones, in chronological order.
         goodput: share of the job's time spent on steps that were not lost; None if unknown.
         seconds: the job's time by cause; empty if unknown.
     """
@@ -107,7 +107,7 @@ class Timeline:
         return sort_names({name for sample in self.samples for name in sample.metrics})[:MAX_CHARTED]
 
     def to_json(self) -> dict[str, Any]:
-        """The values, as JSON can hold them."""
+        """The timeline as values that JSON can represent."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ def sample_job(view: JobView, now: float) -> TimelineSample:
 
 
 def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
-    """A job's life as its status has it, finished or not."""
+    """The timeline in the status of a job, whether it has ended or not."""
     phase = str(job.status.phase or "")
     history, known = job.status.history, job.status.restarts
     points = [
@@ -153,8 +153,8 @@ def of_job(job: ElasticJob, plans: Iterable[ScalePlan], now: float) -> Timeline:
 
 
 def speed_at(samples: Sequence[TimelineSample], index: int) -> float:
-    """Steps per second over the `SPEED_SECONDS` before a sample, or since the one before it where that is
-    longer ago. Training that went back to a checkpoint counts as standing still.
+    """Steps per second over the last `SPEED_SECONDS` before a sample, or since the previous sample if that is
+    longer ago. After a return to an earlier checkpoint the speed is 0.
     """
     now = samples[index]
     earlier = samples[:index]
@@ -164,8 +164,8 @@ def speed_at(samples: Sequence[TimelineSample], index: int) -> float:
 
 
 def plan_spans(plans: Iterable[ScalePlan], now: float) -> tuple[PlanStepSpan, ...]:
-    """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out: they are
-    how a manual plan or a replacement is carried out, not what somebody asked for.
+    """The recorded steps of `plans`; a step still under way ends at `now`. Auto plans are left out, because
+    nobody requested them: the master creates them to carry out a manual plan or a replacement.
     """
     found = [
         PlanStepSpan(
@@ -251,7 +251,7 @@ def _draw_speed(axes: "Axes", samples: Sequence[TimelineSample], origin: float) 
 
 
 def _draw_restarts(axes: "Axes", restarts: Sequence[TimelineRestart], origin: float) -> None:
-    """A line at each, in the colour of its cause."""
+    """Draw a line at each restart, in the color of its cause."""
     causes = list(dict.fromkeys(restart.cause for restart in restarts))
     for restart in restarts:
         colour = RESTART_COLOURS[causes.index(restart.cause) % len(RESTART_COLOURS)]
@@ -265,8 +265,8 @@ def _draw_restarts(axes: "Axes", restarts: Sequence[TimelineRestart], origin: fl
 
 
 def _draw_metric(axes: "Axes", name: str, samples: Sequence[TimelineSample], origin: float) -> None:
-    """One metric has its own axis: losses, accuracies and norms have no scale in common. The axis need not
-    begin at 0. Values that no axis can hold are gaps."""
+    """Draw a metric on an axis of its own, since losses, accuracies and norms have different scales. The axis
+    need not begin at 0. Values that are too large to draw become gaps."""
     points = [(s.time - origin, s.metrics[name]) for s in samples if name in s.metrics]
     drawn = [(time, value if abs(value) <= LARGEST_DRAWN else math.nan) for time, value in points]
     axes.plot(*zip(*drawn, strict=True), color="#7d5ba6", lw=1.5, marker="o", ms=2)
@@ -283,11 +283,12 @@ def _draw_data(axes: "Axes", samples: Sequence[TimelineSample], origin: float) -
 
 
 def speed_curve(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
-    """(time, steps per second over the `SPEED_SECONDS` before) wherever the step is news.
+    """(time, steps per second over the `SPEED_SECONDS` before) for each sample whose step differs from the
+    previous sample's.
 
-    The reported speed is an average over minutes, and a status repeats its step until the next is written:
-    neither would show a change when it happens. Training that went back to a checkpoint counts as standing
-    still.
+    The reported speed is an average over minutes, and a status keeps its step until the next status is
+    written, so neither shows a change when it happens. After a return to an earlier checkpoint the speed is
+    0.
     """
     news = [
         s
@@ -300,7 +301,7 @@ def speed_curve(samples: Sequence[TimelineSample]) -> list[tuple[float, float]]:
 def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, job: str) -> None:
     names = list(dict.fromkeys(span.plan for span in all_spans))
     for span in all_spans:
-        # A stall of under a second would be thinner than a pixel.
+        # A very short step would be thinner than a pixel.
         width = max(span.end - span.start, 0.3)
         axes.barh(
             names.index(span.plan),
@@ -320,5 +321,5 @@ def _draw_plans(axes: "Axes", all_spans: Sequence[PlanStepSpan], origin: float, 
 
 
 def _short(name: str, job: str) -> str:
-    """A plan's name without its job's, which stands in the title."""
+    """A plan's name without the job's name, which is in the title."""
     return name.removeprefix(f"{job}-")

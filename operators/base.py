@@ -58,17 +58,17 @@ if TYPE_CHECKING:
     from edl_workflows.stages.results import Done, InProgress, StageEnd, StageResult
 
 STATE_KEY = "edl_stage"
-"""Key in Airflow's task state store: the handle of the newest attempt, and whether its result was
-delivered."""
+"""Key in Airflow's task state store. Its value is the handle of the newest attempt, and whether that
+attempt's result was delivered."""
 BACKSTOP = timedelta(seconds=60)
-"""Airflow's own deadline follows the trigger's by this time, in case no triggerer runs. Airflow checks every
-15 s."""
+"""How much later than the trigger's deadline Airflow's own deadline is. Airflow's applies if no triggerer
+runs; Airflow checks it every 15 s."""
 KILL_SECONDS = 4.5
 """Time limit of a cancellation: a killed worker process gets SIGKILL 5 s after SIGTERM."""
 
 OnKillAction = Literal["delete", "suspend", "keep"]
 WhenFinished = Literal["skip", "fail", "succeed"]
-"""What a task comes to if the job succeeds before the task could do its work."""
+"""The result of a task if the job succeeds before the task has done its work."""
 CLUSTER_FIELDS = ("namespace", "kubernetes_conn_id", "config_file", "cluster_context")
 """Template fields of all operators and sensors."""
 
@@ -135,9 +135,9 @@ class StageTask(LineageTask, ClusterTask):
     queue_timeout: timedelta | None = None
     """How long, from the start of the task, the job may wait before it runs for the first time."""
     log_request: dict[str, Any] | None = None
-    """Which training logs to write while the task waits: a `stages.training_logs.LogRequest` as a dict."""
+    """The training logs to write while the task waits: a `stages.training_logs.LogRequest` as a dict."""
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError,)
-    """Errors that a retry of this task can't change: another task made the object."""
+    """Errors that a retry of this task can't correct, because another task created the object."""
 
     _ti: Any = None
     _killed_early = False
@@ -184,7 +184,7 @@ class StageTask(LineageTask, ClusterTask):
         if self.queue_timeout is None:
             return None
         ti = context["ti"]
-        # A sensor that is rescheduled starts anew for each look.
+        # A rescheduled sensor has a new start date at each poke.
         start = ti.get_first_reschedule_date(context) if getattr(self, "reschedule", False) else None
         return ((start or ti.start_date) + self.queue_timeout).timestamp()
 
@@ -214,7 +214,7 @@ class StageTask(LineageTask, ClusterTask):
 
         told = StageEvent.model_validate(event)
         if told.attempt not in (0, self._ti.try_number):
-            # A retry begins anew. Airflow 3.0 starts it with the event of the attempt before it.
+            # A retry begins from the start, but Airflow 3.0 passes it the previous attempt's event.
             return self.execute(context)
         self._handle, self.link = told.handle, told.link
         if told.status == "skipped":
@@ -234,8 +234,8 @@ class StageTask(LineageTask, ClusterTask):
         return result
 
     def failure(self, error: EdlError) -> Exception:
-        """The exception to raise for an error of the stage. Its lines are written to the log one by one:
-        there they can be read, while pages show only the beginning of an exception."""
+        """The exception to raise for an error of the stage. The lines of its message are also logged one by
+        one, because Airflow's pages show only the beginning of an exception."""
         for line in str(error).splitlines():
             self.log.error("%s", line)
         if isinstance(error, JobFailedError):
@@ -243,7 +243,7 @@ class StageTask(LineageTask, ClusterTask):
         return fail_for_good(error) if isinstance(error, self.final_errors) else error
 
     def identity(self, context: "Context") -> "StageIdentity":
-        """The owner annotations of this task instance. They hold no logical date: not every run has one."""
+        """The owner annotations of this task instance, without a logical date, which not every run has."""
         from edl_workflows.stages.identity import StageIdentity
 
         ti = context["ti"]
@@ -256,7 +256,7 @@ class StageOperator(StageTask):
     """A stage that changes something. It cancels what it created if it is killed or exceeds its time limit.
 
     Args:
-        wait_for_completion: wait until the stage's goal is reached; otherwise only until the stage has begun.
+        wait_for_completion: wait for the stage's goal; if false, the task ends once the stage has begun.
         completion_timeout: time limit of the whole wait, deferred or not, from the start of the task.
             ``execution_timeout`` limits it in the same way, also while the task is deferred. After it, what
             the stage created is cancelled.
@@ -288,8 +288,8 @@ class StageOperator(StageTask):
             try:
                 done = self._finished(context)
             except AirflowTaskTimeout:
-                # It is raised once, wherever the task is, even within a cancellation; a second one does no
-                # harm.
+                # It is raised once and can interrupt any code, even a cancellation. A second cancellation
+                # does no harm.
                 self._cancel()
                 raise
             return self.deliver(context, done.outputs)
@@ -324,7 +324,8 @@ class StageOperator(StageTask):
         return result
 
     def failure(self, error: EdlError) -> Exception:
-        """The error as an Airflow exception. What no later attempt will continue is cancelled first."""
+        """The error as an Airflow exception. Objects that no later attempt will continue are cancelled
+        first."""
         found = super().failure(error)
         raised = found if isinstance(found, AirflowException) else to_airflow(branch_name(error), str(error))
         over = isinstance(raised, JobFailedError | JobFinishedError | PlanFailedError | JobDisappearedError)
@@ -337,8 +338,8 @@ class StageOperator(StageTask):
         """Cancel what the stage created if a user killed the task. If the worker shuts down, the next attempt
         continues.
 
-        Airflow calls this in a signal handler, at any point of the task: a separate thread holds none of its
-        locks.
+        Airflow calls this in a signal handler, at any point of the task. The cancellation runs in a separate
+        thread, because the interrupted thread may hold locks.
         """
         if self._handle is None:
             self._killed_early = True  # `execute` continues after this handler, and cancels what it creates
@@ -387,7 +388,7 @@ class StageOperator(StageTask):
         from edl_workflows.process.signals import alarm_waits
         from edl_workflows.stages.results import InProgress
 
-        # If Airflow's time-out interrupted the creation, the object would exist without a handle to cancel
+        # If Airflow's time-out interrupted the creation, the object could exist without a handle to cancel
         # it.
         with alarm_waits():
             handle = self.begin(context)
@@ -400,7 +401,7 @@ class StageOperator(StageTask):
         return self._wait(context, handle, result) if isinstance(result, InProgress) else result
 
     def check_now(self, handle: "Handle") -> "StageResult":
-        """Evaluate the stage's goal now: a task whose goal is reached already need not defer."""
+        """Evaluate the stage's goal now, since a task whose goal is already reached need not be deferred."""
         from edl_workflows.stages import driver
 
         return driver.check_now(self.hook.cluster(), handle)
@@ -459,7 +460,7 @@ class StageOperator(StageTask):
         if not isinstance(state, dict):
             return None, False
         delivered = bool(state.get(DELIVERED))
-        if "handle" not in state:  # an older Airflow keeps nothing else of an earlier attempt
+        if "handle" not in state:  # older Airflow versions keep nothing else from an earlier attempt
             return None, delivered
         try:
             return Handle.model_validate(state["handle"]), delivered
@@ -495,5 +496,5 @@ class StageOperator(StageTask):
             if done and self.on_kill_action == "delete":
                 self.report_job("ABORT", self._ti)
         except EdlError:
-            # The task must fail with the error that led here, not with this one.
+            # The task must fail with the error that caused this cancellation, not with this one.
             self.log.exception("%s could not be cancelled; cancel it manually", self._handle)

@@ -37,7 +37,8 @@ class _JobOperator(StageOperator):
         self.kind = kind
 
     def begin(self, context: "Context") -> "Handle":
-        """Begin the stage. A job that it deletes before its end has the OpenLineage event ABORT."""
+        """Begin the stage. If it deletes a job before its end, it emits the OpenLineage event ABORT for the
+        job."""
         running = self.running_job(self.kind, self.name, self.namespace)
         handle = super().begin(context)
         if running is not None and handle.goal.type == "gone":
@@ -49,7 +50,7 @@ class _ChangeOperator(_JobOperator):
     """An operator that changes an existing job.
 
     Args:
-        if_finished: what to do if the job has succeeded before: "skip" the task (default), "fail" it without
+        if_finished: what to do if the job has already succeeded: "skip" the task (default), "fail" it without
             retries, or let it "succeed".
         kwargs: arguments of `StageOperator`, and ``name`` and ``kind`` of the job.
     """
@@ -95,7 +96,7 @@ class CancelJobOperator(_JobOperator):
     """End a job that a task of this run created, if it has not ended, and wait until its pods are gone.
 
     Use it as the teardown of a submit that does not wait: ``cancel.as_teardown(setups=submit)``. A job that
-    has ended stays, so that it can be inspected; a job that another run or a person created is left alone.
+    has ended is kept for inspection. A job that another run or a person created is left alone.
 
     Args:
         action: "delete" the job, or "suspend" it: its data position and checkpoints stay.
@@ -122,8 +123,8 @@ class CancelJobOperator(_JobOperator):
 
 
 class DeleteElasticJobOperator(_JobOperator):
-    """Delete a job, whoever created it, and wait until all its pods are gone. A job that does not exist is no
-    error.
+    """Delete a job, whoever created it, and wait until all its pods are gone. If the job does not exist, that
+    is not an error.
 
     As a teardown it also removes a job that has ended: ``delete.as_teardown(setups=submit)``.
     """

@@ -20,7 +20,7 @@ class SubmitJobOperator(StageOperator):
     """Create a job of any kind and wait until it has succeeded.
 
     The job is named after the task and the run unless the manifest names it. A retry adopts the job of the
-    attempt before it; a job that failed is replaced by a new one. A task that is cleared after its success
+    previous attempt; a job that failed is replaced by a new one. If the task is cleared after its success, it
     trains again.
 
     Returns (XCom) a small dict: ``kind``, ``namespace``, ``name``, ``uid``, ``phase``, ``step``, ``records``,
@@ -28,15 +28,16 @@ class SubmitJobOperator(StageOperator):
 
     Args:
         manifest: the custom resource: a dict, its text (YAML, JSON or Python), or the path of a ``.yaml``,
-            ``.yml`` or ``.json`` file relative to the DAG file. All of it is templated.
+            ``.yml`` or ``.json`` file relative to the DAG file. All forms are templated.
         queue_timeout: how long, from the start of the task, the job may wait for pods or quota before it runs
-            for the first time. Then the job is cancelled, and the task fails with what the job waits for.
+            for the first time. After that, the job is cancelled, and the task fails with a message that says
+            what the job waits for.
         on_kill_action: "delete" the job (default), "suspend" it (data position and checkpoints stay) or
             "keep" it.
-        logs: training logs in the task's log while it waits: "chief" for those of the chief (of a
-            job without one, of its first worker), "all" for those of the pods of all roles. Each line
-            names its pod. By default none.
-        log_tail_lines: of a pod that ran before the wait began, only so many of its last lines.
+        logs: training logs to write into the task's log while it waits: "chief" for the logs of the chief (or
+            of the first worker, if the job has no chief), "all" for the logs of all pods. Each line names its
+            pod. By default none.
+        log_tail_lines: for a pod that ran before the wait began, the number of its last lines to write.
         kwargs: arguments of `StageOperator`.
     """
 
@@ -67,7 +68,7 @@ class SubmitJobOperator(StageOperator):
             self.log_request = {"pods": logs, "tailLines": log_tail_lines}
 
     def identity(self, context: "Context") -> "StageIdentity":
-        """The owner annotations. A setup that was cleared only because a task after it was reuses the
+        """The owner annotations. A setup that was cleared only because a later task was cleared reuses the
         finished job."""
         identity = super().identity(context)
         if not identity.rerun or not self._serves_finished_tasks(context):
@@ -78,10 +79,10 @@ class SubmitJobOperator(StageOperator):
         return replace(identity, rerun=False)
 
     def _serves_finished_tasks(self, context: "Context") -> bool:
-        """Whether this is a setup, and tasks that follow it directly keep their results of this run.
+        """Whether this is a setup, and any task directly after it still has its result of this run.
 
-        Airflow clears a setup together with any task of its group, so the setup's own state does not tell
-        whether the job is to be trained anew.
+        Airflow clears a setup together with any task of its group, so the setup's own state does not show
+        whether the job must be trained again.
         """
         ti = context["ti"]
         if not self.is_setup:

@@ -1,5 +1,5 @@
-"""What stage tasks tell OpenLineage. Everything is imported when Airflow's OpenLineage provider asks, or when
-a stage has begun or ended."""
+"""The OpenLineage events of stage tasks. All imports happen only when Airflow's OpenLineage provider asks for
+data sets, or when a stage has begun or ended."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ class LineageTask:
         return lineage.describe_task(self, self.data_uris(), written, task_instance)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> "OperatorLineage[Dataset, RunFacet]":
-        """The same of a task that failed. The provider adds the error message."""
+        """The data sets of a task that failed. The provider adds the error message."""
         return self.get_openlineage_facets_on_complete(task_instance)
 
     def report_job(self, state: "JobState", ti: Any, error: str = "") -> None:
@@ -50,7 +50,7 @@ class LineageTask:
         Args:
             state: what has happened to the job.
             ti: the task instance.
-            error: why it failed.
+            error: why the job failed.
         """
         from edl_workflows.hooks import lineage
 
@@ -75,7 +75,7 @@ class LineageTask:
         lineage.emit_job_event(event, ti)
 
     def report_success(self, ti: Any) -> None:
-        """Emit the event of a job that was waited for until it has succeeded."""
+        """Emit the event for the success of a job, after this task has waited for it."""
         from edl_workflows.jobs.view import JobPhase
         from edl_workflows.stages.goals import JobGoal
 
@@ -88,7 +88,7 @@ class LineageTask:
         """Emit the event of a job that this task deletes before its end.
 
         Args:
-            job: as it was before.
+            job: the job before its deletion.
             ti: the task instance.
         """
         from edl_workflows.hooks import lineage
@@ -97,7 +97,8 @@ class LineageTask:
         lineage.emit_job_event(event, ti)
 
     def running_job(self, kind: str, name: str, namespace: str | None) -> "JobView | None":
-        """A job that has not ended, as far as somebody wants OpenLineage events of it."""
+        """A job that has not ended; None if it has ended or can't be read, or if OpenLineage is not
+        active."""
         from edl_workflows.hooks import lineage
 
         found = self._read_job(kind, name, namespace) if lineage.is_active() else None

@@ -1,4 +1,5 @@
-"""The operator that cancels what tasks of this Airflow left behind when they could not do so themselves."""
+"""The operator that cancels objects that tasks of this Airflow left behind because they could not cancel them
+themselves."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,36 +17,38 @@ if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
 
 MAX_LISTED = 200
-"""Objects in the result: Airflow keeps it in its database."""
+"""Most objects in the result, which Airflow stores in its database."""
 
 
 class ReapOrphanedJobsOperator(ClusterTask):
     """Cancel the jobs and plans of this Airflow that nobody waits for.
 
-    It looks at the objects of a namespace that tasks of this installation made (the owner's mark on each
-    names DAG, run and task, and the installation if it has a name), asks Airflow for the state of each such
-    task, and ends by the object's own policy (the ``on_kill_action`` of the task that made it) what has been
-    without a task for the grace time. It leaves alone: what other installations or people made; what has a
-    task that may go on (also one that is cleared or waits for a retry); what a task did not wait for while
-    its run goes on, or when its run succeeded; and what was made with ``on_kill_action="keep"``. An Airflow
-    without a name (``edl_installation`` of the connection) cancels nothing: another Airflow with the same DAG
-    leaves the same marks, and the objects may be that one's.
+    It finds the objects in a namespace that tasks of this installation created: the owner annotation of each
+    object names the DAG, run and task, and the installation if it has a name. It asks Airflow for the state
+    of each of these tasks. An object that no live task waits for is an orphan. After the grace time, the
+    orphan is cancelled according to the ``on_kill_action`` of the task that created it. The operator leaves
+    alone: objects that other installations or people created; objects whose task may continue (even one that
+    was cleared or waits for a retry); objects that their task did not wait for, while the run continues or if
+    it succeeded; and objects created with ``on_kill_action="keep"``. An Airflow without a name
+    (``edl_installation`` of the connection) cancels nothing: another Airflow with the same DAG writes the
+    same annotations, so the objects may belong to that Airflow.
 
     With ``report_only=False``, the first run that finds an orphan only records the time on the object. A
     later run cancels it, once the grace time has passed. If a task takes the object over in between, the
-    record is removed. So put the operator into a DAG with a schedule. It may be repeated and killed at any
-    time.
+    record is removed. So put the operator into a DAG with a schedule. The operator may be repeated and killed
+    at any time.
 
     Returns (XCom) a small dict: ``report_only``, ``counts`` (objects by verdict: awaited, kept, unclear,
-    orphaned), ``cancelled`` (how many), and ``objects``: each that is not awaited, with ``kind``,
+    orphaned), ``cancelled`` (how many), and ``objects``: each object that is not awaited, with ``kind``,
     ``namespace``, ``name``, ``owner``, ``verdict``, ``why``, ``since``, ``action`` and ``done``.
 
     Args:
-        report_only: a dry run: only say what would be done. Templated.
+        report_only: dry run: only report what would be done. Templated.
         grace: how long an object must have been an orphan before it is cancelled.
-        max_cancellations: if more are due at once, none is cancelled and the task fails: so many orphans
-            rather mean that Airflow's database was lost or put back.
-        kwargs: as `ClusterTask`; ``namespace``: whose objects, default: the connection's.
+        max_cancellations: if more objects are due at once, none is cancelled and the task fails, because so
+            many orphans probably mean that Airflow's database was lost or restored from a backup.
+        kwargs: arguments of `ClusterTask`. ``namespace`` is the namespace of the objects, by default the
+            connection's.
     """
 
     template_fields: Sequence[str] = ("report_only", "max_cancellations", *CLUSTER_FIELDS)
@@ -65,7 +68,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
         self.max_cancellations = max_cancellations
 
     def execute(self, context: "Context") -> dict[str, Any]:  # noqa: ARG002 - the interface
-        """Look once; note and cancel what is to be."""
+        """Check all objects once; record new orphans, and cancel those that are due."""
         from edl_workflows.hooks.orphans import OwnerVerdict, judge_objects
 
         with raised_for_airflow():
@@ -83,7 +86,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
             for judged in judgements:
                 try:
                     done.append(self._settle(cluster, judged, now, report_only=report_only))
-                except EdlError as error:  # of one object: the others are settled all the same
+                except EdlError as error:  # concerns one object; the others are settled anyway
                     self.log.exception("%s could not be settled", judged.found.handle)
                     errors.append(error)
                     done.append(f"failed: {error}")
@@ -113,7 +116,7 @@ class ReapOrphanedJobsOperator(ClusterTask):
     def _settle(
         self, cluster: "Cluster", judged: "OwnerJudgement", now: datetime, *, report_only: bool
     ) -> str:
-        """Do what is to be done about one object; in words what was."""
+        """Record or cancel one object if necessary. Returns what was done, in words."""
         from edl_workflows.hooks import lineage
         from edl_workflows.hooks.orphans import OwnerVerdict, noted_time
         from edl_workflows.stages import ownership
@@ -161,7 +164,7 @@ def _row(judged: "OwnerJudgement", done: str) -> dict[str, str]:
 
 
 def _truth(value: bool | str, name: str) -> bool:
-    """What a template yields is text."""
+    """Parse a boolean, which a template renders as text."""
     known = {"true": True, "false": False}
     if str(value).lower() not in known:
         raise InvalidError(f"{name}: true or false is needed, this is {value!r}")

@@ -1,4 +1,4 @@
-"""Arguments after templating: values, or texts that Jinja made of them.
+"""Arguments after templating: values, or the texts that Jinja rendered from them.
 
 Without ``render_template_as_native_obj`` in the DAG, Jinja renders everything as text: a dict as its
 ``repr``, None as ``None``, and with the filter ``tojson`` as JSON.
@@ -58,7 +58,8 @@ def rendered_map(value: Mapping[Any, Any] | str, name: str) -> dict[Any, Any]:
 
 
 def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
-    """A list, or the list in a text, which may be separated by commas; raises as `rendered_map`."""
+    """A list, or the list in a text, which may be separated by commas. Raises errors as `rendered_map`
+    does."""
     if not isinstance(value, str):
         return list(value)
     if not value.lstrip().startswith(("[", "(")):
@@ -70,7 +71,8 @@ def rendered_list(value: Iterable[str] | str, name: str) -> list[Any]:
 
 
 def _read(text: str, name: str) -> Any:
-    """Parse a text. YAML comes last: it reads Python's None as a string and no escapes in single quotes."""
+    """Parse a text. YAML is tried last, since it reads Python's None as a string and ignores escapes in
+    single quotes."""
     from edl_workflows.stages.manifest import MAX_CHARACTERS, check_values, parse_object
 
     if len(text) > MAX_CHARACTERS:
@@ -79,7 +81,8 @@ def _read(text: str, name: str) -> Any:
         found = json.loads(text)
     except (ValueError, RecursionError):
         try:
-            # Converted by JSON, which rejects what a request can't hold, such as sets and bytes.
+            # Converted through JSON, which rejects values that a request can't contain, such as sets and
+            # bytes.
             found = json.loads(json.dumps(ast.literal_eval(text.strip()), allow_nan=False))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return parse_object(text, name)

@@ -12,15 +12,15 @@ class _PlanOperator(StageOperator):
     """An operator that creates a ScalePlan.
 
     Returns (XCom) a small dict: ``name`` (of the plan), ``namespace``, ``uid``, ``job``, ``phase``,
-    ``checkpoint`` (``uri``, ``step``), and of a migration ``resumedStep`` and ``stallSeconds``.
+    ``checkpoint`` (``uri``, ``step``), and for a migration ``resumedStep`` and ``stallSeconds``.
 
     Args:
         job: name of the job, as ``submit.output["name"]``.
         step_timeout_seconds: time limit of each step of the plan; a migration that exceeds it is rolled back.
         if_finished: what to do if the job succeeds before the change is complete: "skip" the task (default),
             "fail" it without retries, or let it "succeed".
-        kwargs: arguments of `StageOperator`. A plan that is killed after its first step ends by itself,
-            completed or rolled back.
+        kwargs: arguments of `StageOperator`. If the task is killed after the plan's first step, the plan
+            still continues until it is completed or rolled back.
     """
 
     template_fields: Sequence[str] = ("job", *CLUSTER_FIELDS)
@@ -44,7 +44,7 @@ class ScaleElasticJobOperator(_PlanOperator):
     """Change counts or sizes of a running job's roles.
 
     Args:
-        kind: kind of the job. Other kinds than ElasticJob are scaled by an edit of their spec.
+        kind: kind of the job. Jobs of other kinds than ElasticJob are scaled by an update of their spec.
         replicas: role → count, or → ``{"replicas": count, "resource": {"cpu": …, "memory": …, "gpu": …,
             "gpuType": …}}``; or the text of the map that a template renders: JSON, Python or YAML.
         kwargs: arguments of every operator that changes a running job.
@@ -60,7 +60,7 @@ class ScaleElasticJobOperator(_PlanOperator):
         self.kind = kind
 
     def request_values(self) -> dict[str, Any]:
-        """The fields of the stage's request; a bare count stands for a count without a size."""
+        """The fields of the stage's request. A plain number is a count without a size."""
         replicas = {
             role: wanted if isinstance(wanted, Mapping) else {"replicas": wanted}
             for role, wanted in rendered_map(self.replicas, "replicas").items()
@@ -72,7 +72,8 @@ class ApplyPlanOperator(_PlanOperator):
     """Apply the plan of a `PlanScaleOperator` in one ScalePlan: counts, sizes and migrations, with the
     reasons.
 
-    Autoscaling of the job is disabled, as by every operator that sets counts. An empty plan succeeds at once.
+    Like every operator that sets counts, this disables autoscaling of the job. An empty plan succeeds at
+    once.
 
     Args:
         plan: ``plan.output["plan"]``, or its text (JSON, Python or YAML), possibly edited by a person.
@@ -99,7 +100,8 @@ class PlanScaleOperator(StageOperator):
 
     Args:
         job: name of the job, as ``submit.output["name"]``.
-        kind: kind of the job. Other kinds than ElasticJob have no plan of their own, which is an error.
+        kind: kind of the job. Jobs of other kinds than ElasticJob have no plans of an optimizer, so they
+            cause an error.
         wait_for_change: wait for a plan that changes something; otherwise the job's first plan is taken.
         if_finished: what to do if the job succeeds before there is a plan: "skip" the task (default), "fail"
             it without retries, or let it "succeed" with an empty plan.
@@ -145,8 +147,8 @@ class MigrateParameterServersOperator(_PlanOperator):
             this size; or the text of the map that a template renders: JSON, Python or YAML.
         resource: size of added servers; also a map or its text.
         until: phase of the plan to wait for: "Succeeded", or "Restarting", when the new servers are ready.
-        kind: kind of the job. Other kinds than ElasticJob have no plan: their controller ends all pods, which
-            save what they can, and restarts the job with the new servers.
+        kind: kind of the job. Jobs of other kinds than ElasticJob have no ScalePlan: their controller ends
+            all pods, which save what they can, and restarts the job with the new servers.
         kwargs: arguments of every operator that changes a running job.
     """
 

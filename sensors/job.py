@@ -1,4 +1,4 @@
-"""Sensors on jobs of any kind: they wait for what others began, create nothing and cancel nothing."""
+"""Sensors on jobs of any kind. They only wait; they neither create nor cancel objects."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ class StageSensor(StageTask, BaseSensorOperator):
 
     final_errors: ClassVar[tuple[type[EdlError], ...]] = (JobFailedError, PlanFailedError)
     _goal_wait: "GoalWait | None" = None
-    """Of all pokes in this process."""
+    """Shared by all pokes in this process."""
 
     def poke(self, context: "Context") -> PokeReturnValue:
         """Evaluate the goal once."""
@@ -49,11 +49,11 @@ class StageSensor(StageTask, BaseSensorOperator):
         from edl_workflows.stages.driver import GoalWait
         from edl_workflows.stages.identity import Notify, tell_nobody
 
-        notify: Notify = tell_nobody if self.deferrable else self.log.info  # a trigger writes its own lines
+        notify: Notify = tell_nobody if self.deferrable else self.log.info  # a trigger logs itself
         return GoalWait(self.begin(context), queue_deadline=self.queue_deadline(context), notify=notify)
 
     def execute(self, context: "Context") -> Any:
-        """Poke as every sensor does, or evaluate once and wait in the triggerer."""
+        """Poke like any sensor or, if deferrable, evaluate once and then wait in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
         try:
@@ -67,28 +67,30 @@ class StageSensor(StageTask, BaseSensorOperator):
         return first.xcom_value
 
     def failure(self, error: EdlError) -> Exception:
-        """A passed deadline becomes Airflow's own exception, which ``soft_fail`` recognizes."""
+        """The exception to raise. A time-out becomes Airflow's own exception, which ``soft_fail``
+        recognizes."""
         raised = super().failure(error)
         return AirflowSensorTimeout(str(error)) if isinstance(error, StageTimeoutError) else raised
 
 
 class JobSensor(StageSensor):
-    """Wait for a job's phase, training step or condition. All that is given must hold at once.
+    """Wait for a job's phase, training step or condition. If several are given, all must hold at once.
 
-    A job that does not exist yet is waited for. If the job fails, the task fails at once, without retries.
-    The result (XCom) is that of `SubmitJobOperator`.
+    If the job does not exist yet, the sensor waits for it. If the job fails, the task fails at once, without
+    retries. The result (XCom) is that of `SubmitJobOperator`.
 
     Args:
         name: name of the job.
-        phases: any of these: Pending, Running, Scaling, Restarting, Suspended, Succeeded, Failed; Succeeded
-            if nothing else is given. Also as the text of a list, or separated by commas.
+        phases: wait for any of these phases: Pending, Running, Scaling, Restarting, Suspended, Succeeded,
+            Failed; Succeeded if nothing else is given. May also be the text of a list, or names separated by
+            commas.
         step: global training step.
         condition: type of a condition, or its type and a status other than True: ``Running=False``.
         kind: kind of the job.
         queue_timeout: how long, from the start of the task, the job may wait for pods or quota before it runs
-            for the first time; then the task fails with what the job waits for.
-        if_finished: what to do if the job succeeds without what is waited for: "skip" the task (default),
-            "fail" it without retries, or let it "succeed".
+            for the first time; then the task fails, and its message says what the job waits for.
+        if_finished: what to do if the job succeeds without reaching what is waited for: "skip" the task
+            (default), "fail" it without retries, or let it "succeed".
         kwargs: arguments of `StageTask` and of every sensor: ``timeout``, ``soft_fail``; ``poke_interval``
             and ``mode`` if it is not deferred.
     """

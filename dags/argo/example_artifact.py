@@ -1,9 +1,10 @@
-"""Train the digits with checkpoints in an object store, and evaluate the newest one: the step gets it as an
-artifact, which Argo downloads from where the training saved it.
+"""Train on the digits with checkpoints in an object store, and evaluate the newest checkpoint. The evaluating
+step gets it as an artifact, which Argo downloads from where the training saved it.
 
 The store is the bucket of Argo's artifact repository. The training program reads the credentials from the
-Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; its image holds
-``edl-workflows[fsspec]`` and the store's driver, ``s3fs``. The step that evaluates needs neither.
+Secret ``object-store``, for S3 ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; its image contains
+``edl-workflows[fsspec]`` and the store's driver, ``s3fs``. The evaluating step needs neither the Secret nor
+these packages.
 
 ``python example_artifact.py [resource|plugin]`` prints the WorkflowTemplate.
 """
@@ -19,7 +20,7 @@ from edl_workflows.argo.groups import output, outputs_of
 from edl_workflows.argo.serializer import to_manifest, to_yaml
 from edl_workflows.argo.step import WaitMode
 
-# Numbers stand without quotes: a parameter's text becomes what it looks like.
+# Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = """\
 replicaSpecs:
   worker:
@@ -65,7 +66,7 @@ PARAMETERS = (
 
 
 def pipeline(waiting: WaitMode) -> WorkflowTemplate:
-    """The workflow, with steps that wait in this way."""
+    """The workflow, whose steps wait as `waiting` says."""
     with WorkflowTemplate(
         name="example-artifact",
         entrypoint="main",

@@ -1,10 +1,10 @@
 """Train with workers that sum their gradients, and let two more join while they train.
 
-The global batch is that of the most workers, whatever their number is, so the model does not depend on when
-they came.
+The global batch size is fixed at the size for the largest number of workers, so the model does not depend on
+when workers join.
 
-``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the
-other example of this name, without its evaluation.
+``python example_collective_training.py [resource|plugin]`` prints the WorkflowTemplate. Its stages are those
+of the Airflow example of the same name, without the evaluation.
 """
 
 import sys
@@ -19,7 +19,7 @@ from edl_workflows.argo.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
-# Numbers stand without quotes: a parameter's text becomes what it looks like.
+# Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = f"""\
 distributionStrategy: AllreduceStrategy
 optimizeMode: manual
@@ -68,7 +68,7 @@ PARAMETERS = (
 
 
 def pipeline(waiting: WaitMode) -> WorkflowTemplate:
-    """The workflow, with steps that wait in this way."""
+    """The workflow, whose steps wait as `waiting` says."""
     with WorkflowTemplate(
         name="example-collective-training",
         entrypoint="main",

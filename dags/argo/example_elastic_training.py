@@ -1,12 +1,12 @@
 """Train an elastic job, change it while it trains, evaluate what it learned, and publish the model if it is
 good enough.
 
-2 parameter servers and 1 worker begin; 2 workers join; then one parameter server moves to more CPU and a
-third one comes, with a checkpoint, a short stop and a restart from there. The model must pass a gate on
-held-out data.
+Training starts with 2 parameter servers and 1 worker. Then 2 workers join. Then one parameter server is
+replaced by one with more CPU, and a third one is added: the job saves a checkpoint, stops briefly, and
+restarts from the checkpoint. The model must pass a gate on held-out data.
 
-``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate: the stages of the other
-example of this name, with the same inputs and outputs.
+``python example_elastic_training.py [resource|plugin]`` prints the WorkflowTemplate. Its stages, inputs and
+outputs are those of the Airflow example of the same name.
 """
 
 import sys
@@ -21,7 +21,7 @@ from edl_workflows.argo.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}"
 
-# Numbers stand without quotes: a parameter's text becomes what it looks like.
+# Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = f"""\
 distributionStrategy: ParameterServerStrategy
 optimizeMode: manual
@@ -94,7 +94,7 @@ print(json.dumps(metrics, sort_keys=True))
 
 
 def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
-    """A step that runs Python where the checkpoints are."""
+    """A step that runs Python with the volume of the checkpoints."""
     return Container(
         name=name,
         inputs=[Parameter(name=one) for one in inputs],
@@ -106,7 +106,7 @@ def python(name: str, *arguments: str, inputs: tuple[str, ...]) -> Container:
 
 
 def pipeline(waiting: WaitMode) -> WorkflowTemplate:
-    """The workflow, with steps that wait in this way."""
+    """The workflow, whose steps wait as `waiting` says."""
     with without_steps() as workflow:
         groups.clean_up(waiting)
         # [START howto_argo_stages]
@@ -141,7 +141,7 @@ def pipeline(waiting: WaitMode) -> WorkflowTemplate:
 
 
 def without_steps() -> WorkflowTemplate:
-    """What the workflow is before it has steps: its parameters, its rights, its volume, its end."""
+    """The workflow without steps: its parameters, service account, volume and exit handler."""
     work = models.HostPathVolumeSource(path="{{workflow.parameters.work-dir}}", type="DirectoryOrCreate")
     return WorkflowTemplate(
         name="example-elastic-training",
@@ -154,7 +154,8 @@ def without_steps() -> WorkflowTemplate:
 
 
 def evaluate_and_publish() -> tuple[Container, Container]:
-    """The steps after the training: the newest checkpoint on held-out data, and the gate."""
+    """The steps after the training: one evaluates the newest checkpoint on held-out data, the other is the
+    gate that publishes the model."""
     program = "{{workflow.parameters.training-dir}}/evaluate_digits.py"
     least = "{{workflow.parameters.min-accuracy}}"
     evaluate = (program, "--checkpoint-dir", CHECKPOINTS)
@@ -166,7 +167,7 @@ def evaluate_and_publish() -> tuple[Container, Container]:
 
 
 def outputs() -> list[Parameter]:
-    """What the workflow ends with: the job's, and the metrics of the model."""
+    """The outputs of the workflow: those of the job, and the metrics of the model."""
     published = models.ValueFrom(parameter="{{tasks.publish.outputs.result}}")
     return [*groups.outputs_of("trained"), Parameter(name="metrics", value_from=published)]
 

@@ -1,4 +1,4 @@
-"""Train the digits with several learning rates, two jobs at a time, and say which model is the best.
+"""Train on the digits with several learning rates, two jobs at a time, and determine the best model.
 
 Each configuration is an ElasticJob of its own. The jobs of all workflows of this template share the queue
 ``edl-queue``, a ConfigMap that says how many jobs run at a time:
@@ -18,7 +18,7 @@ from edl_workflows.argo.step import WaitMode
 
 CHECKPOINTS = "{{workflow.parameters.work-dir}}/{{workflow.name}}-{{item.name}}"
 
-# Numbers stand without quotes: a parameter's text becomes what it looks like.
+# Tags for numbers are not quoted, so that YAML reads the parameters' values as numbers.
 SPEC = f"""\
 replicaSpecs:
   worker:
@@ -70,7 +70,7 @@ PARAMETERS = (
 
 
 def pipeline(waiting: WaitMode) -> WorkflowTemplate:
-    """The workflow, with steps that wait in this way."""
+    """The workflow, whose steps wait as `waiting` says."""
     with WorkflowTemplate(
         name="example-sweep",
         entrypoint="main",

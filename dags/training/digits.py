@@ -12,7 +12,7 @@ PIXELS = 64
 CLASSES = 10
 HIDDEN = 64
 TEST_SHARE = 5
-"""Every fifth image, of an order shuffled once and for ever, is held out."""
+"""Held-out images: every fifth in a fixed shuffled order."""
 
 tf1 = tf.compat.v1
 Floats = NDArray[np.float32]

@@ -29,7 +29,7 @@ ROWS, COLUMNS = 4, 12
 START, GOAL = (ROWS - 1, 0), (ROWS - 1, COLUMNS - 1)
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 BEST_RETURN = -13.0
-"""Of the shortest way: 13 steps."""
+"""The return of the shortest way, which has 13 steps."""
 RATE = 0.5
 TERMINATED = 143
 """Exit code of a replica that was told to end: 128 + SIGTERM."""
@@ -39,8 +39,8 @@ Step = tuple[int, int, float, int, bool]
 
 
 def move(state: int, action: int) -> tuple[float, int, bool]:
-    """One step: the reward, the next state, and whether the walk is over. Who falls off the cliff is back at
-    the start."""
+    """Make one step. Returns the reward, the next state, and whether the walk is over. A fall off the cliff
+    leads back to the start."""
     row, column = divmod(state, COLUMNS)
     row = min(max(row + MOVES[action][0], 0), ROWS - 1)
     column = min(max(column + MOVES[action][1], 0), COLUMNS - 1)
@@ -52,7 +52,7 @@ def move(state: int, action: int) -> tuple[float, int, bool]:
 
 
 def walk(values: Any, random: np.random.Generator, curiosity: float, limit: int = 200) -> list[Step]:
-    """One walk from the start, by the table and a share of random steps."""
+    """Walk once from the start, by the table and with a share of random steps."""
     state, steps = START[0] * COLUMNS + START[1], []
     for _ in range(limit):
         best = np.flatnonzero(values[state] == values[state].max())
@@ -66,7 +66,7 @@ def walk(values: Any, random: np.random.Generator, curiosity: float, limit: int 
 
 
 class Learner:
-    """The table, what it has learnt from, and whether it is good enough."""
+    """The learner's state: the table, how many walks it has learned from, and whether it is good enough."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.values = np.zeros((ROWS * COLUMNS, len(MOVES)))
@@ -83,7 +83,7 @@ class Learner:
                 self.walks = json.loads(str(kept["walks"]))
 
     def learn(self, who: str, steps: list[Step]) -> None:
-        """Q-learning, from the end of the walk to its beginning."""
+        """Learn from a walk by Q-learning, from its last step to its first."""
         with self._lock:
             for state, action, reward, after, over in reversed(steps):
                 target = reward + (0.0 if over else self.values[after].max())
@@ -91,21 +91,21 @@ class Learner:
             self.walks[who] = self.walks.get(who, 0) + 1
 
     def judge(self, result: float) -> None:
-        """Take the evaluator's word."""
+        """Record the evaluator's result, and decide whether learning is done."""
         with self._lock:
             self.evaluation = result
             enough = sum(self.walks.values()) >= self._options.least_walks
             self.done = self.done or (enough and result >= self._options.target)
 
     def answer(self, who: str) -> dict[str, Any]:
-        """What everybody gets for what they hand in: the newest table, and whether all is done."""
+        """The response to every replica's report: the newest table, and whether learning is done."""
         with self._lock:
             if self.done:
                 self.told.add(who)
             return {"values": self.values.tolist(), "done": self.done}
 
     def save(self) -> None:
-        """Checkpoint, and progress for people; each whole or not at all."""
+        """Write the checkpoint, and the progress for users. Each file is replaced atomically."""
         with self._lock:
             told = {"walks": self.walks, "evaluation": self.evaluation, "done": self.done}
             partial = self._file.with_suffix(".tmp.npz")
@@ -117,7 +117,7 @@ class Learner:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Be the learner until the target is reached and everybody knows."""
+    """Run the learner until the target is reached and all replicas have been told."""
     learner = Learner(options)
 
     class Handler(BaseHTTPRequestHandler):
@@ -144,17 +144,17 @@ def serve(options: argparse.Namespace) -> None:
             said = f"walks {sum(learner.walks.values())} of {len(learner.walks)} collectors"
             print(f"{said}, evaluation {learner.evaluation}", flush=True)  # noqa: T201 - its output
             time.sleep(options.save_seconds)
-        time.sleep(options.linger)  # everybody asks again within a moment
+        time.sleep(options.linger)  # each replica asks again soon
     finally:
         learner.save()
     print(f"reached {learner.evaluation}; told {sorted(learner.told)}", flush=True)  # noqa: T201
 
 
 def exchange(who: str, options: argparse.Namespace, **message: Any) -> dict[str, Any]:
-    """Hand something in, and get the table; as often as it takes until the learner answers.
+    """Send a report to the learner and get the table. Repeat this until the learner responds.
 
     Raises:
-        SystemExit: it did not within the patience.
+        SystemExit: the learner did not respond in time.
     """
     learner = os.environ["DI_LEARNER_NODES"].split(",")[0]
     deadline = time.monotonic() + options.patience
@@ -171,7 +171,7 @@ def exchange(who: str, options: argparse.Namespace, **message: Any) -> dict[str,
 
 
 def collect(who: str, options: argparse.Namespace) -> None:
-    """Walk and hand in, until all is done."""
+    """Walk and report the steps to the learner until learning is done."""
     random = np.random.default_rng()
     answer = exchange(who, options)
     while not answer["done"]:
@@ -181,7 +181,7 @@ def collect(who: str, options: argparse.Namespace) -> None:
 
 
 def evaluate(who: str, options: argparse.Namespace) -> None:
-    """Walk without curiosity and tell how well it went, until all is done."""
+    """Walk without random steps and report the return, until learning is done."""
     random = np.random.default_rng(0)
     answer = exchange(who, options)
     while not answer["done"]:
@@ -192,7 +192,7 @@ def evaluate(who: str, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Be what the first argument says."""
+    """Run the role that the first argument names."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     options.folder.mkdir(parents=True, exist_ok=True)

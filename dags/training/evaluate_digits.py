@@ -30,8 +30,8 @@ def evaluate(checkpoint: CheckpointRef) -> dict[str, float | int]:
 
 
 def saved_in_two_stages(checkpoint: CheckpointRef) -> dict[str, Any]:
-    """The variables of a collective job, or of one with ``async_save``; none if it was saved in another
-    way."""
+    """The variables in a checkpoint of a collective job or of a job with ``async_save``; none if the
+    checkpoint has another format."""
     file = Path(checkpoint.uri) / STATE_FILE
     return dict(tensors.load(file).tensors) if file.exists() else {}
 

@@ -1,4 +1,5 @@
-"""What the programs that evaluate a checkpoint share: their command line and the line of JSON they print."""
+"""Common parts of the programs that evaluate a checkpoint: their command line, and the line of JSON that they
+print."""
 
 import argparse
 import json

@@ -24,7 +24,7 @@ def lead(address: tuple[str, int], world: int, options: argparse.Namespace) -> N
     options.folder.mkdir(parents=True, exist_ok=True)
     done = options.folder / "steps"
     step = int(done.read_text()) if done.exists() else 0
-    host = address[0] if address[0].startswith("127.") else ""  # its own name may not resolve yet
+    host = address[0] if address[0].startswith("127.") else ""  # the pod's own name may not resolve yet
     with socket.create_server((host, address[1])) as server:
         workers = [server.accept()[0].makefile("rw") for _ in range(world - 1)]
     while step < options.steps:
@@ -49,7 +49,7 @@ def follow(address: tuple[str, int], rank: int) -> None:
 
 
 def connect(address: tuple[str, int]) -> socket.socket:
-    """A connection to the master, as soon as it listens."""
+    """Connect to the master as soon as it listens."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -74,7 +74,7 @@ def main() -> None:
             lead(address, world, options)
         else:
             follow(address, rank)
-    except (OSError, ValueError) as error:  # a peer that is gone sends an empty line
+    except (OSError, ValueError) as error:  # the connection of a peer that is gone yields an empty line
         print(f"lost a peer: {error}", flush=True)  # noqa: T201 - its output
         sys.exit(LOST)
 

@@ -28,7 +28,7 @@ TERMINATED = 143
 
 
 def main() -> None:
-    """Be what ``TF_CONFIG`` says: a parameter server, or a worker that trains until the last step."""
+    """Run the role in ``TF_CONFIG``: a parameter server, or a worker that trains until the last step."""
     options = _options()
     config = json.loads(os.environ.get("TF_CONFIG") or '{"cluster": {"worker": ["127.0.0.1:0"]}}')
     task = config.get("task", {"type": "worker", "index": 0})
@@ -54,7 +54,7 @@ def train(
         optimizer = tf1.train.AdamOptimizer(LEARNING_RATE)
         step = optimizer.minimize(net.loss, global_step=tf1.train.get_or_create_global_step())
     chief = task["type"] == "chief" or ("chief" not in cluster and task["index"] == 0)
-    # Without the filter a session waits for all other workers.
+    # Without this filter, a session waits for all other workers.
     settings = tf1.ConfigProto(device_filters=["/job:ps", me], intra_op_parallelism_threads=1)
     hooks = [tf1.train.StopAtStepHook(last_step=options.steps)]
     data, _ = load()

@@ -29,11 +29,11 @@ PEER_LOST = 138
 """Exit code of a worker whose peers are gone: 128 + SIGUSR1, which TFJobs leave to programs that want to be
 restarted."""
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError, tf.errors.CancelledError)
-"""What an all-reduce ends with when a peer has gone."""
+"""The errors that an all-reduce raises when a peer is gone."""
 
 
 class Perceptron(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
-    """The network. What replicas add to a weight is averaged over all workers: that is the all-reduce."""
+    """The network. Updates of a weight are averaged over all workers, which is the all-reduce."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Perceptron(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
         return hidden @ self.weights[1] + self.biases[1]
 
     def learn(self, images: Any, labels: Any) -> Any:
-        """One step on this worker's batch; its loss."""
+        """Make one step on this worker's batch. Returns its loss."""
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self(images))
             loss = tf.reduce_mean(losses)
@@ -64,22 +64,22 @@ class Perceptron(tf.Module):  # type: ignore[misc]  # TensorFlow has no types
 
     @property
     def steps(self) -> int:
-        """How many it has learned."""
+        """The number of steps that the network has learned."""
         return int(self.step.numpy())
 
     def digest(self) -> str:
-        """The same for the same weights."""
+        """A hash of the weights."""
         data = b"".join(one.numpy().tobytes() for one in (*self.weights, *self.biases))
         return hashlib.sha256(data).hexdigest()[:16]
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train this worker's replica until the last step, from the newest checkpoint on."""
+    """Train this worker's replica from the newest checkpoint until the last step."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     task = strategy.cluster_resolver.task_id or 0
     with strategy.scope():
         net = Perceptron()
-    # Saving is work of all workers; only the first one's files are of use.
+    # All workers must take part in saving, but only the first worker's files are used.
     folder = str(options.checkpoint_dir) if task == 0 else tempfile.mkdtemp()
     checkpoint = tf.train.Checkpoint(net=net)
     checkpoints = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2, checkpoint_name="model.ckpt")
@@ -114,9 +114,9 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    """Train; end with `PEER_LOST` if the others can't be reached any more."""
-    # By `_exit`, always: TensorFlow's own end waits for the other workers, and fails if they have ended
-    # before.
+    """Train. Exit with `PEER_LOST` if the other workers can't be reached any more."""
+    # Always exit by `_exit`: TensorFlow's shutdown waits for the other workers, and fails if they have
+    # already ended.
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(TERMINATED))
     try:
         train(_options())

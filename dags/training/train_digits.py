@@ -36,7 +36,7 @@ def build() -> Model:
 
 
 def main() -> None:
-    """Train until the data is consumed by all workers together."""
+    """Train until all workers together have consumed the data."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     for noisy in ("httpx", "httpcore"):

@@ -18,11 +18,11 @@ from edl_workflows.protocol.cluster import CheckpointRef
 PIXELS, CLASSES = 64, 10
 WEIGHTS = "weights.npy"
 TRAINED = 1437
-"""Digits to train with; the other 360 are held out."""
+"""Number of digits to train with; the other 360 are held out."""
 
 
 class Model:
-    """Softmax regression, and how many steps made it."""
+    """Softmax regression, with the number of steps it was trained for."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -30,7 +30,7 @@ class Model:
         self.step = 0
 
     def train(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """One step of gradient descent; its loss."""
+        """Make one step of gradient descent. Returns its loss."""
         scores = np.exp(images @ self.weights)
         likely = scores / scores.sum(axis=1, keepdims=True)
         rows = np.arange(len(labels))

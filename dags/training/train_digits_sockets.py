@@ -28,8 +28,7 @@ CONNECT_SECONDS = 60.0
 
 
 class Group:
-    """The members of a cluster version: rank 0 has a connection to each of the others, they have one to
-    it."""
+    """The members of a cluster version. Rank 0 has a connection to each other member."""
 
     def __init__(self, place: Place) -> None:
         self.rank = place.rank
@@ -44,7 +43,7 @@ class Group:
             self.links[0].sendall(hello.tobytes())
 
     def sum(self, array: np.ndarray) -> np.ndarray:
-        """The sum of all members' arrays, made in the order of their ranks."""
+        """The sum of all members' arrays, added in the order of their ranks."""
         try:
             if self.rank == 0:
                 total = sum((_receive(link, len(array)) for link in self.links), array)
@@ -94,7 +93,7 @@ def _receive(link: socket.socket, count: int) -> np.ndarray:
 
 
 class SoftmaxRegression:
-    """The adapter: what `edl_workflows.agent.world.Framework` asks for."""
+    """The adapter, which implements `edl_workflows.agent.world.Framework`."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(PIXELS * CLASSES)
@@ -109,13 +108,13 @@ class SoftmaxRegression:
         return State.of(step, {"weights": self.weights}, metadata)
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Take over what was saved."""
+        """Load the saved tensors."""
         if "weights" not in tensors:
             raise CheckpointError("the checkpoint is of another model: it has no weights")
         self.weights = tensors["weights"].copy()
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Rank 0's weights and numbers to all: their sum with zeros."""
+        """Send rank 0's weights and numbers to all members, as a sum to which the others add zeros."""
         mine = np.concatenate([self.weights, np.array(numbers, float)])
         summed = self.group.sum(mine if self.group.rank == 0 else np.zeros_like(mine))
         self.weights = summed[: len(self.weights)].copy()
@@ -135,11 +134,11 @@ class SoftmaxRegression:
         return Reduced(loss / records, Wishes(drain, leave))
 
     def meet(self) -> None:
-        """A barrier: sum something."""
+        """Wait for all members: a sum is also a barrier."""
         self.group.sum(np.zeros(1))
 
     def gradient(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
-        """Sums over the records of the gradient and of the loss."""
+        """The gradient and the loss, each summed over the records."""
         scores = np.exp(images @ self.weights.reshape(PIXELS, CLASSES))
         likely = scores / scores.sum(axis=1, keepdims=True)
         rows = np.arange(len(labels))

@@ -20,7 +20,7 @@ from edl_workflows.agent.torch_collective import Dataset, TorchModel, TrainingOp
 PIXELS, CLASSES, HIDDEN = 64, 10, 64
 LEARNING_RATE = 2e-3
 TEST_SHARE = 5
-"""Every fifth image, of an order shuffled once and for all, is held out."""
+"""Held-out images: every fifth in a fixed shuffled order."""
 
 
 def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from edl_workflows.agent.hugging_face import TrainingOptions, connect, make_elas
 
 LETTERS = "0123456789+="
 NUMBERS = 30
-"""The sums are those of all pairs below it."""
+"""Both addends of a sum are below this number."""
 
 
 class Sums(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the environment of the checks
@@ -33,8 +33,8 @@ class Sums(torch.utils.data.Dataset):  # type: ignore[misc]  # no types in the e
 
 
 def network() -> GPT2LMHeadModel:
-    """A GPT-2 with random weights, small enough for a CPU. Without dropout, so that the losses don't depend
-    on who computes which records."""
+    """A GPT-2 with random weights, small enough for a CPU. It has no dropout, so that the losses don't depend
+    on which worker computes which records."""
     torch.manual_seed(0)
     size = {"n_layer": 2, "n_head": 4, "n_embd": 32, "n_positions": 16, "vocab_size": len(LETTERS)}
     no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

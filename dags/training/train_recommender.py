@@ -24,14 +24,14 @@ from edl_workflows.agent.tensorflow import Model, TrainingOptions, tf1, training
 
 USERS, ITEMS, WIDTH = 20_000, 5_000, 16
 TASTES = 4
-"""Numbers that say what a made-up user likes, and what a made-up item is like."""
+"""How many numbers describe the taste of a made-up user, and how many describe a made-up item."""
 LEARNING_RATE = 0.02
 PREDICTIONS = "recommender/predictions:0"
 
 
 @dataclass(frozen=True)
 class Clicks:
-    """Who was shown what, and whether that was clicked."""
+    """Which user was shown which item, and whether the item was clicked."""
 
     users: NDArray[np.int64]
     items: NDArray[np.int64]
@@ -82,7 +82,7 @@ def look_up(name: str, rows: int, ids: Any) -> Any:
 
 
 def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float:
-    """Area under the ROC curve: how often what was clicked is ranked above what was not."""
+    """Area under the ROC curve: how often a clicked item is ranked above an item that was not clicked."""
     ranks = np.argsort(np.argsort(predictions)) + 1
     ones = int(clicked.sum())
     zeros = len(clicked) - ones
@@ -90,7 +90,7 @@ def auc(predictions: NDArray[np.float32], clicked: NDArray[np.float32]) -> float
 
 
 def main() -> None:
-    """Train until the data is consumed by all workers together; the chief then tells how good the model
+    """Train until the data is consumed by all workers together. Then the chief prints how good the model
     is."""
     options = _options()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

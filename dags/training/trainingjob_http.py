@@ -1,5 +1,5 @@
-"""How the roles of the TrainingJob example talk: HTTP POST with bytes in and out, and patience with a peer
-that is replaced."""
+"""How the roles of the TrainingJob example communicate: by HTTP POST with binary bodies. A request is
+repeated while its peer is being replaced."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 Answer = Callable[[bytes], bytes]
 
 PATIENCE_SECONDS = 120.0
-"""How long a role waits for another that was lost: its replacement needs a new pod."""
+"""How long a role waits for a lost peer, whose replacement needs a new pod."""
 PAUSE_SECONDS = 0.2
 
 
@@ -29,17 +29,17 @@ def serve(answers: Mapping[str, Answer]) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's signature
-            """Nothing: there are many requests."""
+            """Log nothing, because there are many requests."""
 
     port = int(os.environ["PADDLE_CURRENT_ENDPOINT"].rpartition(":")[2])
     return ThreadingHTTPServer(("", port), Handler)
 
 
 def ask(address: str, path: str, body: bytes = b"") -> bytes:
-    """What the role at an address answers.
+    """The response of the role at an address.
 
     Raises:
-        OSError: nobody answered within `PATIENCE_SECONDS`.
+        OSError: there was no response within `PATIENCE_SECONDS`.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -26,7 +26,7 @@ class Queue:
 
     Args:
         journal: the file of acknowledged chunks: pass, chunk and trainer a line.
-        chunks: of all passes, in order.
+        chunks: the chunks of all passes, in order.
         lease_seconds: how long a trainer has for a chunk.
     """
 
@@ -40,7 +40,7 @@ class Queue:
         self._left = [chunk for chunk in chunks if chunk not in done]
 
     def lease(self) -> dict[str, Any]:
-        """The next chunk; or that there is none now; or that there is none any more."""
+        """The next chunk, or whether there is none for now or none any more."""
         with self._lock:
             now = time.monotonic()
             free = next((chunk for chunk in self._left if self._leases.get(chunk, 0.0) <= now), None)
@@ -50,7 +50,8 @@ class Queue:
             return {"done": False, "chunk": free}
 
     def acknowledge(self, trainer: str, chunk: Chunk) -> dict[str, Any]:
-        """Write down that a chunk is trained. Twice is not wrong: its lease had ended."""
+        """Record that a chunk is trained. A second acknowledgement is no error: the first trainer's lease had
+        expired."""
         with self._lock:
             if chunk in self._left:
                 with self._journal.open("a") as file:
@@ -75,7 +76,7 @@ def main() -> None:
         help="for one chunk (default %(default)s, as Paddle's master)",
     )
     options = parser.parse_args()
-    # Without this the first process of a container does not end when it is told to.
+    # Without a handler, the first process of a container ignores SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     options.folder.mkdir(parents=True, exist_ok=True)
     passes = int(os.environ["PADDLE_INIT_NUM_PASSES"])

@@ -37,7 +37,7 @@ def pack(arrays: Arrays) -> bytes:
 
 
 def unpack(content: bytes) -> Arrays:
-    """And back."""
+    """Arrays from the bytes that `pack` made."""
     with np.load(io.BytesIO(content)) as file:
         return {name: file[name] for name in file.files}
 
@@ -46,8 +46,8 @@ class Parameters:
     """A share of the parameters.
 
     Args:
-        file: where they are saved.
-        names: which.
+        file: the file in which they are saved.
+        names: the names of the parameters.
         save_every: updates between saves.
     """
 
@@ -59,7 +59,7 @@ class Parameters:
         self._values = unpack(file.read_bytes()) if file.exists() else _initial(names)
 
     def read(self, _body: bytes) -> bytes:
-        """The parameters as they are."""
+        """The current parameters."""
         with self._lock:
             return pack(self._values)
 
@@ -74,7 +74,7 @@ class Parameters:
         return b""
 
     def save(self) -> None:
-        """Write them to the file, whole or not at all."""
+        """Write the parameters to the file atomically."""
         with self._lock:
             self._save()
 

@@ -31,7 +31,7 @@ def main() -> None:
         "--chunk-delay", type=float, default=0.0, metavar="SECONDS", help="rest after each chunk"
     )
     options = parser.parse_args()
-    # Without this the first process of a container does not end when it is told to.
+    # Without a handler, the first process of a container ignores SIGTERM.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     master, me = os.environ["PADDLE_MASTER"], os.environ["POD_NAME"]
     servers = os.environ["PADDLE_PSERVERS_IP_PORT_LIST"].split(",")
@@ -41,7 +41,7 @@ def main() -> None:
         if task["done"]:
             return
         if "chunk" not in task:
-            time.sleep(PAUSE_SECONDS)  # the last chunks are with others
+            time.sleep(PAUSE_SECONDS)  # other trainers have the last chunks
             continue
         number, chunk = task["chunk"]
         picked = np.arange(chunk, len(data), task["chunks"])
@@ -52,7 +52,8 @@ def main() -> None:
 
 
 def train(servers: list[str], chunk: Digits) -> None:
-    """One pass over a chunk: parameters from the servers, gradients to them, batch by batch."""
+    """Train on a chunk once. For each batch, get the parameters from the servers and send them the
+    gradients."""
     for start in range(0, len(chunk), BATCH):
         values: Arrays = {}
         for server in servers:
@@ -64,7 +65,7 @@ def train(servers: list[str], chunk: Digits) -> None:
 
 
 def gradients(values: Arrays, images: Any, labels: Any) -> Arrays:
-    """Of the mean cross entropy."""
+    """The gradients of the mean cross entropy."""
     variables = {name: tf.constant(value) for name, value in values.items()}
     with tf.GradientTape() as tape:
         tape.watch(variables)

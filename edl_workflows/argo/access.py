@@ -1,4 +1,4 @@
-"""Service accounts and rights of what our templates make Argo start: pods of steps, and Sensors."""
+"""Service accounts and RBAC rules for what Argo starts from our templates: the pods of steps, and Sensors."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from edl_workflows.jobs import names
 RBAC = "rbac.authorization.k8s.io"
 
 EXECUTOR: list[dict[str, Any]] = [
-    # What a pod of Argo reports its outputs by.
+    # A step's pod reports its outputs in these objects.
     {"apiGroups": [GROUP], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]},
 ]
 RESOURCE_STEPS: list[dict[str, Any]] = [
-    # apply is get, create and patch; a delete that waits lists and watches.
+    # kubectl apply needs get, create and patch; kubectl delete needs list and watch to wait for the deletion.
     {
         "apiGroups": [names.GROUP],
         "resources": ["elasticjobs"],
@@ -26,14 +26,14 @@ RESOURCE_STEPS: list[dict[str, Any]] = [
 
 
 def for_steps(waiting: WaitMode, namespace: str) -> list[dict[str, Any]]:
-    """What a workflow's pods may do: with resource templates, what a job's changes need; with plugin
-    templates that is the agent's, and the pods only report."""
+    """The account of a workflow's pods. With resource templates, the pods may also create and change jobs.
+    With plugin templates the agent does that, and the pods only report their outputs."""
     rules = EXECUTOR + (RESOURCE_STEPS if waiting == "resource" else [])
     return _account(ACCOUNT, namespace, rules)
 
 
 def for_events(namespace: str) -> list[dict[str, Any]]:
-    """What a Sensor may do: create workflows."""
+    """The account of a Sensor, which may create workflows."""
     return _account(
         EVENTS_ACCOUNT, namespace, [{"apiGroups": [GROUP], "resources": ["workflows"], "verbs": ["create"]}]
     )

@@ -1,5 +1,4 @@
-"""Argo Workflows' kinds as the API serves them, and the marks that its controller sets. Argo Workflows
-4.1."""
+"""The kinds of Argo Workflows 4.1 as the API serves them, and the labels that its controller sets."""
 
 from edl_workflows.jobs.api import ApiResource
 
@@ -17,4 +16,4 @@ WORKFLOW_TASK_SETS = ApiResource(GROUP, VERSION, "workflowtasksets", "WorkflowTa
 COMPLETED_LABEL = "workflows.argoproj.io/completed"
 """Set to ``true`` on a Workflow and its WorkflowTaskSet when it has ended."""
 INSTANCE_LABEL = "workflows.argoproj.io/controller-instanceid"
-"""Which of several Argo controllers of a cluster owns an object."""
+"""Says which of a cluster's Argo controllers owns an object."""

@@ -1,5 +1,5 @@
-"""What a training has saved as an input artifact of a later step: Argo downloads it from where it is, and
-nothing is copied by the training step.
+"""Makes what a training has saved an input artifact of a later step. Argo downloads it from where it was
+saved; the training step copies nothing.
 
 The folder that the training saves to must lie in the bucket of Argo's artifact repository: the artifact has a
 key only, and Argo takes bucket, endpoint and credentials from the repository.
@@ -17,10 +17,10 @@ _TAG = re.compile(r"^{{ *([A-Za-z]+)((?:\.[A-Za-z0-9_-]+)+) *}}$")
 
 
 def saved_artifact(name: str, uri: str, file: str = "") -> S3Artifact:
-    """An argument for an input artifact of a step: what is at a URI.
+    """An argument for an input artifact of a step: the file or folder at a URI.
 
     Args:
-        name: of the input artifact.
+        name: name of the input artifact.
         uri: the folder or object. Either one tag, such as ``groups.output(trained, "checkpoint-uri")``, or a
             text such as ``s3://models/{{workflow.name}}`` where the training program exports its model.
         file: path below the URI; "" for all that is there.
@@ -29,8 +29,8 @@ def saved_artifact(name: str, uri: str, file: str = "") -> S3Artifact:
         InvalidError: the URI is neither one tag nor a URI with a bucket.
     """
     below = f"/{file}" if file else ""
-    # A file that looks like a tarball stays one. An artifact without a bucket may be written as one of S3,
-    # whatever the repository is: Argo takes the key alone.
+    # Argo must not unpack a file that looks like a tarball. An artifact without a bucket may be written as an
+    # S3 artifact for any kind of repository, because Argo uses only its key.
     return S3Artifact(name=name, key=_key(uri) + below, archive=NoneArchiveStrategy())
 
 
@@ -46,5 +46,5 @@ def _key(uri: str) -> str:
 
 
 def _variable(root: str, rest: str) -> str:
-    """A tag's variable in an expression, where a name with hyphens must be an index."""
+    """A tag's variable as an expression refers to it: names with hyphens must be written as indices."""
     return root + "".join(f"['{part}']" if "-" in part else f".{part}" for part in rest.split(".")[1:])

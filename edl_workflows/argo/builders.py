@@ -1,4 +1,4 @@
-"""One Hera template a stage, to call in a `DAG` or in `Steps` as any other template of Hera's.
+"""One Hera template per stage, to be called in a `DAG` or in `Steps` like any other Hera template.
 
 ::
 
@@ -8,8 +8,8 @@
             submit(arguments={"name": "digits", "spec": SPEC})
     manifest = to_manifest(workflow)
 
-Hera's models know no ``plugin`` body and not all fields of Argo 4.1 and drop what they don't know, without a
-word: write manifests with `serializer.to_manifest`, not with Hera's own ``to_yaml``.
+Hera's models have no ``plugin`` body and lack some fields of Argo 4.1. They silently drop what they lack, so
+write manifests with `serializer.to_manifest`, not with Hera's own ``to_yaml``.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,10 @@ _RENDER = {"plugin": plugin_templates, "resource": resource_templates}
 
 @dataclass(kw_only=True)
 class StageTemplate(CallableTemplateMixin, TemplateMixin, IOMixin):
-    """A stage among Hera's templates. Hera sees its name, its inputs and its outputs.
+    """A stage as a Hera template. Hera sees only its name, inputs and outputs.
 
     Attributes:
-        rendered: the templates as Argo shall have them: the stage's, and those that it calls.
+        rendered: the templates for the manifest: the stage's own, and those that it calls.
     """
 
     rendered: list[dict[str, Any]]
@@ -63,8 +63,8 @@ def template(step: WorkflowStep, waiting: WaitMode) -> StageTemplate:
 
 
 def _builder(step: Callable[P, WorkflowStep]) -> Callable[Concatenate[WaitMode, P], StageTemplate]:
-    """The function that makes the Hera template of a step; it takes how to wait, and the arguments of the
-    step."""
+    """A function that makes the Hera template of a step. Its arguments are the way to wait and those of
+    `step`."""
 
     def build(waiting: WaitMode, /, *args: P.args, **kwargs: P.kwargs) -> StageTemplate:
         return template(step(*args, **kwargs), waiting)

@@ -1,4 +1,4 @@
-"""What `edl argo build` knows, by name."""
+"""The products that `edl argo build` can make, by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ class BuildProduct:
     """Manifests under one name.
 
     Attributes:
-        name: of the product.
-        make: from options and a namespace.
-        usual: whether it is among those that are made when none is named.
+        name: name of the product.
+        make: makes the manifests from options and a namespace.
+        usual: whether it is made when no product is named.
     """
 
     name: str
@@ -52,7 +52,7 @@ def _events(options: TemplateOptions, namespace: str) -> list[dict[str, Any]]:
 
 
 def _plain(options: TemplateOptions) -> TemplateOptions:
-    """Without values: what is started by itself brings them as its arguments."""
+    """The options without parameter values: schedules and Sensors pass the values as arguments."""
     return TemplateOptions(options.waiting, options.cluster_scope)
 
 
@@ -70,7 +70,7 @@ PRODUCTS = (
         for kind in KINDS
         if kind.view is not None and kind.name != ELASTIC_JOB
     ),
-    # These need values that only their author knows, or Argo Events.
+    # These need Argo Events, or values that only the user knows.
     BuildProduct("elastic-retrain-cron", _cron, usual=False),
     BuildProduct(EVENTS, _events, usual=False),
 )
@@ -80,7 +80,7 @@ def build_manifests(names: Iterable[str], options: TemplateOptions, namespace: s
     """The manifests of the named products, or of the usual ones if none is named; all in one namespace.
 
     Raises:
-        InvalidError: there is no such product, or no template has a parameter that a value was given for or
+        InvalidError: there is no such product, or no template has a parameter for which a value was given or
             that events may set.
     """
     known = {product.name: product for product in PRODUCTS}

@@ -1,9 +1,9 @@
-"""The agent as an ordinary executor plugin: for clusters where Argo's controller keeps making agent pods.
+"""The agent as an ordinary executor plugin, for clusters where Argo's controller creates agent pods.
 
-Argo's own agent pod, one a workflow, asks its plugins to execute each task by HTTP. Ours only says which
-tasks are ours; beside it, in the same process, runs the very agent that otherwise serves all workflows, here
-for the pod's own: it answers in the task set, so it can tell time-outs, retries and restarts as ever. The
-request itself names no node.
+Argo runs one agent pod per workflow, which asks its plugins by HTTP to execute each task. That request does
+not name the node, so our plugin only answers whether a task is ours. The tasks are served by our normal agent
+(`edl_workflows.argo.agent`), which runs in the same process for this one workflow. It writes results into the
+task set, so time-outs, retries and restarts work as usual.
 """
 
 import contextlib
@@ -36,18 +36,19 @@ ACCOUNT = f"{NAME}-executor-plugin"
 """Argo looks for the account, and for its token's Secret, by this name."""
 PORT = 4370
 TOKEN_FILE = Path("/var/run/argo/token")
-"""Argo's agent writes it for each plugin, and sends it with each request."""
+"""Argo's agent writes a token for each plugin into this file, and sends it with each request."""
 MAX_BODY = 4 * 2**20
-"""Bytes. Argo keeps a workflow below etcd's 1.5 MiB; a request has one template of it."""
+"""Largest request body in bytes. A request contains one template of a workflow, and Argo keeps the whole
+workflow below etcd's limit of 1.5 MiB."""
 BODY_SECONDS = 15.0
-"""For a body to arrive."""
+"""Time limit for a body to arrive."""
 WORKFLOW_VARIABLE = "EDL_ARGO_WORKFLOW"
 WORKFLOW_LABEL = "workflows.argoproj.io/workflow"
-"""On the agent pod: its workflow's name."""
+"""Label of the agent pod: the name of its workflow."""
 
 
 class _Template(BaseModel):
-    """What we look at of a template."""
+    """The part of a template that the plugin reads."""
 
     model_config = ConfigDict(extra="ignore")
     plugin: dict[str, Any] = Field(default_factory=dict)
@@ -64,7 +65,7 @@ def create_app(token: Callable[[], str]) -> FastAPI:
     """The plugin's HTTP API.
 
     Args:
-        token: what requests must carry.
+        token: returns the token that requests must carry.
     """
     app = FastAPI(title="edl executor plugin", openapi_url=None)
     add_error_handlers(app)
@@ -99,7 +100,7 @@ def read_token() -> str:
     """The token as Argo's agent wrote it.
 
     Raises:
-        UnavailableError: it did not.
+        UnavailableError: the token cannot be read.
     """
     try:
         return TOKEN_FILE.read_text().strip()
@@ -123,9 +124,9 @@ class PluginOptions:
     """An installation of the plugin.
 
     Attributes:
-        image: with ``edl`` on its path.
-        namespace: the workflows'.
-        command: ``edl`` in the image.
+        image: container image with ``edl`` on its PATH.
+        namespace: namespace of the workflows.
+        command: the command for ``edl`` in the image.
     """
 
     image: str
@@ -134,8 +135,8 @@ class PluginOptions:
 
 
 def plugin_manifests(options: PluginOptions) -> Iterator[dict[str, Any]]:
-    """All that the plugin needs in a namespace: its ConfigMap, and an account with its token and its
-    rights."""
+    """All that the plugin needs in a namespace: its ConfigMap, and a service account with its token and
+    permissions."""
     metadata = {"name": ACCOUNT, "namespace": options.namespace}
     rbac = "rbac.authorization.k8s.io"
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}

@@ -1,5 +1,4 @@
-"""What an author would else put together from several stages: call them in a `DAG` or in `Steps`, inside a
-Hera workflow."""
+"""Ready-made groups of several stages, to be called in a `DAG` or in `Steps` of a Hera workflow."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,7 +15,7 @@ _PLAN_INPUTS = steps.migrate_ps().inputs
 
 
 def parameter(given: StepInput) -> Parameter:
-    """An input of a step as an input of a template that calls it."""
+    """An input of a step, declared as an input of the template that calls the step."""
     default = MISSING if given.default is None else given.default
     return Parameter(name=given.name, description=given.description, default=default)
 
@@ -27,7 +26,7 @@ def output(task: Any, name: str) -> str:
 
 
 def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
-    """The outputs of a DAG that are those of one of its tasks."""
+    """Outputs of a DAG that pass on the outputs of one of its tasks."""
     return [
         Parameter(
             name=name,
@@ -38,12 +37,12 @@ def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
 
 
 def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrate-restart") -> DAG:
-    """A migration of parameter servers whose three steps show.
+    """A migration of parameter servers as three visible steps.
 
-    ``checkpoint`` has a checkpoint saved while training goes on; ``migrate`` begins the migration and is done
-    when the new servers are ready; ``restart`` is done when training goes on from the switch checkpoint on
-    the new servers. A migration that fails fails one of the last two, and the job goes on with its old
-    servers.
+    ``checkpoint`` has a checkpoint saved while training continues. ``migrate`` begins the migration and ends
+    when the new servers are ready. ``restart`` ends when training continues on the new servers from the
+    switch checkpoint. If the migration fails, one of the last two steps fails, and the job continues on its
+    old servers.
 
     Args:
         waiting: how the steps wait.
@@ -75,9 +74,10 @@ def approval(name: str = "approval") -> Suspend:
     and ``argo resume``.
 
     Args:
-        name: of the template; its input is ``plan``, to be read, its output ``approve``.
+        name: name of the template. Its input ``plan`` is shown to the person; its output ``approve`` is the
+            answer.
     """
-    # Resumed without an answer, it is no.
+    # If the node is resumed without an answer, the answer is no.
     said = models.ValueFrom(supplied=models.SuppliedValueFrom(), default="no")
     return Suspend(
         name=name,
@@ -92,9 +92,9 @@ def approval(name: str = "approval") -> Suspend:
 
 
 def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> DAG:
-    """What a job's optimizer would change is put to a person, and carried out if he approves it.
+    """Ask a person to approve what a job's optimizer would change, and carry it out if approved.
 
-    A plan that changes nothing is put to nobody.
+    If the plan changes nothing, nobody is asked.
 
     Args:
         waiting: how the steps wait.
@@ -115,7 +115,7 @@ def plan_approve_apply(waiting: WaitMode, name: str = "plan-approve-apply") -> D
                 step_fields.JOB.name: step_fields.JOB.tag,
                 step_fields.STEP_TIMEOUT.name: step_fields.STEP_TIMEOUT.tag,
             },
-            # Succeeded: what was skipped has no answer to look at.
+            # Succeeded, because a skipped approval has no answer for `when` to read.
             depends="approve.Succeeded",
             when=f"{output(asked, APPROVED)} == {YES}",
         )
@@ -127,16 +127,16 @@ STATUS = StepInput("status", "The workflow's status: after a success nothing is 
 
 
 def clean_up(waiting: WaitMode, name: str = "clean-up", *, kind: str = ELASTIC_JOB) -> Steps:
-    """An exit handler: ends the workflow's job that still goes on although the workflow failed or was
+    """An exit handler: ends the workflow's job if the job has not ended when the workflow failed or was
     stopped.
 
-    A job that has ended stays, so that it can be looked at, and one that is another's is never touched. Argo
-    runs no exit handler of a workflow that is terminated or deleted.
+    A job that has ended is kept for inspection, and a job that the workflow did not create is never touched.
+    Argo runs no exit handler when a workflow is terminated or deleted.
 
     Args:
         waiting: how the steps wait.
-        name: of the template; its inputs are ``name`` (the job's), ``policy`` and ``status``.
-        kind: the job's.
+        name: name of the template. Its inputs are ``name`` (of the job), ``policy`` and ``status``.
+        kind: kind of the job.
     """
     cancel = builders.cancel(waiting, kind=kind)
     with Steps(name=name, inputs=[parameter(one) for one in (step_fields.NAME, POLICY, STATUS)]) as handler:

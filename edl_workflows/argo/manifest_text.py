@@ -1,7 +1,9 @@
-"""A manifest as text with Argo's tags in it, so that every value keeps its type whatever its parameter holds.
+"""Renders a manifest as text with Argo's tags, so that every value keeps its type whatever its parameter
+contains.
 
-Parameters are texts. Put between quotes by hand, a number becomes a string and a quote in a value breaks the
-YAML. Here a text goes through ``toJson``, a number through ``int``, and YAML is indented to where it stands.
+Parameters are strings. If a manifest has a tag between quotes, a number becomes a string, and a quote in a
+value breaks the YAML. Here Argo's expressions convert a string with ``toJson`` and a number with ``int``, and
+indent YAML to its position.
 """
 
 import json
@@ -16,7 +18,7 @@ INDENT = 2
 
 @dataclass(frozen=True)
 class Tag:
-    """A text with tags of its own, of letters that need no quotes in YAML: names and uids."""
+    """A text that contains tags itself, whose values need no quotes in YAML: names and uids."""
 
     text: str
 
@@ -25,7 +27,7 @@ def manifest_text(manifest: Mapping[str, Any]) -> str:
     """The manifest as YAML.
 
     Args:
-        manifest: maps, lists of maps, constants, and values of the types `Input` and `Tag`.
+        manifest: maps, lists of maps, constants, and values of the types `StepInput` and `Tag`.
     """
     return "\n".join(_lines(manifest, 0)) + "\n"
 
@@ -60,6 +62,6 @@ def _input(given: StepInput, depth: int) -> str:
             written = f"string(int({value}))"
         case "text":
             written = f"toJson({value})"
-    # Argo wants the manifest to be YAML also before an expression is evaluated: each is the whole value of a
-    # key.
+    # Argo requires valid YAML even before it evaluates the expressions, so each expression is the whole value
+    # of a key.
     return f"{{{{={value} == '' ? 'null' : {written}}}}}" if given.default == "" else f"{{{{={written}}}}}"

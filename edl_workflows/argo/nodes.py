@@ -10,8 +10,7 @@ from typing import Any
 
 
 def nodes_of(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The nodes by id; None where they can't be read: in a database, or compressed by other means than
-    gzip."""
+    """The nodes by id; None if they can't be read: in a database, or compressed by other means than gzip."""
     compressed = status.get("compressedNodes")
     if not compressed:
         return None if status.get("offloadNodeStatusVersion") else status.get("nodes") or {}

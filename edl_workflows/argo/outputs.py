@@ -24,8 +24,8 @@ PARAMETERS = (
     "plan",
 )
 """Fields of `stages.outputs.Outputs` as Argo names them. Argo's values are texts: an absent one is empty,
-replicas, metrics and a plan are JSON; warnings are separated by semicolons. Nothing in them is
-expanded again: `inert_text` breaks tags."""
+replicas, metrics and a plan are JSON; warnings are separated by semicolons. Argo expands no tags in them,
+because `inert_text` breaks tags."""
 
 
 def render_outputs(outputs: Outputs) -> list[dict[str, str]]:

@@ -29,7 +29,7 @@ class PluginTask(Model):
             YAML; an empty text means that the field is not given.
         on_cancel: what to do with the object of the stage when the step is cancelled: the workflow was
             stopped, terminated or deleted, or the step's time-out has passed.
-        wait: whether to wait for the stage's goal; otherwise only until the stage has begun.
+        wait: whether to wait for the stage's goal. If not, the step ends once the stage has begun.
     """
 
     stage: str
@@ -57,7 +57,7 @@ class PluginTask(Model):
             raise ManifestError("the step's plugin body", problems) from error
 
     def stage_and_request(self) -> tuple[StageSpec[Any], StageRequest]:
-        """The stage, and its request as it validates.
+        """The stage, and its validated request.
 
         Raises:
             InvalidError: there is no such stage, or a text is no YAML.

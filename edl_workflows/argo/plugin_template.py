@@ -14,8 +14,7 @@ def plugin_templates(step: WorkflowStep) -> list[dict[str, Any]]:
     template: dict[str, Any] = {
         "name": step.name,
         "inputs": {"parameters": render_inputs(step.inputs)},
-        # Argo ends a task by this alone: a workflow's own deadline is not looked at while only plugin nodes
-        # wait.
+        # Only this ends a task: Argo does not check the workflow's own deadline while only plugin nodes wait.
         "timeout": "{{inputs.parameters.timeout}}",
         "plugin": {
             PLUGIN: {

@@ -1,8 +1,8 @@
-"""A step as ``resource`` templates: right on any stock Argo 4, at the price of a pod that polls while the
-step waits.
+"""Renders a step as ``resource`` templates. They work on any stock Argo 4, but cost a pod that polls while
+the step waits.
 
-What such a template can't do, and how ours differ from templates written by hand, is in
-docs/explanation/argo-steps.md.
+docs/explanation/argo-steps.md describes what such a template can't do, and how ours differ from handwritten
+ones.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,8 @@ from edl_workflows.argo.step import (
 from edl_workflows.exceptions import InvalidError
 
 LOST_POD_RETRIES = 5
-"""Of a step whose pod was lost. Each repeats the request and finds the object of the attempt before."""
+"""Retries of a step whose pod was lost. Each retry repeats the request and finds the object that the previous
+attempt created."""
 FINAL_MESSAGES = (
     "failure condition",
     "has been deleted",
@@ -38,23 +39,25 @@ FINAL_MESSAGES = (
     "error validating",
     "strict decoding error",
 )
-"""In the message of an attempt that failed for a reason that stays: the job failed, or the server refused the
+"""Texts in the messages of attempts that fail permanently: the job failed, or the server rejected the
 request."""
 
 UNSEEN = {
     "condition": "a condition, which a resource template can't select in a list; wait for a phase or a step",
     "waitForChange": "a plan that changes something, which a resource template can't tell; take any plan",
 }
-"""Fields of a request → what a label selector can't tell, and what to do instead."""
+"""Request fields that a label selector can't express, each with the end of the error message: what the step
+waits for, and what to do instead."""
 JQ = "jq:"
 GENERATION = StepInput("generation", "metadata.generation that the controller must have observed", "integer")
 
 
 def resource_templates(step: WorkflowStep) -> list[dict[str, Any]]:
-    """The step's template, and those that it is made of.
+    """The step's template, and those that it calls.
 
     Raises:
-        InvalidError: the step waits for what a label selector can't tell.
+        InvalidError: only the agent can run the step, for example because it waits for something that a label
+            selector can't express.
     """
     for field, why in UNSEEN.items():
         if field in step.request:
@@ -95,8 +98,8 @@ def _template(
 def _resource(action: ResourceAction) -> dict[str, Any]:
     match action:
         case ApplyObject():
-            # Server-side, as a manager of the workflow's own: an object of this name that another workflow or
-            # a person made is a conflict, which plain apply would overwrite.
+            # Server-side apply with a field manager of this workflow: if another workflow or a person created
+            # an object of this name, there is a conflict. Plain apply would overwrite that object.
             flags = ["--server-side", "--field-manager=argo-{{workflow.uid}}"]
             verb: dict[str, Any] = {"action": "apply", "flags": flags}
         case GetObject():
@@ -104,7 +107,8 @@ def _resource(action: ResourceAction) -> dict[str, Any]:
         case PatchObject():
             verb = {"action": "patch", "mergeStrategy": "merge"}
         case DeleteObject():
-            # Foreground: the object stays until its pods are gone, and kubectl waits for that.
+            # In the foreground, so that the object exists until its pods are gone, and kubectl waits for
+            # both.
             verb = {"action": "delete", "flags": ["--cascade=foreground"]}
     conditions = {}
     if isinstance(action, ApplyObject | GetObject) and action.success:
@@ -123,8 +127,8 @@ def _output(name: str, value: str) -> dict[str, Any]:
 
 
 def _change(step: WorkflowStep, action: PatchObject) -> list[dict[str, Any]]:
-    """Patch, then wait until the controller has observed that very spec: before, the status may be an older
-    spec's."""
+    """Patch, then wait until the controller has observed the patched spec. Until then, the status may belong
+    to an older spec."""
     patch, wait = f"{step.name}-patch", f"{step.name}-wait"
     observed = f"status.observedGeneration > {{{{=int({GENERATION.variable}) - 1}}}}"
     look = GetObject(
@@ -142,7 +146,8 @@ def _change(step: WorkflowStep, action: PatchObject) -> list[dict[str, Any]]:
 
 
 def _in_two(step: WorkflowStep, action: ApplyObject) -> list[dict[str, Any]]:
-    """Patch the one object, then make the other: whoever dies in between has only done what comes first."""
+    """Patch one object, then create the other. If the workflow ends in between, only the patch has been
+    made."""
     first, then = f"{step.name}-first", f"{step.name}-then"
     return [
         _steps(step, [[_call(first, step.inputs)], [_call(then, step.inputs)]], list(_passed_on(then))),
@@ -152,7 +157,7 @@ def _in_two(step: WorkflowStep, action: ApplyObject) -> list[dict[str, Any]]:
 
 
 def _remove(step: WorkflowStep, action: DeleteObject) -> list[dict[str, Any]]:
-    """Argo takes no outputs from a deletion: the step around it states them."""
+    """Delete an object. A deletion has no outputs in Argo, so the surrounding step declares them."""
     delete = f"{step.name}-object"
     said = [
         {"name": name, "valueFrom": {"expression": f"'{step.outputs.get(name, '')}'"}} for name in PARAMETERS
@@ -175,7 +180,8 @@ def _steps(
 
 
 def _cancel(step: WorkflowStep, action: CancelJob) -> list[dict[str, Any]]:
-    """Look whose job it is and what it is doing; only then delete or suspend it."""
+    """Read the job's owner and phase first. Delete or suspend it only if it is the workflow's and has not
+    ended."""
     look, delete, suspend = (f"{step.name}-{verb}" for verb in ("look", "delete", "suspend"))
     inputs = tuple(one for one in step.inputs if one != action.policy)
     looking = _template(look, GetObject(action.manifest), inputs, _outputs(step.outputs))

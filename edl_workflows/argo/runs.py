@@ -1,5 +1,5 @@
-"""Starting a workflow from a template, and what its status tells of its steps. By the Kubernetes API; no Argo
-server."""
+"""Starts a workflow from a template, and reads the states of its steps. Uses the Kubernetes API and needs no
+Argo server."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from edl_workflows.kube.resources import Object
 
 ENDED = ("Succeeded", "Failed", "Error")
 _SHOWN_TYPES = ("Pod", "Plugin", "HTTP", "Suspend", "Skipped", "Container")
-"""Nodes that do something; the others hold these together."""
+"""Types of nodes that do work; nodes of other types only group them."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class WorkflowSubmission:
     Attributes:
         template: name of the WorkflowTemplate.
         parameters: values of its parameters.
-        name: the workflow's; "" lets the server make one up.
+        name: name of the workflow; "": the server generates one.
         cluster_scope: whether the template is a ClusterWorkflowTemplate.
     """
 
@@ -39,7 +39,7 @@ def submit_workflow(cluster: Cluster, submission: WorkflowSubmission) -> Object:
 
     Raises:
         NotFoundError: there is no such template.
-        InvalidError: the template has no such parameter, or one that needs a value has none.
+        InvalidError: the template has no such parameter, or a required parameter has no value.
         AlreadyExistsError: there is a workflow of that name.
     """
     resource = CLUSTER_WORKFLOW_TEMPLATES if submission.cluster_scope else WORKFLOW_TEMPLATES
@@ -90,12 +90,12 @@ def _workflow(submission: WorkflowSubmission) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StepState:
-    """What a step is doing.
+    """The state of a step.
 
     Attributes:
-        id: of its node.
+        id: id of its node.
         name: its path below the workflow.
-        phase, message: Argo's.
+        phase, message: as in its node.
     """
 
     id: str
@@ -113,7 +113,7 @@ def phase_of(workflow: Mapping[str, Any]) -> str:
 
 
 def step_states(workflow: Mapping[str, Any]) -> list[StepState]:
-    """The steps that have begun, in order of their beginning; none where the nodes can't be read."""
+    """The steps that have begun, ordered by start time; empty if the nodes can't be read."""
     name = workflow["metadata"]["name"]
     nodes = nodes_of(workflow.get("status") or {}) or {}
     shown = [node for node in nodes.values() if node.get("type") in _SHOWN_TYPES or _waits_for_attempt(node)]
@@ -134,7 +134,7 @@ def _waits_for_attempt(node: Mapping[str, Any]) -> bool:
 
 
 def changed_steps(workflow: Mapping[str, Any], told: dict[str, StepState]) -> Iterator[str]:
-    """A line for each step that changed since; `told` is brought up to date."""
+    """A line for each step whose state is not the one in `told`, which is updated."""
     for state in step_states(workflow):
         if told.get(state.id) != state:
             told[state.id] = state

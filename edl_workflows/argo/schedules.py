@@ -1,6 +1,7 @@
-"""What starts a template by itself: a CronWorkflow, and the EventSource and Sensor of Argo Events.
+"""Manifests that start a template automatically: a CronWorkflow, and the EventSource and Sensor of Argo
+Events.
 
-Plain maps: Hera's models of Sensors lose the resource that a Sensor creates.
+They are plain maps, because Hera's models of Sensors drop the resource that a Sensor creates.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,11 +17,11 @@ ENDPOINT_PORT = "12000"
 
 
 def cron(template: Mapping[str, Any], schedule: str, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """Run a template by the clock; a run that still goes on makes the next one be left out.
+    """Run a template on a schedule. A run is skipped while the previous one is still going.
 
     Args:
         template: WorkflowTemplate or ClusterWorkflowTemplate.
-        schedule: as cron writes it.
+        schedule: in cron syntax.
         arguments: values of the template's parameters.
 
     Raises:
@@ -48,7 +49,7 @@ def cron(template: Mapping[str, Any], schedule: str, arguments: Mapping[str, str
 
 
 def webhook(template: Mapping[str, Any]) -> dict[str, Any]:
-    """An EventSource: an authenticated POST to ``/<template's name>`` is an event.
+    """An EventSource that makes an event of each authenticated POST to ``/<template's name>``.
 
     Argo Events compares the request's bearer token with the Secret of the template's name
     (https://argoproj.github.io/argo-events/eventsources/webhook-authentication/).
@@ -74,14 +75,14 @@ def webhook(template: Mapping[str, Any]) -> dict[str, Any]:
 def sensor(
     template: Mapping[str, Any], arguments: Mapping[str, str], from_event: Collection[str] = ()
 ) -> dict[str, Any]:
-    """A Sensor: each event of `webhook` makes a workflow of the template.
+    """A Sensor that creates a workflow from the template for each event of `webhook`.
 
     An event sets only the parameters in `from_event`, each from the key of its JSON body with the same name.
     By default it sets none, because most parameters are code: the job, the image and the commands decide what
     runs in the namespace.
 
-    A Sensor writes to a position in a list. The workflow therefore names all parameters of the template in
-    the template's order.
+    A Sensor addresses list entries by index, so the workflow that it creates lists all parameters of the
+    template in the template's order.
 
     Args:
         template: WorkflowTemplate or ClusterWorkflowTemplate.
@@ -132,7 +133,7 @@ def sensor(
 
 def _from_event(index: int, name: str, default: str | None) -> dict[str, Any]:
     source = {"dependencyName": "new-data", "dataKey": f"body.{name}"}
-    # Without a default an event that lacks the key triggers nothing, and the Sensor's log says why.
+    # Without a default, an event that lacks the key creates no workflow, and the Sensor's log says why.
     if default is not None:
         source["value"] = default
     return {"src": source, "dest": f"spec.arguments.parameters.{index}.value"}

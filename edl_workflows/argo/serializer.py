@@ -1,9 +1,8 @@
-"""From Hera's objects to the manifest that is sent: nothing that was put in may be missing, and the text is
-stable.
+"""Converts Hera objects to manifests without losing anything, and manifests to stable text.
 
-Hera drops what its models don't know. So our own templates come from their step models as they are, and the
-whole is refused if the linter finds an error in it: a template whose plugin body came out empty, a name that
-leads nowhere.
+Hera drops fields that its models don't have. So our own templates are taken directly from their step models,
+and a manifest is rejected if the linter finds an error in it, such as an empty plugin body or a reference to
+a missing template.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +19,11 @@ from edl_workflows.stages import server_yaml
 
 
 def to_manifest(workflow: Workflow) -> dict[str, Any]:
-    """A Hera Workflow, WorkflowTemplate, ClusterWorkflowTemplate or CronWorkflow as the API server shall have
-    it.
+    """The manifest of a Hera Workflow, WorkflowTemplate, ClusterWorkflowTemplate or CronWorkflow.
 
     Raises:
-        ManifestError: two templates of one name differ, or the linter finds an error, as where Hera lost a
-            template's body.
+        ManifestError: two templates of one name differ, or the linter finds an error, for example because
+            Hera dropped a template's body.
     """
     built: dict[str, Any] = workflow.build().model_dump(mode="json", exclude_none=True, by_alias=True)
     spec = built["spec"].get("workflowSpec", built["spec"])
@@ -66,10 +64,10 @@ def _unique(templates: Iterable[dict[str, Any]], problems: list[Problem]) -> lis
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, as people write them; no aliases."""
+    """Writes multi-line strings as block scalars, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the base class's signature
-        """Every value is written out."""
+        """Write every value out, even if it occurs twice."""
         return True
 
 
@@ -83,11 +81,11 @@ server_yaml.quote_for_server(_Dumper)
 
 
 def to_yaml(manifests: Iterable[Mapping[str, Any]]) -> str:
-    """Manifests as one YAML text: the same for the same manifests, and what a server reads from it is what
-    was written.
+    """Manifests as one YAML text. Equal manifests give equal texts, and a server reads exactly the given
+    values from it.
 
     Raises:
-        ManifestError: a manifest holds what YAML would give back as something else.
+        ManifestError: a value of a manifest would be read back from the YAML as a different value.
     """
     documents = [dict(manifest) for manifest in manifests]
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000)

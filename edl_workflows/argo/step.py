@@ -11,10 +11,10 @@ from typing import Any, Literal
 from edl_workflows.stages.ownership import CancelAction
 
 MEMO_AGE = "8760h"
-"""How long Argo uses outputs again: a year. Remove an entry from the ConfigMap to train anew."""
+"""How long Argo reuses outputs: a year. To train again earlier, remove the entry from the ConfigMap."""
 
 QUEUE_KEY = "jobs"
-"""Key in a ConfigMap: how many jobs run at a time."""
+"""Key in a ConfigMap that says how many jobs run at a time."""
 
 WaitMode = Literal["resource", "plugin"]
 """How a step waits: in a pod of Argo that polls (any stock Argo), or as a task of our agent (no pod)."""
@@ -25,9 +25,9 @@ class StepInput:
     """An input parameter of a template.
 
     Attributes:
-        name: the parameter's.
+        name: name of the parameter.
         description: what it is for, shown by Argo's UI.
-        kind: how its text stands in a manifest: as a string, as a number, or as the YAML that it is.
+        kind: how a manifest contains its text: as a string, as a number, or as YAML.
         default: None makes it required; "" leaves the field out.
     """
 
@@ -54,7 +54,7 @@ class ApplyObject:
     Attributes:
         manifest: the object, see `manifest_text`.
         success, failure: conditions on its status; "" for a step that does not wait.
-        first: patch of another object, done before; none if empty.
+        first: a patch of another object that is applied first; empty: none.
     """
 
     manifest: Mapping[str, Any]
@@ -79,8 +79,8 @@ class GetObject:
 
 @dataclass(frozen=True)
 class PatchObject:
-    """Patch an object, and wait for conditions that its controller states of the patched spec, not of the old
-    one.
+    """Patch an object, and wait for conditions on the status that its controller has written for the patched
+    spec, not for the old one.
 
     Attributes:
         manifest: what is patched.
@@ -101,12 +101,13 @@ class DeleteObject:
 
 @dataclass(frozen=True)
 class CancelJob:
-    """End the workflow's own job if it has not ended: its output ``phase`` is neither empty nor final.
+    """End the workflow's own job if it has not ended, that is, if its output ``phase`` is neither empty nor
+    final.
 
     Attributes:
         manifest: which object.
         policy: the input that says delete, suspend or keep.
-        suspension: the patch of its spec that frees its pods.
+        suspension: the patch of the job's spec that suspends it.
     """
 
     manifest: Mapping[str, Any]
@@ -116,18 +117,19 @@ class CancelJob:
 
 @dataclass(frozen=True)
 class StepMemo:
-    """Argo's memory of a step's outputs.
+    """Argo's memoization of a step's outputs.
 
     Attributes:
         config_map: where Argo keeps them.
-        inputs: those that the outputs depend on.
+        inputs: the inputs that the outputs depend on.
     """
 
     config_map: str
     inputs: tuple[StepInput, ...]
 
     def render(self) -> dict[str, Any]:
-        """As the template's ``memoize``. The key is a hash: Argo allows letters, digits and ``-`` in it."""
+        """The template's ``memoize`` field. The key is a hash, because Argo allows letters, digits and ``-``
+        in it."""
         values = ", ".join(one.variable for one in self.inputs)
         return {
             "key": f"{{{{=sprig.sha256sum(toJson([{values}]))}}}}",
@@ -144,18 +146,18 @@ class WorkflowStep:
     """A stage as a step.
 
     Attributes:
-        name: the template's.
+        name: name of the template.
         stage: the stage's name, as in `stages.catalog`.
-        inputs: what the template takes; ``timeout`` is among them always.
+        inputs: inputs of the template, always including ``timeout``.
         request: the stage's request: constants, `StepInput.tag` texts, or an `StepInput` or a manifest for a
             `manifest_text`.
         action: what a resource template does; None if only the agent can run the stage.
-        outputs: output parameter → a constant text, or a jq filter behind ``jq:`` on the object.
-        wait: whether to wait for the stage's goal; otherwise only until the stage has begun.
+        outputs: by output parameter, a constant text, or ``jq:`` and a jq filter to apply to the object.
+        wait: whether to wait for the stage's goal. If not, the step ends once the stage has begun.
         on_cancel: see `argo.plugin_task.PluginTask`.
-        retries: of a failed step, by the agent's rules: the stage is run anew. Resource templates repeat only
-            what the infrastructure broke.
-        memo: where the outputs of an earlier run are; None to run each time.
+        retries: how often the stage is run again after it failed (plugin only). Resource templates only retry
+            infrastructure failures.
+        memo: where to find the outputs of an earlier run; None: run each time.
         queue: ConfigMap whose key `QUEUE_KEY` is the number of such steps that run at a time; "" for no
             limit.
     """
@@ -173,7 +175,8 @@ class WorkflowStep:
     queue: str = ""
 
     def render_limits(self) -> dict[str, Any]:
-        """The fields of a template with which Argo decides when to run it, and whether at all."""
+        """The fields of a template by which Argo delays it (queue) or reuses earlier outputs instead of
+        running it."""
         held = {"configMapKeyRef": {"name": self.queue, "key": QUEUE_KEY}}
         queue = {"synchronization": {"semaphores": [held]}} if self.queue else {}
         return queue | ({"memoize": self.memo.render()} if self.memo else {})

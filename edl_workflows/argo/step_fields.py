@@ -21,8 +21,8 @@ from edl_workflows.stages.scale import SCALE
 from edl_workflows.stages.wait import WAIT
 
 NAMESPACE = "{{workflow.namespace}}"
-"""Jobs live where their workflow does: an owner in another namespace would make the garbage collector delete
-them."""
+"""Jobs are created in their workflow's namespace: the garbage collector would delete a job whose owner is in
+another namespace."""
 
 
 def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
@@ -32,7 +32,7 @@ def inputs_of(stage: StageSpec[Any]) -> dict[str, StepInput]:
 
 def _input(field: RequestField) -> StepInput:
     kind: Literal["text", "integer", "yaml"] = "text"
-    if field.shape == "map" and field.info.annotation is not PlannedChange:  # that one is read by expressions
+    if field.shape == "map" and field.info.annotation is not PlannedChange:  # expressions read that one
         kind = "yaml"
     elif field.shape == "integer":
         kind = "integer"
@@ -44,7 +44,7 @@ def _input(field: RequestField) -> StepInput:
 
 
 def _default_text(value: Any) -> str:
-    """A default as the text of a parameter; a field that is not given is an empty text."""
+    """A field's default as the text of a parameter; None becomes an empty text."""
     if isinstance(value, Model):
         return json.dumps(value.to_dict())
     return "" if value is None else str(value) if isinstance(value, str) else json.dumps(value)
@@ -53,8 +53,8 @@ def _default_text(value: Any) -> str:
 def request_of(
     stage: StageSpec[Any], kind: str = ELASTIC_JOB, if_finished: IfFinished = IfFinished.SKIP, **fixed: Any
 ) -> dict[str, Any]:
-    """The request of a plugin step: its inputs, the job's namespace and kind, and what the workflow's author
-    fixed."""
+    """The request of a plugin step: its inputs, the job's namespace and kind, and the fields that the
+    workflow's author fixed."""
     if if_finished != IfFinished.SKIP:  # the default of every stage
         fixed["if_finished"] = if_finished
     values: dict[str, Any] = {field: given.tag for field, given in inputs_of(stage).items()}

@@ -59,12 +59,12 @@ from edl_workflows.stages.suspend import RESUME, SUSPEND
 from edl_workflows.stages.wait import WAIT, WAIT_PLAN
 
 OWNER = "argo/{{workflow.namespace}}/{{workflow.name}}/{{workflow.uid}}"
-"""How the marks of all that the workflow makes begin, whichever way it waits."""
+"""Prefix of the owner annotations of all objects that the workflow creates, for both ways to wait."""
 _STEP_PATH = "sprig.regexReplaceAll('[(][0-9]+[)]', node.name, '')"
-"""The node's name without the numbers of its attempts: the same in each."""
+"""The node's name without retry numbers: the same in each attempt."""
 _MARK_PATH = f"sprig.regexReplaceAll('[^A-Za-z0-9().:_-]+', {_STEP_PATH}, '-')"
-"""The path in the mark of an object. The name of a step in a loop holds all values of its item, which may be
-no plain text of YAML."""
+"""The step's path in an object's owner annotation. The node name of a step in a loop contains all values of
+its item, which may not be valid as plain YAML text."""
 
 ENDED = "status.phase == Failed"
 
@@ -98,18 +98,18 @@ def submit(
 
     Args:
         kind: the job's.
-        wait: until it has succeeded.
+        wait: whether to wait until it has succeeded.
         on_cancel: what becomes of it if the step is cancelled (plugin only).
-        retries: a failed job is replaced by a new one so many times (plugin only).
+        retries: how often a failed job is replaced by a new one (plugin only).
         owned: whether the job is deleted with its workflow.
         memoize: a ConfigMap in which Argo keeps the outputs of jobs that succeeded. The step gets the inputs
-            ``data``, ``data-version`` and ``code``; with the same three and the same spec as before, it makes
-            no job and has the outputs of that time. Only with `wait`.
+            ``data``, ``data-version`` and ``code``; if these three and the spec are those of an earlier run,
+            it creates no job and has the outputs of that run. Only with `wait`.
         queue: a ConfigMap whose key ``jobs`` says how many jobs of all steps with this queue, in all
             workflows of the namespace, run at a time. The others wait without a job. Only with `wait`.
 
     Raises:
-        InvalidError: it has a memory or a queue, but does not wait.
+        InvalidError: `memoize` or `queue` is set without `wait`.
     """
     if (memoize or queue) and not wait:
         raise InvalidError(
@@ -148,12 +148,12 @@ def wait_for_job(
     """Wait for a job's phase, for a training step, or for both at once.
 
     Args:
-        name: the template's; "" for ``wait``, and the kind.
+        name: name of the template; "": ``wait``, with the kind unless it is ElasticJob.
         kind: the job's.
         on_cancel: see `argo.plugin_task.PluginTask`.
-        condition: a condition's type, as ``Ready`` (plugin only).
-        if_finished: what to do if the job succeeds without what is waited for: skip
-            (the step succeeds and its message says why), fail or succeed (plugin only).
+        condition: the type of a condition to wait for, such as ``Ready`` (plugin only).
+        if_finished: what to do if the job succeeds without reaching what is waited for: skip (the step
+            succeeds and its message says why), fail or succeed (plugin only).
     """
     inputs = inputs_of(WAIT)
     phases, step = inputs["phases"], inputs["step"]
@@ -170,20 +170,19 @@ def wait_for_job(
 
 
 def _reached(kind: str, phases: StepInput, step: StepInput) -> str:
-    """Running is also met by a job that has succeeded meanwhile: it has run. A later phase than Running is
-    none."""
+    """The success condition. A job that has succeeded meanwhile also counts as Running, because it has run.
+    No other later phase counts."""
     text, number = _given(kind, phases), step.variable
     running, succeeded = spelled(kind, "Running"), spelled(kind, "Succeeded")
     named = f"{{{{={text} + ({text} contains '{running}' ? ',{succeeded}' : '')}}}}"
-    # Without a step to wait for the second term is one that always holds: an object has had a generation from
-    # the first.
+    # Without a step to wait for, the second term is metadata.generation > 0, which always holds.
     key = f"{{{{={number} == '' ? 'metadata.generation' : 'status.progress.step'}}}}"
     least = f"{{{{={number} == '' ? 0 : int({number}) - 1}}}}"
     return f"status.phase in ({named}), {key} > {least}"
 
 
 def _missed(kind: str, phases: StepInput) -> str:
-    """The final phases that are not waited for."""
+    """The failure condition: the final phases that are not waited for."""
     text = _given(kind, phases)
     running, done, bad = (spelled(kind, phase) for phase in ("Running", "Succeeded", "Failed"))
     failed = f"{text} contains '{bad}' ? 'None' : '{bad}'"
@@ -216,7 +215,7 @@ def wait_for_plan(*, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
 
 
 def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
-    """What a job has come to, at once."""
+    """Read a job's current outputs without waiting."""
     return WorkflowStep(
         _named("collect", kind),
         COLLECT.name,
@@ -229,7 +228,8 @@ def collect(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
 
 
 def cancel(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
-    """End a job that the workflow made and that still goes on; any other is left alone. For exit handlers."""
+    """End a job that the workflow created and that has not ended. Any other job is left alone. For exit
+    handlers."""
     owner = f"{OWNER}/"
     policy = inputs_of(CANCEL)["action"]
     mark = f'(.metadata.annotations["{OWNER_ANNOTATION}"] // "" | startswith("{owner}"))'
@@ -249,7 +249,7 @@ def scale(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -> Wor
     """Change counts or sizes of a running job's roles.
 
     Args:
-        retries: of a change that failed (plugin only).
+        retries: how often a failed change is tried again (plugin only).
         if_finished: what to do if the job succeeds first: skip (the step succeeds and its message says why),
             fail or succeed (plugin only).
     """
@@ -258,11 +258,11 @@ def scale(*, retries: int = 0, if_finished: IfFinished = IfFinished.SKIP) -> Wor
 
 
 def plan_scale(*, wait_for_change: bool = False, if_finished: IfFinished = IfFinished.SKIP) -> WorkflowStep:
-    """What a job's own optimizer would change now. Nothing is changed.
+    """Read what a job's own optimizer would change now, without changing anything.
 
     Args:
-        wait_for_change: wait for a plan that changes something (plugin only); else the job's first plan is
-            taken.
+        wait_for_change: wait for a plan that changes something (plugin only); otherwise the job's first plan
+            is taken.
         if_finished: as for `scale`.
     """
     fixed: dict[str, Any] = {"wait_for_change": True} if wait_for_change else {}
@@ -311,7 +311,7 @@ def migrate_ps(
 
     Args:
         until: phase to wait for: ``Succeeded``, or ``Restarting``, when the new servers are ready.
-        retries: of a migration that was rolled back (plugin only).
+        retries: how often a migration that was rolled back is tried again (plugin only).
         if_finished: as for `scale`.
     """
     inputs = inputs_of(MIGRATE_PS)
@@ -356,7 +356,7 @@ def autoscale(*, kind: str = "TrainingJob", if_finished: IfFinished = IfFinished
 
 
 def delete(*, kind: str = ELASTIC_JOB) -> WorkflowStep:
-    """Delete a job, and wait until it and its pods are gone. One that is not there is as good as deleted."""
+    """Delete a job, and wait until it and its pods are gone. A job that does not exist counts as deleted."""
     return WorkflowStep(
         _named("delete", kind),
         DELETE.name,
@@ -393,15 +393,16 @@ def _plan(
     if_finished: IfFinished = IfFinished.SKIP,
     **fixed: Any,
 ) -> WorkflowStep:
-    """A step that creates a ScalePlan: an object of its own, whose status is not that of an earlier change.
+    """A step that creates a ScalePlan. Each change has its own ScalePlan, so its status is never that of an
+    earlier change.
 
     Args:
         stage: the stage.
         spec: fields of the ScalePlan, for resource templates.
-        retries: of a plan that failed (plugin only).
+        retries: how often a failed plan is tried again (plugin only).
         success: condition on the status of the plan.
-        pins: whether the plan sets replica counts. Autoscaling is disabled first; the stages do this
-            themselves.
+        pins: whether the plan sets replica counts. If so, the resource template disables autoscaling first;
+            the agent's stages do this themselves.
         if_finished: the result if the job succeeds first.
         fixed: fields of the request that the author of the workflow fixed.
     """
@@ -424,7 +425,8 @@ def _plan(
 
 
 def _plan_name(verb: str) -> Tag:
-    """A name of the step's own: the job's, readable, and a hash of the workflow and the step's path in it."""
+    """A name unique to the step: the job's name, to be readable, and a hash of the workflow's uid and the
+    step's path in it."""
     job = f"{{{{=sprig.trimSuffix('-', sprig.trunc(40, {JOB.variable}))}}}}"
     return Tag(f"{job}-{verb}-{{{{=sprig.trunc(10, sprig.sha256sum(workflow.uid + ' ' + {_STEP_PATH}))}}}}")
 
@@ -432,20 +434,21 @@ def _plan_name(verb: str) -> Tag:
 def _object(
     kind: str, name: StepInput | Tag, *, owned: bool = False, marked: bool | None = None
 ) -> dict[str, Any]:
-    """An object of the workflow's namespace.
+    """An object in the workflow's namespace.
 
     Args:
         kind: its kind.
         name: its name.
         owned: whether it is deleted with the workflow.
-        marked: whether it bears the mark of who made it; the stages set that themselves.
+        marked: whether it has an owner annotation (the agent's stages set theirs themselves); None: if it is
+            owned.
     """
     metadata: dict[str, Any] = {"name": name, "namespace": Tag(NAMESPACE)}
     if owned if marked is None else marked:
         metadata["annotations"] = {OWNER_ANNOTATION: Tag(f"{OWNER}/{{{{={_MARK_PATH}}}}}")}
     if owned:
-        # Not its controller: the job's own controller is that of its children, and finalizers are nobody's
-        # business here.
+        # Neither ``controller``, since the workflow does not control the job, nor ``blockOwnerDeletion``,
+        # which would need permission to update the workflow's finalizers.
         metadata["ownerReferences"] = [
             {
                 "apiVersion": "argoproj.io/v1alpha1",

@@ -1,4 +1,5 @@
-"""Ready WorkflowTemplates. Each is whole in itself, so that it also works as a ClusterWorkflowTemplate."""
+"""Ready-made WorkflowTemplates. Each is self-contained, so that it also works as a
+ClusterWorkflowTemplate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,8 @@ JOB_NAME = (
     f"sprig.trimSuffix('-', sprig.trunc({names.MAX_JOB_NAME - _UID_CHARACTERS - 1}, workflow.name))"
     f" + '-' + sprig.trunc({_UID_CHARACTERS}, workflow.uid) : workflow.parameters.name}}}}"
 )
-"""The job's name where a parameter may give one: else the workflow's, as far as names may go, and of its uid
-what tells two workflows apart."""
+"""The job's name: the parameter ``name`` or, if it is empty, the workflow's name, truncated to the allowed
+length, and the first characters of its uid, to distinguish two workflows."""
 
 NAME = Parameter(name="name", value="", description="The job's name; empty: made of the workflow's.")
 SPEC = Parameter(name="spec", description="The ElasticJob's spec, as YAML.")
@@ -37,7 +38,7 @@ CLEAN_UP = Parameter(
     description="What becomes of a job that has not ended when the workflow fails or is stopped.",
 )
 ON_CANCEL = cast("CancelAction", "{{workflow.parameters.clean-up}}")
-"""A text for Argo to fill in, in the place of one of the actions."""
+"""A tag that Argo replaces with one of the actions."""
 JOB = Parameter(name="job", description="Name of the ElasticJob to change.")
 STEP_TIMEOUT = Parameter(
     name=step_fields.STEP_TIMEOUT.name,
@@ -103,8 +104,8 @@ def _with_value(parameter: Parameter, values: Mapping[str, str]) -> Parameter:
 
 
 def on_exit() -> dict[str, models.LifecycleHook]:
-    """The hook of a workflow that has the templates of `groups.clean_up` and the parameters ``name`` and
-    ``clean-up``."""
+    """The exit hook for a workflow that has the templates of `groups.clean_up` and the parameters ``name``
+    and ``clean-up``."""
     values = {"name": JOB_NAME, "policy": tag(CLEAN_UP), "status": "{{workflow.status}}"}
     arguments = models.Arguments(
         parameters=[models.Parameter(name=key, value=value) for key, value in values.items()]
@@ -113,7 +114,7 @@ def on_exit() -> dict[str, models.LifecycleHook]:
 
 
 def train(options: TemplateOptions, name: str = "elastic-train", kind: str = ELASTIC_JOB) -> dict[str, Any]:
-    """Train: submit the job, wait until it has succeeded, collect what it has come to.
+    """Train: submit the job, wait until it has succeeded, and collect its outputs.
 
     Args:
         options: see `TemplateOptions`.
@@ -162,7 +163,7 @@ def planned_scale(options: TemplateOptions) -> dict[str, Any]:
 
 
 def checkpoint_migrate_restart(options: TemplateOptions) -> dict[str, Any]:
-    """Move a running job to other parameter servers, with its three steps to see."""
+    """Move a running job to other parameter servers in three visible steps."""
     given = {one.name: one for one in steps.migrate_ps().inputs}
     parameters = [
         JOB,
@@ -216,7 +217,7 @@ RETRAIN = "elastic-retrain"
 
 
 def _command() -> Container:
-    """A shell command of the user's about a checkpoint."""
+    """A user's shell command that works on a checkpoint."""
     return Container(
         name="command",
         inputs=[
@@ -236,7 +237,7 @@ def _command() -> Container:
 
 
 def clean_up(options: TemplateOptions) -> dict[str, Any]:
-    """The exit handler alone, for workflows of others to refer to."""
+    """The exit handler alone, for users' workflows to refer to."""
     parameters = [
         Parameter(name=one.name, description=one.description, value=one.default or MISSING)
         for one in (step_fields.NAME, groups.POLICY, groups.STATUS)
@@ -250,7 +251,7 @@ def clean_up(options: TemplateOptions) -> dict[str, Any]:
 
 
 def stages(options: TemplateOptions) -> dict[str, Any]:
-    """All stages, and the groups of them, for workflows of others to refer to by ``templateRef``."""
+    """All stages, and the clean-up group, for users' workflows to refer to by ``templateRef``."""
     kind = ClusterWorkflowTemplate if options.cluster_scope else WorkflowTemplate
     description = "The stages of elastic jobs, one template each; refer to them by templateRef."
     with kind(name="edl-stages", annotations={"workflows.argoproj.io/description": description}) as workflow:

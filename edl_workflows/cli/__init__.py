@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["agent"]:
-        # A training image has only the base install, without typer and rich.
+        # A training image contains only the base installation, without typer and rich.
         from edl_workflows.agent.__main__ import main as agent
 
         return agent(arguments[1:])

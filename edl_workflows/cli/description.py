@@ -69,7 +69,7 @@ def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:
 
 
 def description_lines(about: Description) -> Iterator[str]:
-    """The description for people, in the manner of ``kubectl describe``."""
+    """The description as text, like that of ``kubectl describe``."""
     job = about.view
     yield from _facts(job, age_of(about.manifest))
     yield from _faults(about.manifest)
@@ -153,7 +153,7 @@ def _faults(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def time_lines(status: ElasticJobStatus) -> Iterator[str]:
-    """A table of what an ElasticJob's time was spent on; nothing if its master did not say."""
+    """A table of how an ElasticJob's time was spent; empty if its master did not report it."""
     until = status.completion_time or dt.datetime.now(dt.UTC)
     spent = time_by_cause(status.goodput or GoodputStatus(), until)
     if spent:

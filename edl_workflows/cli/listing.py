@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 LISTED_METRICS = 2
-"""Of more metrics `edl get` tells only how many there are."""
+"""Most metrics that `edl get` prints; if a job has more, only their number is printed."""
 
 
 @dataclass(frozen=True)

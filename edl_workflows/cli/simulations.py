@@ -40,7 +40,7 @@ def run_table(results: "Sequence[StudyResult]", published: Mapping[tuple[str, st
 
     Args:
         results: the results of the runs.
-        published: (workload, policy) → the published mean job completion time.
+        published: the published mean job completion time by (workload, policy).
     """
     rows = []
     for result in results:

@@ -27,7 +27,8 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console = Console()
     try:
-        # `absolute`, since what a link in a virtual environment leads to has no packages.
+        # `absolute` rather than `resolve`: a virtual environment's `python` links to an interpreter without
+        # its packages.
         options = DemoOptions(output.resolve(), dags.resolve(), framework, python.absolute())
         succeeded = run(options, console)
     except EdlError as error:

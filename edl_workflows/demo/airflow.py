@@ -25,7 +25,7 @@ SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 START_SECONDS = 300.0
 API_LOCK_SECONDS = 2
 REPEAT_SECONDS = 120.0
-"""How long a request is repeated that the API server answers with a server error."""
+"""How long a request is repeated while the API server responds with a server error."""
 
 
 def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
@@ -54,21 +54,21 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__PARALLELISM": "2",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-        # On a busy machine a service may lock the database for longer than SQLite's default of 5 s, which
-        # would end the others.
+        # On a busy machine a service may lock the database for longer than SQLite's default time-out of 5 s.
+        # Then the other services would end with an error.
         **database(home, seconds=120),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
-        # The API server's first answer to a worker takes a minute on a busy machine; after five times the
-        # default of 5 s the task would fail.
+        # On a busy machine the API server's first response to a worker takes a minute. With the default of
+        # five attempts of 5 s each, the task would fail.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "120",
     }
 
 
 def database(home: Path, seconds: int) -> dict[str, str]:
-    """The variable that names the database, and how long a statement waits for another process' lock."""
+    """The variable that names the database, and how long a statement waits for a lock of another process."""
     return {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout={seconds}"}
 
 
@@ -96,7 +96,8 @@ class Airflow:
         try:
             self._run("db", "migrate")
             for service in SERVICES:
-                # The API server can wait for itself (see `call`), and its clients repeat their requests.
+                # A request to the API server can block on another one (see `call`); its clients then repeat
+                # the request.
                 waits = database(self._home, API_LOCK_SECONDS) if service == "api-server" else {}
                 log = self._home / f"{service}.log"
                 self._children.append(Child(service, self._command(service), self._env | waits, log))
@@ -165,9 +166,9 @@ class Airflow:
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call Airflow's REST API (``/api/v2``).
 
-        A request that gets a server error is repeated: Airflow has rolled it back. Before a request changes
-        something, Airflow's event loop writes it into the audit log. If a request of a worker holds SQLite's
-        lock then, and waits for the event loop to end, the audit log can't be written.
+        A request that gets a server error is repeated: Airflow has rolled it back. Such errors occur because
+        Airflow's event loop writes each changing request into the audit log first. That fails if a worker's
+        request holds SQLite's lock at this time and itself waits for the event loop.
 
         Raises:
             UnavailableError: it rejected the request or did not respond.

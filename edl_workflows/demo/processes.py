@@ -24,7 +24,7 @@ class Child:
     """A process, including all processes that it starts.
 
     Args:
-        name: for messages.
+        name: its name in messages.
         command: command with arguments.
         env: its complete environment.
         log: file for its output.

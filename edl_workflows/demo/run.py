@@ -30,7 +30,7 @@ from edl_workflows.kube.connect import Cluster
 TRAIN_DAG = "example_elastic_training"
 RETRAIN_DAG = "example_retrain_on_data"
 PIPELINES = {"tensorflow": (TRAIN_DAG, RETRAIN_DAG), "torch": ("example_torch_training",)}
-"""The DAGs by the framework that trains. The demo triggers the first; its asset event triggers the next."""
+"""The DAGs by training framework. The demo triggers the first DAG, whose asset event triggers the next."""
 EVALUATE_TASK = "evaluate"
 NAMESPACE = "default"
 CLUSTER_SECONDS = 60.0

@@ -1,7 +1,7 @@
-"""What differs between Airflow 3.0, 3.1, 3.2 and 3.3, in one place: names that moved, and what the newest
-version has and older ones must replace.
+"""All differences between Airflow 3.0, 3.1, 3.2 and 3.3: names that moved, and replacements for features that
+older versions lack.
 
-Cheap to import: operators do at parse time.
+Importing this module is cheap, because operators import it when a DAG file is parsed.
 """
 
 from collections.abc import Mapping
@@ -42,11 +42,13 @@ __all__ = [
 ]
 
 DELIVERED = "delivered"
-"""The flag of a stored state that older versions keep across attempts."""
+"""The key of a boolean in a stored state. In older Airflow versions, only this flag survives from one attempt
+to the next."""
 
 
 class TaskStore(Protocol):
-    """Where a task instance keeps what its later legs and attempts need: small JSON values by key."""
+    """Stores small JSON values by key for a task instance, so that it finds them after a deferral and in
+    later attempts."""
 
     def get(self, key: str) -> Any:
         """The value; None if there is none."""
@@ -62,10 +64,11 @@ def task_store(context: Mapping[str, Any]) -> TaskStore:
 
 
 class XComStore:
-    """Values that survive a deferral, and of an earlier attempt the flag `DELIVERED` of each.
+    """Stores values in XComs. They survive a deferral; from an earlier attempt, only the flag `DELIVERED` of
+    each value survives.
 
-    A task's XComs survive its deferrals, but are deleted when its next attempt begins. The attempt is told
-    their keys; so the flag is a key of its own.
+    A task's XComs survive its deferrals, but Airflow deletes them when the next attempt begins. It tells that
+    attempt only the keys of the deleted XComs. So the flag is an XCom with a key of its own.
 
     Args:
         ti: a worker's task instance.
@@ -75,13 +78,13 @@ class XComStore:
         self._ti = ti
 
     def get(self, key: str) -> Any:
-        """The value as this attempt set it, or the flag of the attempt before."""
+        """The value that this attempt set, or else the flag of the previous attempt."""
         if (value := self._pull(key)) is not None:
             return value
         told = self._ti._ti_context_from_server  # noqa: SLF001 - of past versions, which no longer change
         if told is None or self._flag(key) not in (told.xcom_keys_to_clear or ()):
             return None
-        self._ti.xcom_push(self._flag(key), True)  # for the next attempt, should this one be lost
+        self._ti.xcom_push(self._flag(key), True)  # for the next attempt, in case this one is lost
         return {DELIVERED: True}
 
     def set(self, key: str, value: Any) -> None:
@@ -106,17 +109,17 @@ class XComStore:
 
 
 class KillableTrigger(BaseTrigger):
-    """A trigger whose ``on_kill`` every version calls when a user kills the deferred task.
+    """A trigger whose ``on_kill`` is called in every Airflow version when a user kills the deferred task.
 
-    Airflow before 3.3 calls only ``cleanup``, at every end of a trigger: after its event, at a restart of the
-    triggerer, and when its task was killed, cleared or timed out. So ``on_kill`` must tell these apart by the
-    state of the task.
+    Airflow before 3.3 has only ``cleanup``, and calls it whenever a trigger ends: after its event, when the
+    triggerer restarts, and when its task was killed, cleared or timed out. So ``on_kill`` must distinguish
+    these cases by the state of the task.
     """
 
     if not hasattr(BaseTrigger, "on_kill"):
 
         async def cleanup(self) -> None:
-            """Hand on to ``on_kill``."""
+            """Call ``on_kill``."""
             await self.on_kill()
 
     async def on_kill(self) -> None:

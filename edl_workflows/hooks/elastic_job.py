@@ -1,7 +1,7 @@
 """A `kube.Cluster` from an Airflow connection of type ``kubernetes``: the provider's own hook resolves it.
 
-The same in a worker and in a triggerer: `ElasticJobHook.load` asks Airflow for the connection, everything
-after is between this process and the cluster. In an event loop call its methods in a thread.
+It works alike in a worker and in a triggerer: `ElasticJobHook.load` asks Airflow for the connection, and all
+later calls go from this process to the cluster. In an event loop, call its methods in a thread.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from edl_workflows.kube.connect import DEFAULT_NAMESPACE, Cluster, ClusterSource
 
 
 class ConnectionSettings(BaseModel):
-    """Which connection, and what of it an operator overrides. No secrets: it stands in the trigger's stored
-    arguments.
+    """The connection and the settings that an operator overrides. They must contain no secrets, because they
+    are stored with the trigger's arguments.
 
     Attributes:
-        kubernetes_conn_id: Airflow's connection; its extra says how to reach the cluster.
+        kubernetes_conn_id: id of the Airflow connection, whose extra says how to reach the cluster.
         config_file: a kubeconfig on the machine of the worker and of the triggerer, in place of the
             connection's.
         in_cluster: use the service account of the pod that the process runs in.
@@ -40,20 +40,20 @@ class ConnectionSettings(BaseModel):
 class ElasticJobHook(KubernetesHook):
     """Reaches the cluster that a connection of type ``kubernetes`` names.
 
-    Beside the provider's fields the connection's extra may hold ``edl_dashboard_url``: a template such as
-    ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task;
-    ``edl_installation``: a name of this Airflow, where several with DAGs of equal names work in one
-    namespace; ``edl_brain_url`` and ``edl_brain_token``: the Brain whose history the tab shows.
+    In addition to the provider's fields, the connection's extra may contain ``edl_dashboard_url``: a template
+    such as ``https://dashboard.example/{namespace}/{kind}/{name}`` for the link on the task;
+    ``edl_installation``: a name for this Airflow, needed if several Airflows with DAGs of the same names use
+    one namespace; ``edl_brain_url`` and ``edl_brain_token``: the Brain whose history the tab shows.
 
     Args:
-        settings: which connection.
+        settings: the connection.
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
-        # A configuration of its own: the client's default one belongs to all connections of the process at
-        # once.
+        # The client's default configuration is shared by all connections of the process, so each hook has its
+        # own.
         configuration = client.Configuration()
-        configuration.retries = False  # our calls repeat themselves where that is safe
+        configuration.retries = False  # our own calls are retried where that is safe
         super().__init__(
             conn_id=settings.kubernetes_conn_id,
             config_file=settings.config_file,
@@ -78,8 +78,8 @@ class ElasticJobHook(KubernetesHook):
             ) from error
 
     def get_conn(self) -> Any:
-        """A new client; as the provider's, but an in-cluster account too goes into the client's own
-        configuration."""
+        """A new client, as in the provider's hook. But an in-cluster account is also stored in the client's
+        own configuration instead of the default one."""
         in_cluster = self._coalesce_param(self.in_cluster, self._get_field("in_cluster"))
         if in_cluster and not self._kubeconfig:
             config.load_incluster_config(client_configuration=self.client_configuration)
@@ -107,19 +107,19 @@ class ElasticJobHook(KubernetesHook):
 
     @property
     def _kubeconfig(self) -> str:
-        """Where the kubeconfig is; of one in the connection only that it is there."""
+        """The path of the kubeconfig, or a note that the connection contains it, for messages."""
         path = self._coalesce_param(self.config_file, self._get_field("kube_config_path"))
         return str(path or ("in the connection" if self._get_field("kube_config") else ""))
 
     def source(self) -> ClusterSource:
-        """The cluster for a shared watch, connected anew whenever the watch has to."""
+        """The cluster for a shared watch, which connects again whenever that is necessary."""
         self.load()
         return ClusterSource(self._key(), self.cluster)
 
     @property
     def installation(self) -> str:
-        """The name that this Airflow has among others in the cluster; "" unless the connection gives it
-        one."""
+        """The name that distinguishes this Airflow from others that use the cluster; "" if the connection
+        gives none."""
         self.load()
         return str(self.conn_extras.get("edl_installation") or "")
 
@@ -131,13 +131,14 @@ class ElasticJobHook(KubernetesHook):
         return str(extra.get("edl_brain_url") or ""), str(extra.get("edl_brain_token") or "")
 
     def link(self, kind: str, namespace: str, name: str) -> str:
-        """URL of the object in the connection's dashboard; "" if the connection names none, or no URL."""
+        """URL of the object in the connection's dashboard; "" if the connection names no dashboard or an
+        invalid URL."""
         self.load()
         template = str(self.conn_extras.get("edl_dashboard_url") or "")
         try:
             link = template.format(kind=kind.lower(), namespace=namespace, name=name)
         except (LookupError, ValueError, AttributeError) as error:
-            # The object is made by now: no task fails for a link.
+            # The object has been created already, so the task must not fail because of a link.
             self.log.warning("edl_dashboard_url of the connection %r is no template: %r", self.conn_id, error)
             return ""
         if link and not link.startswith(("https://", "http://")):
@@ -146,7 +147,7 @@ class ElasticJobHook(KubernetesHook):
         return link
 
     def _key(self) -> str:
-        # By content, not by id: a connection that was edited, or one of another team with the same id, is
-        # another watch.
+        # The key depends on the connection's content, not its id: an edited connection, or another team's
+        # with the same id, needs a watch of its own.
         text = json.dumps([self._settings.model_dump(), self.conn_extras], sort_keys=True, default=str)
         return f"airflow:{hashlib.sha256(text.encode()).hexdigest()[:16]}"

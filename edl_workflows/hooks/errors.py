@@ -1,9 +1,9 @@
-"""Each `EdlError` as an Airflow exception of both trees: Airflow decides about retries by the one, users map
-the other.
+"""For each `EdlError`, an exception that also is an Airflow exception. Airflow decides about retries by its
+own class; users' retry policies name ours.
 
-A retry policy names ours: ``RetryRule(JobFailedError, RetryAction.RETRY)``. What a retry can't change (wrong
-input, a name that belongs to somebody else) is an AirflowFailException: the task fails at once.
-Cheap to import: operators do at parse time.
+An example of such a policy is ``RetryRule(JobFailedError, RetryAction.RETRY)``. Errors that a retry can't
+correct (invalid input, a name that belongs to another owner) are AirflowFailExceptions, so the task fails at
+once. Importing this module is cheap, because operators import it when a DAG file is parsed.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from edl_workflows.hooks.airflow_versions import AirflowException, AirflowFailEx
 
 
 class AirflowEdlError(AirflowException, EdlError):
-    """Any other of our errors."""
+    """Any EdlError that has no class below."""
 
 
 class AirflowInvalidError(AirflowFailException, InvalidError):
@@ -35,7 +35,7 @@ class AirflowInvalidError(AirflowFailException, InvalidError):
 
 
 class AirflowConflictError(AirflowFailException, ConflictError):
-    """An object of that name belongs to somebody else. Never retried."""
+    """An object of that name belongs to another owner. Never retried."""
 
 
 class AirflowNotFoundError(AirflowException, NotFoundError):
@@ -51,7 +51,7 @@ class AirflowUnavailableError(AirflowException, UnavailableError):
 
 
 class AirflowJobFailedError(AirflowException, JobFailedError):
-    """The job ended in phase Failed. A retry of the submitting task makes a new one."""
+    """The job ended in phase Failed. A retry of the submitting task creates a new job."""
 
 
 class AirflowJobFailedForGoodError(AirflowFailException, JobFailedError):
@@ -67,7 +67,7 @@ class AirflowStageSkipped(AirflowSkipException, JobFinishedError):  # noqa: N818
 
 
 class AirflowPlanFailedError(AirflowException, PlanFailedError):
-    """The change was rolled back. A retry makes a new plan."""
+    """The change was rolled back. A retry creates a new plan."""
 
 
 class AirflowPlanFailedForGoodError(AirflowFailException, PlanFailedError):
@@ -79,7 +79,7 @@ class AirflowJobDisappearedError(AirflowException, JobDisappearedError):
 
 
 class AirflowStageTimeoutError(AirflowException, StageTimeoutError):
-    """The stage's time is up; what it had begun was cancelled."""
+    """The stage exceeded its time limit; what it had created was cancelled."""
 
 
 class AirflowQueueTimeoutError(AirflowStageTimeoutError, QueueTimeoutError):
@@ -96,7 +96,7 @@ _BRANCHES: dict[type[EdlError], type[EdlError]] = {
     JobFinishedError: AirflowJobFinishedError,
     PlanFailedError: AirflowPlanFailedError,
     JobDisappearedError: AirflowJobDisappearedError,
-    QueueTimeoutError: AirflowQueueTimeoutError,  # before the branch that it is on
+    QueueTimeoutError: AirflowQueueTimeoutError,  # a subclass must come before its base class
     StageTimeoutError: AirflowStageTimeoutError,
 }
 _FOR_GOOD: dict[type[EdlError], type[EdlError]] = {
@@ -107,23 +107,24 @@ _BY_NAME = {ours.__name__: branch for ours, branch in _BRANCHES.items()}
 
 
 def branch_name(error: EdlError) -> str:
-    """The branch of our tree that an error is on, as text for a trigger's event."""
+    """The name of an error's class in our tree, as text for a trigger's event."""
     return next((ours.__name__ for ours in _BRANCHES if isinstance(error, ours)), EdlError.__name__)
 
 
 def to_airflow(branch: str, message: str) -> EdlError:
-    """The exception of both trees for what `branch_name` named."""
+    """The Airflow exception for a name that `branch_name` returned."""
     return _BY_NAME.get(branch, AirflowEdlError)(message)
 
 
 def fail_for_good(error: EdlError) -> EdlError:
-    """The exception for an error of what another task began: a retry of this task can't change it."""
+    """The exception for an error of an object that another task created, which a retry of this task can't
+    correct."""
     return next((final(str(error)) for ours, final in _FOR_GOOD.items() if isinstance(error, ours)), error)
 
 
 @contextmanager
 def raised_for_airflow() -> Iterator[None]:
-    """Let Airflow see our errors as its own."""
+    """Raise our errors as Airflow exceptions."""
     try:
         yield
     except AirflowException:

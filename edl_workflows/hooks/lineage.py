@@ -1,8 +1,9 @@
-"""OpenLineage: the data sets of a task, and the events of its job, a run of its own below the task's run.
+"""OpenLineage: the data sets of a task, and the events of its job. The job is a run of its own, a child of
+the task's run.
 
 Airflow's OpenLineage provider emits the events of tasks and asks operators for their data sets
-(`describe_task`). `emit_job_event` emits those of jobs. Without the provider, or where it is turned off,
-nothing happens.
+(`describe_task`). `emit_job_event` emits those of jobs. If the provider is missing or disabled, nothing
+happens.
 
 **The run id of a job is the job's uid.** The id that the provider derives for a task differs between attempts
 and does not tell which job an attempt continues with. The uid stays the same as long as it is the same job,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from openlineage.client.facet_v2 import RunFacet
 
 JobState = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
-"""OpenLineage's names for what happens to a run. ABORT: the job was deleted before its end."""
+"""OpenLineage's run states. ABORT: the job was deleted before its end."""
 PRODUCER = f"https://{names.GROUP}/edl-workflows/{__version__}"
 MAX_DATA_SETS = 100
 MAX_MESSAGE = 10_000
@@ -40,15 +41,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobEvent:
-    """What has happened to a job.
+    """An event of a job.
 
     Attributes:
-        state: what.
-        kind, uid: of the job.
-        owner: its owner annotation, which names the task that created it. Jobs of other owners than tasks of
-            Airflow have no events.
+        state: what has happened.
+        kind, uid: kind and uid of the job.
+        owner: its owner annotation, which names the task that created it. A job that no Airflow task created
+            has no events.
         data: URIs of the data sets that it reads.
-        checkpoint: the newest one that it has written.
+        checkpoint: the newest checkpoint that it has written.
         error: why it failed.
     """
 
@@ -65,7 +66,7 @@ class JobEvent:
         """The end of a job that was deleted before its end.
 
         Args:
-            handle: of the stage that created it.
+            handle: handle of the stage that created it.
         """
         return cls(state="ABORT", kind=handle.kind, uid=handle.uid, owner=handle.owner)
 
@@ -102,7 +103,7 @@ def describe_task(
     Args:
         task: the operator.
         data: URIs of data sets.
-        checkpoint: what the job has written.
+        checkpoint: the checkpoint that the job has written.
         ti: the task instance, when the task has ended.
     """
     from airflow.providers.openlineage.extractors import ExtractorManager, OperatorLineage
@@ -115,12 +116,13 @@ def describe_task(
 
 
 def emit_job_event(event: JobEvent, ti: Any = None) -> None:
-    """Emit an event of a job by the transport of Airflow's OpenLineage provider. No error of it is raised:
-    lineage must not fail a task.
+    """Emit an event of a job through the transport of Airflow's OpenLineage provider. Errors are logged but
+    not raised, because lineage must not fail a task.
 
     Args:
         event: what has happened.
-        ti: a worker's task instance: the parent of the run, if it created the job; None in a triggerer.
+        ti: a worker's task instance; None in a triggerer. If it created the job, its run is the parent of the
+            job's run.
     """
     owner = TaskOwner.parse(event.owner)
     row = next((kind for kind in kinds.KINDS if kind.name == event.kind), None)
@@ -162,7 +164,7 @@ def _run_event(event: JobEvent, owner: TaskOwner, ti: Any) -> "RunEvent":
     job_type = job_type_job.JobTypeJobFacet(
         processingType="BATCH", integration="EDL_WORKFLOWS", jobType=event.kind.upper(), producer=PRODUCER
     )
-    # Not the job's own name, which may be another one in each run of the DAG.
+    # Not the name of the EDL job, which may differ in each run of the DAG.
     name = f"{owner.dag_id}.{owner.task_id}.{event.kind.lower()}"
     return RunEvent(
         eventType=RunState[event.state],
@@ -215,11 +217,11 @@ def _written(checkpoint: OutputCheckpoint | None) -> "list[OutputDataset]":
 
 
 def _name_of(uri: str) -> tuple[str, str]:
-    """Namespace and name of a data set by OpenLineage's convention; empty ones for what is no URI.
-    Credentials and parameters are left out."""
+    """Namespace and name of a data set by OpenLineage's convention, without credentials and parameters; both
+    are empty if the text is not a URI."""
     try:
         parts = urlsplit(uri)
-    except ValueError:  # a URI is what the user or the program says
+    except ValueError:  # users and programs may pass any text as a URI
         return "", ""
     host = parts.netloc.rpartition("@")[2]
     if parts.scheme in ("", "file"):

@@ -1,8 +1,8 @@
-"""Decides which jobs and plans of an Airflow installation nobody waits for, from the states in Airflow's API
-server.
+"""Decides which jobs and plans of an Airflow installation no task waits for any more, from the states in
+Airflow's API server.
 
-A worker that is killed, or a trigger that no triggerer holds, can't cancel what its task began. The owner's
-mark on each object names the task instance, and Airflow says whether that still lives.
+A worker that was killed, or a trigger that no triggerer runs, can't cancel what its task created. The owner
+annotation of each object names the task instance, and Airflow knows whether that instance is still alive.
 """
 
 from collections import defaultdict
@@ -18,18 +18,18 @@ from edl_workflows.kube.connect import Cluster
 from edl_workflows.stages.ownership import CancelAction, OwnedObject, list_owned
 
 RUNS_A_REQUEST = 50
-"""Ids of runs are part of the request's URL."""
+"""Runs per request, limited because their ids are part of the request's URL."""
 LIVE_RUNS = frozenset({"queued", "running"})
 
 
 class OwnerVerdict(StrEnum):
-    """Whether somebody in the installation waits for an object."""
+    """Whether a task of the installation waits for an object."""
 
     AWAITED = "awaited"
     KEPT = "kept"
-    """Nobody waits for it, and it is to continue."""
+    """No task waits for it, but it must continue."""
     UNCLEAR = "unclear"
-    """It is unknown whether somebody waits for it, or what to do with it: it is left alone."""
+    """It is unknown whether a task waits for it, or what to do with it. It is left alone."""
     ORPHANED = "orphaned"
 
 
@@ -39,8 +39,8 @@ class OwnerJudgement:
 
     Attributes:
         found: the object.
-        verdict: what it is.
-        why: in words for people.
+        verdict: the verdict.
+        why: the reason, for users.
     """
 
     found: OwnedObject
@@ -49,13 +49,13 @@ class OwnerJudgement:
 
     @property
     def action(self) -> CancelAction:
-        """What becomes of an orphan."""
+        """What to do with the object if it is an orphan."""
         return cast("CancelAction", self.found.on_cancel)
 
     @property
     def gone_since(self) -> datetime | None:
-        """Since when the object is known as an orphan; None for one that is seen as such for the first
-        time."""
+        """The time at which the object was first found to be an orphan; None if it was not found to be one
+        before."""
         try:
             since = datetime.fromisoformat(self.found.gone)
         except ValueError:
@@ -69,20 +69,21 @@ class OwnerJudgement:
 
 
 def noted_time(now: datetime) -> str:
-    """The text of an orphan's note."""
+    """The text that records this time on an orphan."""
     return now.astimezone(UTC).isoformat(timespec="seconds")
 
 
 def judge_objects(cluster: Cluster, namespace: str, installation: str) -> list[OwnerJudgement]:
-    """Judge each object of a namespace that this installation's tasks made and that goes on.
+    """Judge each object in a namespace that tasks of this installation created and that has not ended.
 
     Args:
-        cluster: where.
-        namespace: of the objects.
+        cluster: the cluster.
+        namespace: namespace of the objects.
         installation: its name; "" for an Airflow without one.
     """
     owned = list_owned(cluster, namespace, engine_of(installation))
-    # After the objects were listed: a task that began later can't be missed, it has marked none of these.
+    # Read after the objects were listed. A task that began later has created none of these objects, so it
+    # does not matter here.
     states = dict(_states({owner for found in owned if (owner := TaskOwner.parse(found.handle.owner))}))
     runs: dict[tuple[str, str], str] = {}
     judgements = []
@@ -112,13 +113,14 @@ def _states(owners: Iterable[TaskOwner]) -> Iterator[tuple[TaskOwner, str | None
 
 
 def judge_object(found: OwnedObject, owner: TaskOwner, state: str | None, run: str) -> OwnerJudgement:
-    """What an object is, by the state of its task and, where the task did not wait for it, of the task's run.
+    """Judge an object by the state of its task or, if the task did not wait for it, also by the state of the
+    task's run.
 
     Args:
         found: the object.
         owner: its task instance.
-        state: as `hooks.task_state.task_state` says it.
-        run: the run's state; needed of an object whose lifetime is the run's.
+        state: the state that `hooks.task_state.task_state` returned.
+        run: the state of the run, needed for an object that belongs to the run.
     """
 
     def judged(verdict: OwnerVerdict, why: str) -> OwnerJudgement:
@@ -141,8 +143,8 @@ def judge_object(found: OwnedObject, owner: TaskOwner, state: str | None, run: s
     gone = f"its run is {run}" if of_run else f"its task is {state}"
     why = "its run was deleted" if state == DELETED else gone
     if owner.engine == engine_of(""):
-        # The same DAG has the same ids, also of scheduled runs, in each Airflow; without a name their marks
-        # are equal.
+        # Two Airflows with the same DAG have the same ids, even of scheduled runs. Without a name for each
+        # Airflow, their owner annotations are equal.
         unnamed = "another Airflow with the same DAG may have made it: name this one"
         why = f"{why} in this Airflow, but {unnamed} (edl_installation of the connection)"
         return judged(OwnerVerdict.UNCLEAR, why)

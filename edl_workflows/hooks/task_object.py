@@ -24,7 +24,7 @@ class TaskObject(BaseModel):
 
     @classmethod
     def read(cls, value: object) -> Self | None:
-        """The object of an XCom; None if somebody else wrote something else there."""
+        """The object in an XCom; None if its value has another form, because something else wrote it."""
         try:
             return cls.model_validate(value)
         except ValueError:

@@ -7,7 +7,7 @@ ENGINE = "airflow"
 
 
 def engine_of(installation: str) -> str:
-    """The first part, up to the slash, of the owner annotations that an installation writes.
+    """The first part (before the first slash) of the owner annotations that an installation writes.
 
     Args:
         installation: ``edl_installation`` of the connection; "" for an Airflow without a name.
@@ -43,7 +43,7 @@ class TaskOwner:
     def parse(cls, mark: str) -> Self | None:
         """The task instance that an owner annotation names; None if it names none.
 
-        Airflow lets neither a DAG's id nor a task's have a slash; a run's may have some.
+        In Airflow, ids of DAGs and tasks contain no slashes, but ids of runs may.
         """
         engine, _, rest = mark.partition("/")
         dag_id, _, rest = rest.partition("/")

@@ -4,18 +4,19 @@ from collections.abc import Iterable
 from typing import Any
 
 DELETED = "deleted"
-"""Not a state of Airflow's: it has no such task instance any more, because the run or the DAG was deleted."""
+"""Not a state of Airflow: the task instance no longer exists, because its run or DAG was deleted."""
 ENDED_STATES = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", DELETED})
-"""States of a task instance that nobody continues. In any other state it was moved, cleared or lost its
-worker: its next attempt continues with the same object."""
+"""States of a task instance that will not continue. In any other state the instance runs, was moved or
+cleared, or lost its worker, and its next attempt continues with the same object."""
 
 TaskStates = dict[str, dict[int, str | None]]
-"""Run id → map index → state; None is the state of an instance that was cleared and that nobody took up yet.
-A run that has no such task instances, or that is not there, is absent."""
+"""Run id → map index → state. The state is None if the instance was cleared and has not been scheduled again.
+Runs that don't exist or have no such task instances are absent."""
 
 
 def task_state(ti: Any) -> str | None:
-    """The state that Airflow has of this task instance now; None if it was cleared and nobody took it up yet.
+    """The current state of this task instance in Airflow; None if it was cleared and has not been scheduled
+    again.
 
     Blocks; in a triggerer it must be called in a thread.
 
@@ -27,9 +28,9 @@ def task_state(ti: Any) -> str | None:
 
 
 def task_states(dag_id: str, task_id: str, run_ids: Iterable[str]) -> TaskStates:
-    """The states of one task in some runs, by one request to Airflow's API server; blocks.
+    """The states of one task in some runs, read with one request to Airflow's API server. Blocks.
 
-    A task reaches it through its supervisor, with the rights that every task has.
+    A task reaches the API server through its supervisor, with the rights that every task has.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -44,11 +45,12 @@ def run_state(dag_id: str, run_id: str) -> str:
     if not RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=[run_id]):
         return DELETED
     state: Any = RuntimeTaskInstance.get_dagrun_state(dag_id=dag_id, run_id=run_id)
-    return str(getattr(state, "value", state))  # its enumeration's text is not the value
+    return str(getattr(state, "value", state))  # str() of the enumeration is not its value
 
 
 def _by_index(task_id: str, states: dict[str, Any]) -> dict[int, str | None]:
-    """Airflow names an instance by its task's id, and one of a mapped task by ``<task id>_<map index>``."""
+    """The states by map index. Airflow's keys are the task's id or, for a mapped task, ``<task id>_<map
+    index>``."""
     return {
         -1 if name == task_id else int(name.removeprefix(f"{task_id}_")): None
         if state is None

@@ -1,9 +1,9 @@
-"""Training logs in the log of an Airflow task, and where they stopped: a trigger that starts again finds the
-position in what was written.
+"""Writes training logs into the log of an Airflow task, and finds the position where they stopped: a trigger
+that starts again reads it from the lines already written.
 
-Airflow has no store of state for triggers. It writes a trigger's log into files of the triggerer, one for
-each triggerer process; a line of training is an event with the pod and the position. Where another triggerer
-can't read these files, people can't read them either, and the lines are written again.
+Airflow stores no state for triggers. It writes a trigger's log into files of the triggerer, one for each
+triggerer process. There, each training line is a log event with the pod and the position. If another
+triggerer can't read these files, neither can users, so it writes the lines again.
 """
 
 import glob
@@ -22,18 +22,19 @@ from edl_workflows.stages.training_logs import PodLine
 LOGGER = "edl_workflows.training"
 _log = structlog.get_logger(LOGGER)
 _FOLDING = re.compile(r"::(?=(end)?group::)")
-"""Airflow's page folds the lines from ``::group::`` to ``::endgroup::``, wherever they stand in a line."""
+"""Airflow's log page folds the lines from ``::group::`` to ``::endgroup::``, wherever these markers are in a
+line."""
 
 
 def write_line(line: PodLine) -> None:
-    """Write a line of training to the task's log; in a triggerer the context names the task. A training
-    program can't fold lines of others."""
+    """Write a training line to the task's log; in a triggerer the context names the task. Folding markers in
+    the line are disabled, so that a training program can't fold other lines."""
     position, text = line.position, _FOLDING.sub(": :", line.text)
     _log.info(f"[{line.node}] {text}", pod=line.pod, written=position.time, count=position.count)
 
 
 def read_positions(ti: Any) -> dict[str, LogPosition]:
-    """By name of a pod, the newest line in the log files of the triggers of this attempt; blocks.
+    """By pod name, the position of the newest line in the log files of this attempt's triggers. Blocks.
 
     Args:
         ti: a triggerer's task instance.
@@ -44,7 +45,7 @@ def read_positions(ti: Any) -> dict[str, LogPosition]:
     try:
         path = log_filename_template_renderer()(ti=ti)
     except (AttributeError, TemplateError):
-        return {}  # a template of an installation that names more than a trigger knows
+        return {}  # this installation's template uses values that a trigger does not have
     folder = Path(conf.get("logging", "base_log_folder"))
     found: dict[str, LogPosition] = {}
     for file in sorted(folder.glob(f"{glob.escape(path)}.trigger.*.log")):
@@ -54,11 +55,11 @@ def read_positions(ti: Any) -> dict[str, LogPosition]:
 
 
 def merge_positions(found: dict[str, LogPosition], lines: Iterable[bytes]) -> None:
-    """Add the positions of a log file's lines to those that were found before.
+    """Add the positions in a log file's lines to the positions found before.
 
     Args:
-        found: by name of a pod; the newest position stays.
-        lines: lines of JSON; a line that was cut off, or of somebody else, is skipped.
+        found: newest position by pod name.
+        lines: lines of JSON. Truncated lines, and lines that are not training logs, are skipped.
     """
     for raw in lines:
         if b'"written"' not in raw:

@@ -19,7 +19,7 @@ _FINALIZERS = "object.metadata.?finalizers.orValue([])"
 _LABELS = "object.metadata.?labels.orValue({})"
 _ANNOTATIONS = "object.metadata.?annotations.orValue({})"
 _NOTES = (names.GONE_ANNOTATION, names.SUSPENDED_ANNOTATION)
-"""What an identity that may not create jobs may note on them."""
+"""Annotations of jobs that an identity may write even if it may not create jobs."""
 _OWNERS = "metadata.?ownerReferences.orValue([])"
 _CHILDREN = (
     ("", ("pods", "services", "secrets", "configmaps", "serviceaccounts")),
@@ -116,10 +116,11 @@ def _plans(options: InstallOptions) -> Manifest:
 
 def _job_specs(options: InstallOptions, jobs: Sequence[Kind]) -> Manifest:
     """An identity that may update jobs but not create them, such as `edl-triggerer`, may only suspend and
-    resume them, and note so. Other annotations are instructions too, as that for autoscaling is.
+    resume them, and record that in annotations. It may not change other annotations, since they can be
+    instructions, like the one for autoscaling.
 
-    A new finalizer would keep a deleted job for ever. The garbage collector, which may not create jobs
-    either, only removes finalizers.
+    Nor may it add finalizers, since a new finalizer would keep a deleted job for ever. The garbage collector,
+    which may not create jobs either, only removes finalizers.
     """
     exempt = ", ".join(f"'{_account(options, name)}'" for name in (names.CONTROLLER, names.DI_SERVER))
     plurals: dict[str, list[str]] = {}

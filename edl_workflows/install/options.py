@@ -42,8 +42,8 @@ class InstallOptions:
         jobs_namespace: the only namespace whose jobs are reconciled, which must exist; "" for all namespaces.
         kinds: names of the kinds that are reconciled; empty for all. They determine the definitions and the
             permissions of the controller.
-        replicas: replicas of the controller and of Argo's agent. One works at a time; the others take over if
-            it fails.
+        replicas: replicas of the controller and of Argo's agent. Only one works at a time; another one takes
+            over if it fails.
         pull_policy: pull policy of the image; None for the default of Kubernetes.
         pull_secrets: names of Secrets with credentials for the registry. They must exist in the namespace of
             the controller and in each namespace with jobs.

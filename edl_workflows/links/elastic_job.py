@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 class ElasticJobLink(BaseOperatorLink):
-    """The object in the dashboard that the connection names (``edl_dashboard_url``), else the tab *Elastic
-    job* of the task. There is no link if the connection names no dashboard and Airflow has no tabs
-    (before 3.1) or no ``[api] base_url``.
+    """A link to the object in the connection's dashboard (``edl_dashboard_url``) or, without a dashboard, to
+    the task's tab *Elastic job*. There is no link if the connection names no dashboard and Airflow has no
+    tabs (before 3.1) or no ``[api] base_url``.
 
-    Airflow asks for it in the worker after each leg of the task, a deferral included: the operator has the
-    dashboard's URL by then.
+    Airflow asks for the link in the worker whenever the task ends or is deferred. By then the operator has
+    the dashboard's URL.
     """
 
     name = "Elastic job"
 
     def get_link(self, operator: Any, *, ti_key: "TaskInstanceKey") -> str:
-        """An absolute URL; "" for no link: Airflow's page then shows none."""
+        """An absolute URL, or "" so that Airflow shows no link."""
         return str(getattr(operator, "link", "")) or _url_of_tab(ti_key)
 
 

@@ -13,7 +13,7 @@ NODE_NAME = "edl-local"
 MAX_PODS = 1000
 PODS_PER_CORE = 10
 """Pods that may run at once per core of the machine, like kubelet's ``podsPerCore``. Requests alone don't
-protect the machine: a hundred training processes with small requests would overload it."""
+protect the machine: a hundred training processes with small requests would fit, but overload it."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Maintains the Endpoints of Services: the pods that each selects, and which of them are ready.
 
-They are for clients that read them. The cluster itself does not route by them: it rewrites addresses
-(`edl_workflows.local.network`).
+They serve only clients that read Endpoints. The cluster itself does not use them to route connections: it
+rewrites addresses (`edl_workflows.local.network`).
 """
 
 import asyncio

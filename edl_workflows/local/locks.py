@@ -1,4 +1,4 @@
-"""A file lock that is released when its process ends, for whatever reason, and that names its holder."""
+"""A file lock that is released whenever its process ends, even if it crashes, and that names its holder."""
 
 import contextlib
 import fcntl

@@ -66,7 +66,7 @@ class Mirror(Generic[T]):
     def _take(self, kind: str, obj: Object) -> None:
         key = _key(obj)
         if _version(obj) <= self._versions.get(key, 0):
-            return  # an older event of the watch; `take` has stored a newer version
+            return  # the watch reports an older version than the one that `take` stored
         if kind == DELETED:
             self.objects.pop(key, None)
             self._versions.pop(key, None)
@@ -79,8 +79,8 @@ class Mirror(Generic[T]):
         try:
             self.objects[key] = self._parse(obj)
         except ValidationError:
-            # The API server validates objects. Should an invalid one get through, it must not end the
-            # cluster.
+            # The API server validates objects. If it stores an invalid one nevertheless, that must not end
+            # the cluster.
             self.objects.pop(key, None)
             _log.exception(
                 "object ignored: required fields are missing or invalid", resource=self._resource, key=key

@@ -140,7 +140,7 @@ class HttpGetAction(PodPart):
 
 
 class TcpSocketAction(PodPart):
-    """A connection that succeeds if it is accepted."""
+    """A check that succeeds if a TCP connection is accepted."""
 
     port: int | str
 

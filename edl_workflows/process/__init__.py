@@ -1,4 +1,4 @@
-"""What all long-running processes share: leader election, health and metrics endpoints, HTTP servers and
+"""Common parts of all long-running processes: leader election, health and metrics endpoints, HTTP servers and
 signals.
 
 - `leader_process`: the life cycle of a process with leader election; `leader`: leader election with a Lease

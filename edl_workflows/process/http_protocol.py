@@ -19,13 +19,13 @@ MAX_HEADERS = 256
 MAX_PIPELINED = 16
 """Most pipelined requests that may wait on a connection while another one is processed."""
 REQUEST_SECONDS = 10.0
-"""Seconds for the TLS handshake and the first head together, and for each later head from its first byte
-on."""
+"""Seconds for the TLS handshake and the first request head together, and for each later head, counted from
+its first byte."""
 BODY_SECONDS = 60.0
 """Seconds for a body. Applications may allow less."""
 READING_SECONDS, READING_BYTES = 300.0, 256 * 2**10
-"""While the write buffers are full, the client must read this many bytes, or all that is buffered, in this
-many seconds."""
+"""While the write buffers are full, the client must read this many bytes (or all that is buffered) within
+this many seconds."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):

@@ -1,5 +1,4 @@
-"""Limits log lines that clients can cause at will. Some are logged, together with the number of those that
-were left out."""
+"""Limits log lines that clients can cause at will: only some are logged, with the number of omitted ones."""
 
 import logging
 import time

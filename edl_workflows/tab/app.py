@@ -1,8 +1,9 @@
 """The endpoints of the tab.
 
-Airflow protects the endpoints of a plugin in no way. Here each needs a user of Airflow's own authentication
-(session cookie or bearer token; else 401) with a right on the DAG (else 403): to read its task instances, or
-to edit it for a decision about a plan. Only the files of the page are served to everybody.
+Airflow does not protect the endpoints of plugins. So each endpoint requires a user authenticated by Airflow
+(session cookie or bearer token; otherwise 401) who has a right on the DAG (otherwise 403): to read its task
+instances or, for a decision about a plan, to edit the DAG. Only the files of the page are served to
+everybody.
 """
 
 from datetime import UTC, datetime
@@ -115,8 +116,9 @@ def make_app() -> FastAPI:
 
 
 def require_json(request: Request) -> None:
-    """Refuse a body that is not declared as JSON: a browser sends such a one for a page of another origin
-    without asking, with the user's cookie, and FastAPI before 0.132 reads a body without a type as JSON."""
+    """Reject a body that is not declared as JSON. A browser would send such a body, with the user's cookie,
+    for a page of another origin without a preflight request. FastAPI before 0.132 parses a body without a
+    content type as JSON."""
     declared = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if declared != "application/json":
         raise HTTPException(415, "the body must be application/json")
@@ -126,7 +128,7 @@ def _find_decided(reader: JobReader, selection: TaskSelection, decision: Decisio
     """The job of a decision, among those of the tasks.
 
     Raises:
-        NotFoundError: the tasks work on no such ElasticJob.
+        NotFoundError: none of the tasks works on this ElasticJob.
     """
     for one in find_work(selection):
         try:
@@ -143,7 +145,7 @@ def _find_decided(reader: JobReader, selection: TaskSelection, decision: Decisio
 
 
 def rights_of(user: Any) -> Rights:
-    """What a user may do with DAGs, as Airflow's auth manager says."""
+    """What a user may do with DAGs, according to Airflow's auth manager."""
 
     def may(method: Any, entity: DagAccessEntity | None, dag_id: str) -> bool:
         details = DagDetails(id=dag_id, **_team_of(dag_id))
@@ -161,7 +163,7 @@ def rights_of(user: Any) -> Rights:
 
 
 def _team_of(dag_id: str) -> dict[str, Any]:
-    """Teams of DAGs are new in Airflow 3.2."""
+    """The team of a DAG, as keyword arguments; none before Airflow 3.2, which introduced teams."""
     return {"team_name": DagModel.get_team_name(dag_id)} if hasattr(DagModel, "get_team_name") else {}
 
 

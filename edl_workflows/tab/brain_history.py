@@ -1,4 +1,4 @@
-"""Reads what a Brain has stored of a job."""
+"""Reads what a Brain has stored about a job."""
 
 from urllib.parse import quote
 
@@ -10,23 +10,23 @@ from edl_workflows.exceptions import ForbiddenError, UnavailableError
 
 ANSWER_SECONDS = 5.0
 MAX_ANSWER = 4 * 1024 * 1024
-"""Bytes."""
+"""Largest response in bytes."""
 
 
 def read_history(
     url: str, token: str, uid: str, transport: httpx.BaseTransport | None = None
 ) -> JobAnswer | None:
-    """What Brain has stored of a job; None if it does not know it.
+    """What a Brain has stored about a job; None if it does not know the job.
 
     Args:
-        url: of the Brain.
-        token: of a tenant that may read the job's namespace; "" for a Brain without tokens.
-        uid: of the job.
+        url: URL of the Brain.
+        token: token of a tenant that may read the job's namespace; "" for a Brain without tokens.
+        uid: uid of the job.
         transport: for tests.
 
     Raises:
-        ForbiddenError: the token does not admit.
-        UnavailableError: Brain can't be reached or answers something else.
+        ForbiddenError: the Brain does not accept the token.
+        UnavailableError: the Brain can't be reached, or its response is unexpected.
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     address = f"{url.rstrip('/')}/v1/jobs/{quote(uid, safe='')}"

@@ -47,8 +47,8 @@ class Decider:
 
     Attributes:
         user: name of the Airflow user.
-        dag_id: the DAG with whose rights he does.
-        now: when.
+        dag_id: the DAG that the user has the right to edit.
+        now: the time of the decision.
     """
 
     user: str
@@ -57,7 +57,7 @@ class Decider:
 
 
 def read_plans(cluster: Cluster, job: str, namespace: str | None) -> list[ScalePlan]:
-    """All ScalePlans of a job, those too that this package would refuse today."""
+    """All ScalePlans of a job, including those that this version would reject as invalid."""
     scope = Scope(SCALE_PLANS, namespace or cluster.namespace, label_selector=f"{names.JOB_LABEL}={job}")
     return [ScalePlan.read_stored(plan)[0] for plan in client.list_objects(cluster, scope).items]
 
@@ -66,10 +66,10 @@ def carry_out(cluster: Cluster, job: ElasticJob, decision: Decision, decider: De
     """Carry out a decision. May be repeated.
 
     Returns:
-        What was done, for people.
+        What was done, as a message for the user.
 
     Raises:
-        ConflictError: what was decided about has changed since, or has begun.
+        ConflictError: the proposal or plan has changed since the user saw it, or the plan has begun.
         NotFoundError: the plan is gone.
         InvalidError: the plan does not fit the job.
     """
@@ -81,10 +81,10 @@ def carry_out(cluster: Cluster, job: ElasticJob, decision: Decision, decider: De
 
 
 def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> PlannedChange:
-    """The proposal that the person saw.
+    """The proposal that the user saw.
 
     Raises:
-        ConflictError: it is no longer what the optimizer proposes.
+        ConflictError: the optimizer no longer proposes this.
     """
     found = find_proposal(job, read_plans(cluster, job.metadata.name, job.metadata.namespace))
     if found is None or found[0] != decision.proposal:
@@ -94,7 +94,7 @@ def _find_seen(cluster: Cluster, job: ElasticJob, decision: Decision) -> Planned
 
 def _approve(cluster: Cluster, job: ElasticJob, decision: Decision, decider: Decider) -> Handle:
     """Create the ScalePlan of the proposal."""
-    # The same for everybody who approves the same proposal: a second approval adopts the plan.
+    # The name depends only on the proposal, so a second approval of it adopts the existing plan.
     owner = f"airflow-tab/{decider.dag_id}/{job.metadata.uid}/{decision.proposal}"
     identity = StageIdentity(owner=owner)
     namespace = job.metadata.namespace or cluster.namespace
@@ -130,7 +130,7 @@ def _withdraw(cluster: Cluster, job: ElasticJob, decision: Decision) -> str:
         raise ConflictError(
             f"ScalePlan {decision.plan} has begun; it ends by itself, completed or rolled back"
         )
-    # With its version: a plan that begins at this moment is not deleted.
+    # With its resourceVersion, so that a plan that begins at this moment is not deleted.
     options = DeletionOptions(uid=plan.metadata.uid, resource_version=plan.metadata.resource_version)
     client.delete(cluster, SCALE_PLANS, decision.plan, job.metadata.namespace, options)
     return f"ScalePlan {decision.plan} deleted"

@@ -1,4 +1,4 @@
-"""The document of a job, made from its objects. Pure."""
+"""Makes the document of a job from its objects. This module is pure."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ from edl_workflows.tab.document import (
 )
 
 REJECTED_ANNOTATION = f"{names.GROUP}/rejected-plan"
-"""On a job: the plan of its optimizer that somebody rejected, as ``<digest> <who and when>``."""
+"""Annotation of a job: the optimizer's plan that a user rejected, as ``<digest> <who and when>``."""
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ T = TypeVar("T")
 def describe_job(
     view: JobView, job: ElasticJob | None, plans: Sequence[ScalePlan], now: float
 ) -> JobDocument:
-    """The document of a job that the cluster has.
+    """The document of a job that exists in the cluster.
 
     Args:
         view: the job, of any kind.
-        job: the same, if it is an ElasticJob: only those have a history, plans and goodput.
+        job: the same job if it is an ElasticJob. Only ElasticJobs have a history, plans and goodput.
         plans: its ScalePlans, in any order.
         now: Unix seconds.
     """
@@ -82,7 +82,7 @@ def describe_job(
 
 
 def newest_plans(plans: Iterable[ScalePlan]) -> list[ScalePlan]:
-    """The newest plans that somebody asked for, the newest first."""
+    """The newest plans except auto plans, newest first."""
     manual = [plan for plan in plans if not plan.auto]
     manual.sort(key=lambda plan: (_seconds(plan.metadata.creation_timestamp) or 0.0, plan.metadata.name))
     return manual[::-1][:MAX_PLANS]
@@ -100,8 +100,8 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
     """What the job's optimizer would change, and its id; None if it changes nothing, or nobody can carry it
     out now.
 
-    The id is a digest of the changes, and of the newest plan that changed the job: the same proposal after
-    another change is another one.
+    The id is a digest of the changes and of the newest plan that changed the job. So a proposal with the same
+    changes gets a new id after the job was changed.
 
     Args:
         job: the job.
@@ -109,7 +109,7 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
     """
     status, manual = job.status, newest_plans(plans)
     ended = status.phase is not None and status.phase.final
-    # While a plan is carried out, what the optimizer said before no longer fits.
+    # While a plan is carried out, the optimizer's earlier proposal no longer fits.
     if status.autoscaling is None or ended or any(not plan.finished for plan in manual):
         return None
     change = PlannedChange.of(status.autoscaling)
@@ -122,14 +122,15 @@ def find_proposal(job: ElasticJob, plans: Iterable[ScalePlan]) -> tuple[str, Pla
 
 
 def _is_done(job: ElasticJob, role: str, wanted: ReplicaResourceSpec) -> bool:
-    """Whether the role has what is proposed: the optimizer looks at the changed job only after a while."""
+    """Whether the role already is as proposed. The optimizer updates its proposal only some time after a
+    change."""
     counts = job.status.replica_statuses.get(role)
     same = counts is not None and wanted.replicas in (None, counts.desired)
     return same and wanted.resource == NodeResource()
 
 
 def describe_history(answer: JobAnswer) -> JobDocument:
-    """The document of a job that only a Brain still knows."""
+    """The document of a job that exists only in a Brain's history."""
     row = answer.job
     points = select_evenly(answer.points, MAX_POINTS)
     return JobDocument(
@@ -166,7 +167,7 @@ def describe_history(answer: JobAnswer) -> JobDocument:
 
 
 def add_history(document: JobDocument, history: JobDocument) -> JobDocument:
-    """The document with what Brain knows besides: more points, and plans that were deleted since."""
+    """The document with what only the Brain knows: more points, and plans that have been deleted since."""
     points = sorted([*document.points, *history.points], key=lambda point: point.time)
     known = {plan.name for plan in document.plans}
     older = [plan for plan in history.plans if plan.name and plan.name not in known]
@@ -219,7 +220,7 @@ def _restarts(found: Sequence[RestartRecord]) -> list[RestartDocument]:
 
 
 def _status_fields(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> dict[str, object]:
-    """What only an ElasticJob's status says."""
+    """The fields that only the status of an ElasticJob has."""
     fields: dict[str, object] = {
         "points": _points(job, plans, now),
         "proposal": _proposal(job, plans),
@@ -240,8 +241,8 @@ def _status_fields(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> d
 
 
 def _points(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> list[PointDocument]:
-    """The history of the status, and the present: the master writes its history less often than its
-    progress."""
+    """The history in the status and the present state, since the master writes its history less often than
+    its progress."""
     history = select_evenly(job.status.history, MAX_POINTS - 1)
     bounded = job.model_copy(update={"status": job.status.model_copy(update={"history": history})})
     samples = timeline.of_job(bounded, plans, now).samples
@@ -270,7 +271,7 @@ def _points(job: ElasticJob, plans: Sequence[ScalePlan], now: float) -> list[Poi
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Those that JSON can hold, the first by name."""
+    """The metrics that JSON can represent; if there are too many, the first by name."""
     return dict(_some({name: value for name, value in metrics.items() if math.isfinite(value)}))
 
 
@@ -296,7 +297,8 @@ def _describe_plan(plan: ScalePlan) -> PlanDocument:
 
 
 def may_be_withdrawn(plan: ScalePlan) -> bool:
-    """Whether the plan has not begun; one that has begun ends by itself, completed or rolled back."""
+    """Whether the plan can be withdrawn because it has not begun. A plan that has begun is always completed
+    or rolled back."""
     return not plan.auto and plan.status.phase in (None, ScalePlanPhase.PENDING)
 
 
@@ -324,7 +326,7 @@ def _proposal(job: ElasticJob, plans: Sequence[ScalePlan]) -> ProposalDocument |
 def _checkpoints(
     view: JobView, job: ElasticJob | None, plans: Sequence[ScalePlan]
 ) -> list[CheckpointDocument]:
-    """The job's newest, and those of its plans; the newest step first."""
+    """The job's newest checkpoint and those of its plans, newest step first."""
     found = []
     if view.checkpoint is not None:
         taken = job.status.checkpoint.time if job is not None and job.status.checkpoint is not None else None

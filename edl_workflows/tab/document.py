@@ -1,4 +1,5 @@
-"""What the page gets. Times are in Unix seconds, durations in seconds. Lists and texts are bounded."""
+"""The data that the page gets. Times are in Unix seconds, durations in seconds. Lists and texts are
+bounded."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ from pydantic import AfterValidator, Field
 from edl_workflows.protocol.message import Message
 
 MAX_POINTS = 300
-"""Most points of a curve: a chart has about as many pixels."""
+"""Most points of a curve; a chart is about as many pixels wide."""
 MAX_PLANS = 30
 MAX_RESTARTS = 50
 MAX_ROWS = 20
@@ -22,16 +23,16 @@ def _cut(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_cut)]
-"""A text for people; a longer one is cut."""
+"""A text for users, truncated if it is too long."""
 
 
 class ProgressDocument(Message):
     """How far training is.
 
     Attributes:
-        steps_total: about how many steps the whole data set takes; None if unknown or endless.
+        steps_total: estimated number of steps for the whole data set; None if unknown or unlimited.
         fraction: share of the records that are consumed, 0 to 1; None if unknown.
-        eta_seconds: about how long until all data is consumed; None if unknown.
+        eta_seconds: estimated time until all data is consumed; None if unknown.
         speed: steps per second.
     """
 
@@ -57,7 +58,7 @@ class PointDocument(Message):
     """A job at one moment.
 
     Attributes:
-        speed: steps per second since the points before; None of the first.
+        speed: steps per second since the previous points; None for the first point.
         nodes: running nodes by role.
         metrics: the values that the program had reported, by name.
     """
@@ -70,7 +71,7 @@ class PointDocument(Message):
 
 
 class SpentDocument(Message):
-    """Time of the job that has one cause; `meaning` says what happens in it."""
+    """The job's time with one cause; `meaning` explains the cause."""
 
     cause: str
     meaning: str
@@ -82,7 +83,7 @@ class GoodputDocument(Message):
 
     Attributes:
         ratio: useful over elapsed time, 0 to 1.
-        spent: all time of the job by cause; empty if the status does not have it.
+        spent: all time of the job by cause; empty if the status does not contain it.
     """
 
     ratio: float
@@ -124,11 +125,11 @@ class PlanDocument(Message):
     """A ScalePlan, or a plan that Brain has stored.
 
     Attributes:
-        changes: one line each.
-        reason: why it was made.
-        message: what its executor says.
+        changes: one line for each change.
+        reason: why it was created.
+        message: the reason and message in its status.
         stall_seconds: how long training paused for it; None if unknown.
-        may_be_rejected: it has not begun, so that it can be withdrawn.
+        may_be_rejected: whether it can be withdrawn because it has not begun.
     """
 
     name: str
@@ -147,7 +148,8 @@ class ProposalDocument(Message):
     """What the job's optimizer would change now.
 
     Attributes:
-        id: digest of the changes; a decision names it, so that nobody approves what he has not seen.
+        id: digest of the changes. A decision contains it, so that nobody approves changes that they have not
+            seen.
         state: "open": it waits for a decision; "automatic": the job's master carries it out itself.
         decided: who rejected it, and when; "" unless rejected.
     """
@@ -201,15 +203,16 @@ class JobDocument(Message):
     """One job.
 
     Attributes:
-        source: where the document comes from. Brain is asked for a job that the cluster no longer has.
+        source: where the document comes from: the cluster, or a Brain for a job that the cluster no longer
+            has.
         tasks: the tasks of the run that work on it.
         dashboard: URL of the job in the dashboard of the connection; "" for none.
         may_edit: whether the user may approve and reject its plans.
         metrics: the newest values that the program reported, by name.
         points: oldest first.
         plans: newest first.
-        log: None where logs were not asked for, or the user has no right to read them. Without that right all
-            messages and warnings are empty, too.
+        log: None if logs were not requested, or the user may not read them. In the second case all messages
+            and warnings are empty, too.
         notes: what could not be read, and why.
     """
 

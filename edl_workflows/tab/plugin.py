@@ -1,5 +1,5 @@
-"""What Airflow loads: the tab, and the endpoints that serve it. Every Airflow process imports this module, so
-it imports nothing else of the package."""
+"""The plugin that Airflow loads: the tab, and its endpoints. Every Airflow process imports this module, so it
+imports no other module of the package."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -14,15 +14,15 @@ _Message = MutableMapping[str, Any]
 async def serve_tab(
     scope: _Message, receive: Callable[[], Awaitable[_Message]], send: Callable[[_Message], Awaitable[None]]
 ) -> None:
-    """The ASGI application of the endpoints. It is made at the first request: only the API server serves
-    it."""
+    """The ASGI application of the endpoints. It is created at the first request, because only the API server
+    serves it."""
     from edl_workflows.tab.app import shared_app
 
     await shared_app()(scope, receive, send)
 
 
 def _page(name: str, destination: str, route: str) -> dict[str, str]:
-    # Relative to Airflow's own base URL. The page defines a component of each name.
+    # URLs are relative to Airflow's base URL. The page defines a component for each name.
     bundle = f"{PREFIX.lstrip('/')}/files/tab.js"
     icon = f"{PREFIX.lstrip('/')}/files/icon.svg"
     return {

@@ -27,14 +27,15 @@ from edl_workflows.tab.document import MAX_LOG_LINES, JobDocument, LogDocument
 from edl_workflows.tab.task_jobs import TaskWork, connection_of, dag_of_job
 
 MAX_JOBS = 20
-"""Jobs in one document."""
+"""Most jobs in one document."""
 MAX_LOG_BYTES = 2**18
-"""Of the end of a log, whose lines may be of any length."""
+"""Most bytes read from the end of a log, since its lines may have any length."""
 DOCUMENT_SECONDS = 20.0
-"""No further job is read after so long: the page asks again, and Airflow answers few requests at a time."""
+"""Time after which no further job is read. The page requests the data again later, and Airflow serves few
+requests at a time."""
 CALL_POLICY = CallPolicy(attempts=2, retry_seconds=5.0, read_seconds=10.0)
 CLIENT_SECONDS = 300.0
-"""How long a connection to a cluster is used: credentials may change."""
+"""How long a connection to a cluster is reused; it is limited because credentials may change."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class FoundJob:
     """A job that the user may see.
 
     Attributes:
-        dag_id: the DAG whose rights hold.
+        dag_id: the DAG whose access rights apply to the job.
         found: the object; None for a job that the cluster no longer has.
     """
 
@@ -104,7 +105,7 @@ class JobReader:
         """The documents of the jobs, each once, and notes on what could not be read.
 
         Args:
-            work: of the tasks.
+            work: what the tasks work on.
             with_logs: whether to read the last log lines.
         """
         documents: dict[tuple[str, str, str], JobDocument] = {}
@@ -132,8 +133,8 @@ class JobReader:
         """The job that a task works on, if the user may see it.
 
         Raises:
-            ForbiddenError: he may not, or the task names a kubeconfig itself.
-            NotFoundError: the cluster has no such job, and nothing proves that it was this task's.
+            ForbiddenError: the user may not see it, or the task's arguments name a kubeconfig.
+            NotFoundError: the cluster has no such job, and nothing proves that the job belonged to this task.
             EdlError: the cluster can't be reached.
         """
         settings = connection_of(work)
@@ -180,7 +181,7 @@ class JobReader:
         return document.model_copy(update=extra)
 
     def _read_former(self, job: FoundJob) -> JobDocument:
-        """What Brain has of a job that was deleted."""
+        """The Brain's data on a job that was deleted."""
         what = f"{job.row.name} {job.namespace}/{job.name}"
         url, token = job.hook.brain
         uid = job.work.target.uid if job.work.target.kind == job.row.name else ""

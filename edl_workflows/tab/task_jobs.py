@@ -1,9 +1,10 @@
-"""Which jobs and plans the tasks of a DAG run work on, from Airflow's database; and who may see them.
+"""Finds the jobs and plans that the tasks of a DAG run work on, in Airflow's database, and decides who may
+see them.
 
-An XCom names the object. Whoever may write XComs could name any, so that alone gives no access: the object
-must have been created by a DAG that the user may see, or be named by arguments of the task, as must its
-namespace, unless it is the connection's. The connection comes from the arguments, too; a kubeconfig does not:
-it may name a program to run, and the authors of DAGs run programs in workers only.
+An XCom names the object. A user who may write XComs could name any object, so the XCom alone gives no access.
+Either the object was created by a DAG that the user may see, or the task's arguments name it, and name its
+namespace unless that is the connection's. The connection's id is read from the arguments, too, but a
+kubeconfig is not: it may name a program to run, and DAG authors may run programs only in workers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from edl_workflows.stages.ownership import annotation_of
 from edl_workflows.tab.document import TaskReference
 
 MAX_TASKS = 100
-"""Task instances of a run that are looked at."""
+"""Most task instances of a run that are read."""
 _CONNECTION_FIELDS = ("kubernetes_conn_id", "cluster_context")
 
 
@@ -63,7 +64,7 @@ class TaskWork:
 
         Raises:
             ForbiddenError: the task names a kubeconfig itself.
-            ValidationError: an argument is no text.
+            ValidationError: an argument is not text.
         """
         if self.arguments.get("config_file"):
             raise ForbiddenError(
@@ -75,7 +76,7 @@ class TaskWork:
 
 
 def find_work(selection: TaskSelection) -> list[TaskWork]:
-    """What the selected task instances work on, the latest first; blocks.
+    """What the selected task instances work on, latest first. Blocks.
 
     XComs are read as the JSON that tasks store. Airflow's own deserialization would build objects of classes
     that an XCom names, and import their modules, in the API server.
@@ -130,14 +131,14 @@ def _texts(value: Any) -> Iterator[str]:
 def dag_of_job(
     found: Object | None, name: str, work: TaskWork, engine: str, own_namespace: str
 ) -> str | None:
-    """The DAG whose rights hold for a job; None if nobody may see it by this task.
+    """The DAG whose access rights apply to a job; None if the task gives nobody access to it.
 
     Args:
         found: the job; None if it was deleted.
-        name: of the job.
-        work: the task instance that says that it works on it.
-        engine: what the owner annotations of this Airflow begin with.
-        own_namespace: the connection's, for tasks that name none.
+        name: name of the job.
+        work: the task instance whose XCom names the job.
+        engine: the prefix of this Airflow's owner annotations.
+        own_namespace: the connection's namespace, for tasks that name none.
     """
     owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION)) if found is not None else None
     if owner is not None and owner.engine == engine:
@@ -150,8 +151,7 @@ def dag_of_job(
 
 
 def connection_of(work: TaskWork) -> ConnectionSettings | None:
-    """The connection of a task; None if Airflow no longer has a task's arguments in a form that can be
-    read.
+    """The connection of a task; None if Airflow no longer stores the task's arguments in a readable form.
 
     Raises:
         ForbiddenError: the task names a kubeconfig itself.

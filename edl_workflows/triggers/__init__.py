@@ -1,1 +1,2 @@
-"""Airflow triggers: waiting in the triggerer, all on one LIST+WATCH per cluster, namespace and kind."""
+"""Airflow triggers, which wait in the triggerer. They share one LIST+WATCH per cluster, namespace and
+kind."""

@@ -1,7 +1,7 @@
 """The trigger of all operators and sensors: waits for the goal of a stage, and cancels its object if a user
 kills the task.
 
-Importable without the Kubernetes client: that is loaded, in a thread, when a trigger runs.
+This module can be imported without the Kubernetes client, which is loaded in a thread when a trigger runs.
 """
 
 import asyncio
@@ -26,26 +26,28 @@ from edl_workflows.stages.results import Failed, Skipped
 from edl_workflows.stages.training_logs import LogRequest, TrainingLogs
 
 SETTLE_SECONDS = 5.0
-"""No event before: an executor that hears of the deferral only after the resumed task was queued kills that
-task (Airflow #66374, #67287; 1 s after the deferral 8 of 10 tasks failed so with the LocalExecutor, after 5 s
-none)."""
+"""Earliest time of the event after the trigger's start. If an executor learns of the deferral only after the
+resumed task was queued, it kills that task (Airflow #66374, #67287). With the LocalExecutor, 8 of 10 tasks
+failed like this when the event came 1 s after the deferral, and none when it came after 5 s."""
 
 _BACKGROUND: set[asyncio.Task[None]] = set()
-"""Cancellations under way. The loop itself holds its tasks by weak references only."""
+"""Cancellations in progress. They are kept here because the event loop holds only weak references to its
+tasks."""
 
 
 class StageEvent(Model):
-    """What the trigger tells the task.
+    """The payload of the event that the trigger sends to the task.
 
     Attributes:
-        status: "timeout" if the deadline passed; the worker then cancels. "skipped" if the job succeeded
-            first.
-        handle: of the stage; carried here since not every engine hands ``defer(kwargs=…)`` on.
-        outputs: on success.
-        error: the branch of our errors' tree on failure.
-        message: why it failed or is skipped.
-        link: to the object, for the task's page.
-        attempt: as the trigger's.
+        status: "timeout" if the deadline passed; the worker then cancels the object. "skipped" if the job
+            succeeded before the goal was reached.
+        handle: the stage's handle. It is part of the event because not every Airflow version passes on
+            ``defer(kwargs=…)``.
+        outputs: the stage's outputs, on success.
+        error: the name of the error's class, on failure.
+        message: why the stage failed or was skipped.
+        link: URL of the object, for the link on the task's page.
+        attempt: the trigger's `attempt`.
     """
 
     status: Literal["success", "skipped", "failed", "timeout"]
@@ -66,7 +68,7 @@ class ElasticJobTrigger(KillableTrigger):
         deadline: Unix time; None: no limit.
         queue_deadline: Unix time until which the job must have begun to run; None: no limit.
         on_kill_action: what to do with the object of the stage when a user kills the deferred task.
-        link: for the event.
+        link: the event's `link`.
         attempt: number of the task's attempt that waits; 0: unknown.
         logs: a `stages.training_logs.LogRequest` as a dict; None for no training logs.
     """
@@ -111,13 +113,13 @@ class ElasticJobTrigger(KillableTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, when the goal is reached, can't be reached any more, or the deadline has passed."""
+        """Yield one event, when the goal is reached or can't be reached any more, or when the deadline has
+        passed."""
         loop = asyncio.get_running_loop()
         settled = loop.time() + SETTLE_SECONDS
         event = await self._event()
         await asyncio.sleep(max(0.0, settled - loop.time()))
-        # Between the event and the end of this generator nothing may be awaited: Airflow calls on_kill for
-        # it.
+        # From here to the end of this generator nothing may be awaited, since Airflow then calls on_kill.
         self._fired = True
         yield TriggerEvent(event.to_dict())
 
@@ -143,7 +145,7 @@ class ElasticJobTrigger(KillableTrigger):
         )
 
     async def _training_logs(self, source: ClusterSource, handle: Handle) -> TrainingLogs | None:
-        """What writes the training logs, from where an earlier triggerer stopped."""
+        """Writes the training logs from where an earlier triggerer stopped; None if no logs are wanted."""
         if self.logs is None:
             return None
         request = LogRequest.model_validate(self.logs)
@@ -151,12 +153,12 @@ class ElasticJobTrigger(KillableTrigger):
         return TrainingLogs(source, handle, request, written_logs.write_line, self.log.warning, known)
 
     async def on_kill(self) -> None:
-        """Cancel what the stage made, if the task really was killed.
+        """Cancel what the stage created if the task was really killed.
 
-        Airflow calls this also when another triggerer has taken over (open there: #73454) and when the task
-        was cleared and its next attempt already goes on with the same object. The task's state tells these
-        apart; the marks on the object settle what a race leaves. All of it runs in a task of its own, since
-        Airflow interrupts this method after a second.
+        Airflow also calls this when another triggerer has taken over (open issue #73454), and when the task
+        was cleared and its next attempt already continues with the same object. The task's state
+        distinguishes these cases, and the object's owner annotations decide if an attempt begins in between.
+        The work is done in an asyncio task of its own, since Airflow interrupts this method after a second.
         """
         if self._fired or self.on_kill_action == "keep":
             return

@@ -1,4 +1,4 @@
-"""What all tasks of an agent share, and its retries of API calls."""
+"""The objects that all tasks of an agent share, and the agent's retries of API calls."""
 
 import asyncio
 import time
@@ -23,17 +23,18 @@ MIN_PAUSE = 0.2
 MAX_PAUSE = 15.0
 """Seconds between attempts, doubled from MIN to MAX."""
 REFUSED_SECONDS = 15.0
-"""How long a rejected call is retried: calls fail for a moment while roles and tokens are renewed."""
+"""How long a forbidden call is retried: calls may be rejected for a moment while roles and tokens are
+renewed."""
 DOWN_SECONDS = 600.0
 """How long a failing call is retried while the watch of the task sets works. If the watch fails, too, the API
-server is down, and calls are retried without limit: no result could be reported."""
+server is down. Then calls are retried without limit, because a failure could not be reported anyway."""
 
 
 class MessagePace:
     """Limits the messages of all steps of an agent.
 
     Args:
-        seconds: between two messages.
+        seconds: the time between two messages.
     """
 
     def __init__(self, seconds: float = 3.0) -> None:
@@ -50,7 +51,7 @@ class MessagePace:
 
 @dataclass(frozen=True)
 class AgentContext:
-    """What all tasks share.
+    """The objects and settings that all tasks share.
 
     Attributes:
         cluster: the API server.
@@ -60,7 +61,7 @@ class AgentContext:
         guard: called before each write; raises if this process may no longer write.
         everywhere: whether to watch jobs in all namespaces at once.
         cross_namespace: whether a step may name another namespace than its workflow's.
-        pace: of the messages about steps that wait.
+        pace: limits the rate of the messages about waiting steps.
     """
 
     cluster: Cluster
@@ -89,7 +90,7 @@ class AgentContext:
             pause: waits; may raise to end the attempts.
 
         Raises:
-            EdlError: the last attempt's.
+            EdlError: the error of the last attempt.
         """
         since, seconds = time.monotonic(), MIN_PAUSE
         while True:
@@ -109,11 +110,11 @@ class AgentContext:
     async def call_until_success(
         self, function: Callable[[], T], what: str, pause: Pause = asyncio.sleep
     ) -> T:
-        """Call until it succeeds, without a limit: for work that nobody else would do.
+        """Call until it succeeds, without a time limit: for work that no other process would do.
 
         Args:
             function: may be called any number of times.
-            what: for the log.
+            what: names the work in the log.
             pause: waits; may raise to end the attempts.
         """
         seconds = MIN_PAUSE

@@ -1,8 +1,8 @@
-"""Notifying Argo's controller of workflows whose deadline has passed.
+"""Notifies Argo's controller of workflows whose deadline has passed.
 
 While only plugin nodes wait, the controller does not process a workflow, and a passed
-``activeDeadlineSeconds`` has no effect. Any change of the object makes the controller process it: the agent
-writes an annotation.
+``activeDeadlineSeconds`` has no effect. Any change of the object makes the controller process it, so the
+agent writes an annotation.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from edl_workflows.jobs import names
 from edl_workflows.kube import client
 
 PASSED_ANNOTATION = f"{names.GROUP}/deadline-passed"
-"""On a workflow: when the agent noticed that its deadline had passed."""
+"""Annotation of a workflow: the time at which the agent noticed that its deadline had passed."""
 LATE_SECONDS = 1.0
-"""Time after the deadline, so that clocks that differ slightly agree that it has passed."""
+"""Margin after the deadline for slightly different clocks: by then, all of them agree that it has passed."""
 AGAIN_SECONDS = 60.0
 """Time between two annotations if the controller does not react."""
 

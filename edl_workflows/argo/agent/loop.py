@@ -1,4 +1,5 @@
-"""The agent's loop: plans from the task sets, serves tasks, and ends the objects of tasks that vanished."""
+"""The agent's loop: makes plans from the task sets, serves tasks, and ends the objects of tasks that
+vanished."""
 
 import asyncio
 import time
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class _ServedTask:
-    """A task that was taken up."""
+    """A task that the agent is serving or has answered."""
 
     service: StepRunner
     taken: TrackedTask
@@ -52,10 +53,10 @@ class AgentLoop:
         self._only = only
         self._entries: dict[TaskKey, _ServedTask] = {}
         self._found: dict[TaskKey, list[BegunObject]] = {}
-        """What earlier agents began, by its step; until this one has answered the step, or seen that it is
-        gone."""
+        """Objects that earlier agents created, by step. An entry is removed when this agent has answered the
+        step, or when the step has no task any more."""
         self._left: dict[WorkflowKey, list[BegunObject]] = {}
-        """What steps that ended in Error left for a retry."""
+        """Objects of steps that ended in Error, left for a retry."""
         self._deadlines: dict[WorkflowKey, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -63,17 +64,17 @@ class AgentLoop:
 
     @property
     def serving(self) -> int:
-        """How many tasks are begun and not answered."""
+        """The number of tasks that are begun but not answered."""
         return sum(
             entry.taken.progress is not TaskProgress.REPORTED for entry in list(self._entries.values())
         )
 
     async def idle(self) -> None:
-        """Wait until no task is served, and nothing is to be cancelled."""
+        """Wait until no task is being served and no object remains to be cancelled."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -104,7 +105,8 @@ class AgentLoop:
         self._wake.clear()
 
     def _turn(self) -> float | None:
-        """Carry out one plan; after how many seconds to plan again in any case."""
+        """Carry out one plan. Returns the seconds after which to plan again even if nothing changes; None:
+        only after a change."""
         present = self._present()
         taken = {key: entry.taken for key, entry in self._entries.items()}
         plan = plan_tasks(present, taken, time.monotonic())
@@ -153,7 +155,7 @@ class AgentLoop:
             del self._entries[service.key]
 
     async def _find(self) -> None:
-        """What the marks tell of earlier agents' work."""
+        """Find the objects that earlier agents created, by their annotations."""
         context = self._context
         namespace = context.task_sets.scope.namespace
         found = await context.call_until_success(
@@ -164,7 +166,7 @@ class AgentLoop:
             self._found.setdefault(begun.key, []).append(begun)
 
     async def _settle(self, key: TaskKey, found: list[BegunObject]) -> None:
-        """Deal with what was begun for a step that is not to be seen here."""
+        """Decide what happens to the objects of a step that has no task in this agent's watch."""
         for begun in found:
             judge = partial(orphans.judge_orphan, self._context.cluster, begun)
             match await self._context.call_until_success(judge, f"judge {begun.handle}"):
@@ -174,7 +176,7 @@ class AgentLoop:
                     seen = task_sets.cache.get(key.workflow.task_set) is not None
                     if seen or task_sets.last_error is not None:
                         self._found.setdefault(key, []).append(begun)
-                    # Else it is no task set of ours, but of another instance id's agent.
+                    # Otherwise the agent of another instance id serves the task set.
                 case OrphanVerdict.LEFT:
                     self._leave_for_retry(begun)
                 case OrphanVerdict.ORPHANED:
@@ -187,8 +189,8 @@ class AgentLoop:
         self._left.setdefault(begun.key.workflow, []).append(begun)
 
     def _tidy(self) -> None:
-        """What steps in Error left for a retry ends with the workflow; deadlines matter while something
-        waits."""
+        """Cancel the objects that were left for a retry in workflows that have ended. Stop watching the
+        deadlines of workflows of which no task is being served."""
         for workflow in [workflow for workflow in self._left if self._over(workflow)]:
             for begun in self._left.pop(workflow):
                 self._spawn(self._context.cancel(begun))
@@ -203,7 +205,7 @@ class AgentLoop:
     def _note_workflow(self, workflow: Object) -> None:
         deadline = deadline_of(workflow)
         key = WorkflowKey(*key_of(workflow), str(workflow["metadata"]["uid"]))
-        if workflow_has_ended(workflow):  # its task set did not say so
+        if workflow_has_ended(workflow):  # although its task set does not say so
             for task in [task for task in self._found if task.workflow == key]:
                 self._settle_later(task)
         if deadline is not None and key not in self._deadlines:

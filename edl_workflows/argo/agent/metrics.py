@@ -34,11 +34,11 @@ class ArgoAgentMetrics(ProcessMetrics):
         )
 
     def answered(self, stage: str, phase: str) -> None:
-        """Count a step's end; `stage` is "" where the step's body names none that exists."""
+        """Count the end of a step. `stage` is "" if the step's body could not be read."""
         self._results.labels(stage, phase).inc()
 
     def cancelled(self, action: str) -> None:
-        """Count an object."""
+        """Count a cancelled object, by what was done to it."""
         self._cancellations.labels(action).inc()
 
     def deadline_passed(self) -> None:

@@ -1,7 +1,7 @@
-"""Objects that steps created: found by their owner annotations, and ended when their step is gone.
+"""Finds the objects of steps by their owner annotations, and cancels them when their step is gone.
 
-The annotations hold all that an agent needs after a restart: the owner, the attempt, and what to do with the
-object.
+The annotations contain all that an agent needs after a restart: the owner, the attempt, and what to do with
+the object.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,19 +44,19 @@ class OrphanVerdict(Enum):
     """What to do with an object whose step no agent serves."""
 
     ALIVE = auto()
-    """Its task is there, and will be served."""
+    """The step's task exists and will be served."""
     LEFT = auto()
-    """Its step ended in Error while the workflow continues: a retry adopts it."""
+    """The step ended in Error while the workflow continues: a retry would adopt the object."""
     ORPHANED = auto()
 
 
 def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) -> list[BegunObject]:
-    """The objects that steps created, that have not ended, and that a cancellation of their step would end.
+    """Objects of steps that have not ended and that a cancellation of their step would end.
 
     Args:
-        cluster: where.
-        namespace: or `ALL_NAMESPACES`.
-        of: which steps.
+        cluster: the cluster to search.
+        namespace: the namespace to search, or `ALL_NAMESPACES`.
+        of: selects the steps.
     """
     return [
         begun
@@ -67,8 +67,7 @@ def list_begun(cluster: Cluster, namespace: str, of: Callable[[TaskKey], bool]) 
 
 
 def judge_orphan(cluster: Cluster, found: BegunObject) -> OrphanVerdict:
-    """Decide whether an object's step is gone, from the API server and not from a watch that may lag
-    behind."""
+    """Decide whether an object's step is gone. Reads from the API server, because a watch may lag behind."""
     workflow = found.key.workflow
     task_set = client.find_listed(cluster, WORKFLOW_TASK_SETS, workflow.name, workflow.namespace)
     if task_set is None or workflow_of(task_set) != workflow or has_ended(task_set):

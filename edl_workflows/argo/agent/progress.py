@@ -1,13 +1,13 @@
 """The message of a node while its step waits: what the job does, or why it is queued.
 
-Argo takes any entry of a task set's status over into the node, and as long as the entry is there, it writes
-the whole workflow anew at each pass. So a message is removed as soon as the workflow has it, and all steps of
-an agent together write a limited number of messages. The node stays Pending, because Argo's time-outs ignore
-plugin nodes in any other phase.
+Argo copies every entry in a task set's status into the node, and as long as the entry exists, it writes the
+whole workflow again in each reconciliation. So a message is removed as soon as the workflow has it, and all
+steps of an agent together write a limited number of messages. The node stays Pending, because Argo's
+time-outs ignore plugin nodes in any other phase.
 
-Argo 4.1 takes a message over even when it has just failed the node for a passed deadline. Then the workflow
-has ended, its node is Pending for ever, and the task set keeps the task. So each look at the workflow also
-asks whether it has ended.
+Argo 4.1 copies a message even into a node that it has just failed because the deadline passed. Then the
+workflow has ended, but its node stays Pending and the task set keeps the task. So each read of the workflow
+also checks whether it has ended.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ from edl_workflows.exceptions import EdlError
 log = structlog.get_logger(__name__)
 
 STEP_SECONDS = 10.0
-"""Until the first message of a step, and between two: a short wait has none."""
+"""Pause before a step's first message and between two messages. So a short wait has no message."""
 TAKEN_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""Seconds before each look whether the workflow has a message: Argo's controller needs up to 10 s. A message
-that it did not take by then is removed."""
+"""Seconds before each check whether the workflow has taken a message over; Argo's controller needs up to 10
+s. After the last check, the message is removed in any case."""
 
 
 class ProgressMessages:
@@ -49,7 +49,7 @@ class ProgressMessages:
         self._changed = asyncio.Event()
 
     def tell(self, line: str) -> None:
-        """The newest message. Messages that were not written yet are left out."""
+        """Set the newest message. It replaces a message that was not written yet."""
         self._line = line
         self._changed.set()
 
@@ -67,7 +67,7 @@ class ProgressMessages:
                 log.info("message not written", task=str(self._key), error=str(error))
 
     async def _show(self, message: str) -> bool:
-        """Show a message; return whether the workflow goes on."""
+        """Show a message. Returns whether the workflow is still running."""
         cluster, task_sets, key = self._context.cluster, self._context.task_sets, self._key
         call = self._context.call
         found = await call(self._read_message)

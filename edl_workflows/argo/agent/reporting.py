@@ -1,4 +1,4 @@
-"""Writing the result of a step, or a message about it, into its task set, but never for a step that no longer
+"""Writes the result of a step, or a message about it, into its task set, but never for a step that no longer
 exists."""
 
 from typing import Any
@@ -13,27 +13,28 @@ from edl_workflows.kube.informer import Informer
 from edl_workflows.kube.resources import Object
 
 ATTEMPTS = 20
-"""Steps of one workflow that end at the same moment write to the same object; in each round one of them
-succeeds."""
+"""Attempts to write an entry. Steps of one workflow that end at the same moment write to the same object, and
+in each round only one of them succeeds."""
 
 
 def report_result(cluster: Cluster, task_sets: Informer, key: TaskKey, result: StepResult) -> bool:
-    """Write a result, at least once.
+    """Write a result. It may be written more than once.
 
     A late result would revive a step that Argo has ended in the meantime. So the write carries the
     resourceVersion of the task set that held the task: it is rejected if anything has changed since.
 
     Args:
-        cluster: where.
-        task_sets: their watch; its cache saves the read, and takes the answer in.
+        cluster: the API server.
+        task_sets: the watch of the task sets. Its cache is read in place of the API server, and takes in the
+            response.
         key: the task.
-        result: its end.
+        result: the result.
 
     Returns:
-        Whether it was written; False: the task is gone.
+        Whether the result was written; False: the task is gone.
 
     Raises:
-        EdlError: the server did not take it for another reason.
+        EdlError: the API server rejected the write for another reason.
     """
     return _write_entry(cluster, task_sets, key, result.to_node())
 
@@ -42,9 +43,9 @@ def report_progress(cluster: Cluster, task_sets: Informer, key: TaskKey, message
     """Write a message about a step that waits; see `report_result`.
 
     Args:
-        cluster: where.
-        task_sets: their watch.
-        key: the step. One that has its result has no message any more.
+        cluster: the API server.
+        task_sets: the watch of the task sets.
+        key: the step. No message is written once its result is.
         message: as `results.inert_message` returned it.
     """
     entry = {"phase": PENDING, "message": message}
@@ -57,7 +58,8 @@ def remove_progress(cluster: Cluster, task_sets: Informer, key: TaskKey) -> bool
 
 
 def _write_entry(cluster: Cluster, task_sets: Informer, key: TaskKey, entry: dict[str, Any] | None) -> bool:
-    """Write or remove the entry of an open task. Only a result takes the place of a result."""
+    """Write or remove the entry of an open task. An entry that is a result is only replaced by another
+    result."""
     final = is_result(entry)
     found = task_sets.cache.get(key.workflow.task_set)
     for _attempt in range(ATTEMPTS):

@@ -11,21 +11,21 @@ from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.results import Failed, InProgress, Skipped, StageResult
 
 MAX_MESSAGE = 2000
-"""Characters. A workflow with all its nodes must fit into one object of the API server."""
+"""Longest message in characters: a workflow with all its nodes must fit into one API object."""
 
 NodePhase = Literal["Succeeded", "Failed", "Error"]
-"""Only these are reported. A node that is reported Running escapes Argo's time-outs, and makes the controller
-write the workflow anew at each pass."""
+"""The agent reports only these phases. If a node is reported as Running, Argo's time-outs ignore it, and the
+controller writes the workflow again in each reconciliation."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """A step's end.
+    """The result of a step.
 
     Attributes:
-        phase: Failed if the step itself failed, Error for the infrastructure; Argo's retry policies
+        phase: Failed if the step itself failed, Error if the infrastructure failed. Argo's retry policies
             distinguish the two.
-        message: for people.
+        message: for users.
         parameters: output parameters.
     """
 
@@ -40,13 +40,13 @@ class StepResult:
 
 
 def inert_message(message: str) -> str:
-    """A message as a node may have it. Jobs of other controllers, and their pods, may say anything, and exit
-    handlers copy messages."""
+    """The message, truncated and without Argo tags that would be expanded. Messages of jobs and pods may
+    contain any text, and exit handlers insert them into their templates."""
     return inert_text(message)[:MAX_MESSAGE]
 
 
 def result_of_outputs(found: Outputs, message: str = "") -> StepResult:
-    """The result of a step that reached its goal, or does not wait for it."""
+    """The result of a step that has reached its goal or does not wait for it."""
     state = f" {found.phase}" if found.phase else ""
     told = message or f"{found.kind} {found.namespace}/{found.name}{state}{_describe_training(found)}"
     return StepResult("Succeeded", told, outputs.render_outputs(found))
@@ -67,15 +67,15 @@ def _describe_training(found: Outputs) -> str:
 def result_of_stage(outcome: StageResult) -> StepResult:
     """The result of a step whose wait has ended.
 
-    A skipped stage gives the phase Succeeded, and the message has the reason. The steps that depend on it
-    then run, as they do after a step that Argo itself skips.
+    For a skipped stage the phase is Succeeded, and the message contains the reason. The steps that depend on
+    it then run, as they do after a step that Argo itself skips.
     """
     if isinstance(outcome, Failed):
         return result_of_error(outcome.error)
     found = outcome.outputs
     if isinstance(outcome, Skipped):
         return result_of_outputs(found, f"skipped: {outcome.reason}")
-    if isinstance(outcome, InProgress):  # of a step that does not wait: why its job is queued
+    if isinstance(outcome, InProgress):  # a step that does not wait: the message says why its job is queued
         return result_of_outputs(found, f"{found.kind} {found.namespace}/{found.name} {outcome.message}")
     return result_of_outputs(found)
 

@@ -23,10 +23,10 @@ from edl_workflows.process.leader_process import LeaderProcess, ProcessOptions
 log = structlog.get_logger(__name__)
 
 LEASE = ARGO_AGENT
-"""The one that the agent's role allows."""
+"""The name of the only lease that the agent's role allows."""
 COMPLAIN_EVERY = 20
-"""A watch that fails is logged the first time and then every 20th, which at the longest delay is every five
-minutes."""
+"""A failing watch is logged the first time and then every 20th time, which is every five minutes at the
+longest delay."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class ArgoAgentOptions(ProcessOptions):
     """How to run an agent.
 
     Attributes:
-        namespace: whose workflows to serve, or `ALL_NAMESPACES`.
+        namespace: the namespace whose workflows to serve, or `ALL_NAMESPACES`.
         workflow: the one workflow to serve; "" for all.
-        instance: serve the workflows of the Argo controller of this instance id; "" of the one without. The
-            one workflow is served whosever it is.
+        instance: serve the workflows of the Argo controller with this instance id; "": of the controller
+            without one. Has no effect if `workflow` is set.
         cross_namespace: whether a step may name another namespace than its workflow's.
-        calls: API calls at a time that may block.
-        drain_seconds: how long to go on after being told to stop while steps are served: for a pod that ends
-            with its workflow, and has yet to cancel what that began.
+        calls: number of concurrent API calls.
+        drain_seconds: how long to continue after the signal to stop while steps are being served. For an
+            agent pod that ends with its workflow and must still cancel the objects of the workflow's steps.
     """
 
     namespace: str = ALL_NAMESPACES
@@ -55,7 +55,7 @@ class ArgoAgentOptions(ProcessOptions):
     def scope(self) -> Scope:
         """The task sets to watch.
 
-        Completed ones, too: a workflow that is retried by hand goes on with the task set that it had.
+        They include completed ones, because a workflow that is retried manually keeps its task set.
         """
         if self.workflow:
             return Scope(WORKFLOW_TASK_SETS, self.namespace, field_selector=f"metadata.name={self.workflow}")
@@ -64,7 +64,7 @@ class ArgoAgentOptions(ProcessOptions):
 
 
 class ArgoAgent:
-    """One agent; `run` is its whole life.
+    """One agent. `run` serves until it is told to stop.
 
     Args:
         cluster: the API server.
@@ -80,7 +80,8 @@ class ArgoAgent:
         self._task_sets.on_error(_log_watch_error)
 
     def run(self, stop: threading.Event) -> None:
-        """Lead and serve until `stop` is set. What it waits for then is left as it is, for the next agent.
+        """Lead and serve until `stop` is set. Objects that it still waits for are left as they are, for the
+        next agent.
 
         Raises:
             LeadershipLostError: another process leads now; this one must end.
@@ -109,7 +110,7 @@ class ArgoAgent:
         loop = AgentLoop(context, options.workflow)
         self.metrics.observe_serving(lambda: loop.serving)
         serving = asyncio.create_task(loop.run())
-        # A slot of its own: the end must not wait for a turn behind calls that hang.
+        # A thread of its own, so that stopping does not queue behind calls that hang.
         ending = asyncio.create_task(DaemonThreads(1).call(lambda: self._process.keep(stop)))
         await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         with contextlib.suppress(TimeoutError):

@@ -1,5 +1,5 @@
-"""One task from its beginning to its report, or to the cancellation of its object if the task vanishes
-before."""
+"""Serves one task until its result is reported or, if the task vanishes first, until its object is
+cancelled."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 LONG_PAUSE = 60.0
-"""Longest pause between reads of a workflow that does not wait for an existing task yet."""
+"""Longest pause between reads of a workflow that does not wait yet for a task that already exists."""
 
 
 class VanishedError(Exception):
@@ -41,9 +41,9 @@ class StepRunner:
     """Serves one task.
 
     Args:
-        task: which.
+        task: the task.
         context: what all tasks share.
-        note_workflow: told of the task's workflow while it is not known to wait for the task.
+        note_workflow: called with the task's workflow each time it is read, until it waits for the task.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StepRunner:
     ) -> None:
         self.key = task.key
         self.result: StepResult | None = None
-        """What the step ended in."""
+        """The result of the step; None while it has none."""
         self._task = task
         self._context = context
         self._note_workflow = note_workflow
@@ -64,20 +64,20 @@ class StepRunner:
 
     @property
     def begun(self) -> BegunObject | None:
-        """What a cancellation of the step would end."""
+        """The object that a cancellation of the step would end; None if there is none."""
         if self._handle is None or self._asked is None or not self._handle.owner:
             return None
         return BegunObject(self.key, self._handle, self._asked.on_cancel)
 
     def abandon(self) -> None:
-        """The task is gone: cancel what was begun."""
+        """Stop serving the task, because it is gone, and cancel its object."""
         self._vanished.set()
 
     async def run(self) -> bool:
-        """Serve it.
+        """Serve the task.
 
         Returns:
-            Whether its result was written; False: it vanished, and what was begun for it is cancelled.
+            Whether its result was written. False: the task vanished, and its object has been cancelled.
         """
         try:
             self.result = await self._pursue()
@@ -101,7 +101,7 @@ class StepRunner:
             return results.result_of_error(error)
 
     async def _identify(self) -> StepAttempt:
-        """The step, as soon as its workflow waits for it."""
+        """Wait until the workflow waits for the step. Returns the step."""
         pause = MIN_PAUSE
         while True:
             workflow = await self._call_with_retries(self._read_workflow)
@@ -125,8 +125,8 @@ class StepRunner:
         if not self._context.cross_namespace:
             _check_namespace(request, namespace)
         cluster = self._context.cluster.in_namespace(namespace)
-        # Of a step that does not wait nobody can tell later whether it vanished or was answered: its job is
-        # left alone.
+        # If a step does not wait, one cannot tell later whether its task vanished or was answered. So its job
+        # is never cancelled.
         identity = step.identity(task.on_cancel if task.wait else "keep")
 
         def begin() -> Handle:
@@ -185,7 +185,8 @@ class StepRunner:
                     return False
             return reporting.report_result(self._context.cluster, self._context.task_sets, self.key, result)
 
-        # Nobody else can answer, so there is no giving up; the step's own time-out ends it.
+        # Only this agent can report the result, so it never gives up. The step's own time-out ends the
+        # attempts.
         written = await self._context.call_until_success(write, f"report {self.key}", self._pause)
         if written:
             self._context.metrics.answered(self._asked.stage if self._asked else "", result.phase)
@@ -193,8 +194,8 @@ class StepRunner:
         return written
 
     async def _cancel(self) -> None:
-        """What was begun, by the step's policy. An attempt to begin that failed may have made it all the
-        same."""
+        """Cancel the step's object according to the step's policy. A failed attempt to create the object may
+        have created it nevertheless."""
         if self._asked is None or self._asked.on_cancel == "keep" or not self._begins:
             return
         if self._handle is not None:
@@ -220,10 +221,10 @@ class StepRunner:
 
 
 def _check_namespace(request: StageRequest, namespace: str) -> None:
-    """See that a step stays in its workflow's namespace.
+    """Check that a step stays in its workflow's namespace.
 
     Raises:
-        InvalidError: it does not.
+        InvalidError: it names another namespace.
     """
     manifest = getattr(request, "manifest", None) or {}
     metadata = manifest.get("metadata")

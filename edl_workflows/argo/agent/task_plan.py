@@ -1,4 +1,5 @@
-"""What the agent does next, from the task sets and the tasks that it serves already. Pure."""
+"""Decides what the agent does next, from the task sets and the tasks that it already serves. This module is
+pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,9 +8,9 @@ from enum import Enum, auto
 from edl_workflows.argo.agent.tasks import OpenTask, TaskKey
 
 SETTLE_SECONDS = 5.0
-"""The controller takes a result in two writes: it removes the result, then the task. In between the task
-looks as if nobody had answered. One that stays so for this long was left by a controller that died between
-the two, and is answered again."""
+"""The controller takes a result in two writes: it removes the result, then the task. Between the two writes
+the task looks unanswered. If it still does after this time, the controller died between the writes, and the
+task is answered again."""
 
 
 class TaskProgress(Enum):
@@ -17,7 +18,7 @@ class TaskProgress(Enum):
 
     SERVING = auto()
     ABANDONED = auto()
-    """It vanished; the object of its stage is being cancelled."""
+    """The task vanished, and its object is being cancelled."""
     REPORTED = auto()
 
 
@@ -36,14 +37,13 @@ class TrackedTask:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What to do.
+    """What the agent does next.
 
     Attributes:
         begin: tasks to serve.
         abandon: tasks to give up: they vanished unanswered.
-        forget: answered tasks that are gone, as they should be.
-        look_again: after how many seconds to plan anew even if nothing changes; None: not before something
-            does.
+        forget: answered tasks that the controller has removed.
+        look_again: seconds after which to plan again even if nothing changes; None: only after a change.
     """
 
     begin: tuple[OpenTask, ...] = ()
@@ -57,14 +57,16 @@ def plan_tasks(
 ) -> TaskPlan:
     """The plan.
 
-    1. A task that is being served and is gone is abandoned; one that was answered is forgotten.
-    2. One that is being abandoned is left to it, also if it came back: it is begun when that is done.
-    3. A task without an answer that nobody serves is begun; one that was answered, after `SETTLE_SECONDS`.
+    1. A task that has been removed is abandoned if it is being served, and forgotten if it was answered.
+    2. A task that is being abandoned is not touched, even if it comes back. It is begun again once the
+       cancellation of its object is done.
+    3. A task without a result is begun if it is not being served. If this agent has already answered it, it
+       is begun only after `SETTLE_SECONDS`.
 
     Args:
         present: the tasks in the task sets.
-        taken: what the agent is doing.
-        now: seconds of the clock of `TrackedTask.since`.
+        taken: the tasks that the agent tracks.
+        now: the time on the clock of `TrackedTask.since`.
     """
     begin, waits = [], []
     for key, task in present.items():

@@ -10,14 +10,14 @@ from edl_workflows.argo.plugin_task import PLUGIN
 from edl_workflows.kube.resources import Object, ObjectKey, key_of, version_of
 
 OPEN_INDEX = "open"
-"""Index of a cache: the task sets that ask for anything, under ``OPEN_INDEX`` itself."""
+"""Name of a cache index, and its only key: the task sets with open tasks."""
 
 PENDING = "Pending"
 """Phase of a node whose step waits."""
 
 
 class WorkflowKey(NamedTuple):
-    """A workflow, told from later ones of its name by its uid."""
+    """A workflow. Its uid distinguishes it from later workflows of the same name."""
 
     namespace: str
     name: str
@@ -25,7 +25,7 @@ class WorkflowKey(NamedTuple):
 
     @property
     def task_set(self) -> ObjectKey:
-        """Where its WorkflowTaskSet is."""
+        """The key of its WorkflowTaskSet."""
         return ObjectKey(self.namespace, self.name)
 
     def __str__(self) -> str:
@@ -33,8 +33,8 @@ class WorkflowKey(NamedTuple):
 
 
 class TaskKey(NamedTuple):
-    """One plugin node of a workflow. A node that is retried has a new id, one that is retried by hand the
-    same."""
+    """One plugin node of a workflow. A retry by the retryStrategy has a new node id; a manual retry of the
+    workflow keeps the node's id."""
 
     workflow: WorkflowKey
     node: str
@@ -45,13 +45,13 @@ class TaskKey(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenTask:
-    """A task that stands in a task set.
+    """A task in a task set.
 
     Attributes:
-        key: which.
-        body: below ``plugin.edl``; whatever a user wrote there.
-        reported: whether its result stands in the status, and the controller has not taken it yet. A message
-            about a step that waits is no result.
+        key: identifies it.
+        body: the value of ``plugin.edl`` as the user wrote it, not validated.
+        reported: whether the status contains its result, which the controller has not taken yet. A message
+            about a waiting step is not a result.
         version: the task set's resourceVersion.
     """
 
@@ -91,7 +91,7 @@ def open_tasks(task_set: Mapping[str, Any]) -> dict[TaskKey, OpenTask]:
 
 
 def is_result(entry: Mapping[str, Any] | None) -> bool:
-    """Whether an entry of ``status.nodes`` is the end of a step."""
+    """Whether an entry of ``status.nodes`` is a step's result rather than a message about a waiting step."""
     return entry is not None and entry.get("phase") != PENDING
 
 

@@ -1,5 +1,5 @@
-"""Blocking calls of an event loop, in daemon threads: a hanging call does not keep the process from
-exiting."""
+"""Runs blocking calls for an event loop in daemon threads, so that a hanging call does not keep the process
+from exiting."""
 
 import asyncio
 import threading
@@ -21,8 +21,8 @@ class DaemonThreads:
         self._slots = asyncio.Semaphore(limit)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run the function in a thread; return or raise what it does. A cancelled caller leaves the thread
-        running."""
+        """Run the function in a thread. Returns its result or raises its exception. If the caller is
+        cancelled, the thread continues."""
         async with self._slots:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[T] = loop.create_future()
@@ -36,7 +36,7 @@ class DaemonThreads:
                     deliver(_succeed, result)
 
             def deliver(settle: Callable[..., None], value: object) -> None:
-                with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                with suppress(RuntimeError):  # the loop is closed, so nothing waits for the result
                     loop.call_soon_threadsafe(settle, future, value)
 
             threading.Thread(target=work, name="argo-agent", daemon=True).start()

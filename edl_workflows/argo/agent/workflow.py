@@ -1,5 +1,4 @@
-"""What a Workflow object tells of its steps: a step's identity, its current attempt, and the workflow's
-deadline."""
+"""Reads from a Workflow object the identity and current attempt of a step, and the workflow's deadline."""
 
 import datetime as dt
 import re
@@ -26,10 +25,10 @@ class StepAttempt:
     """A step as the workflow knows it.
 
     Attributes:
-        key: its node.
-        path: the node's name without the numbers of retries: equal for all attempts of the step.
+        key: identifies its node.
+        path: the node's name without retry numbers, the same for all attempts of the step.
         started: when this attempt began, as the workflow writes it.
-        trace_id: of the workflow; "" if Argo does not trace it.
+        trace_id: id of the workflow's trace; "" if Argo does not trace it.
     """
 
     key: TaskKey
@@ -40,8 +39,8 @@ class StepAttempt:
     def identity(self, on_cancel: CancelAction) -> StageIdentity:
         """The owner annotations of the step's object.
 
-        A step that runs again has delivered its earlier result: a finished object of the earlier attempt is
-        replaced.
+        If a step runs again, the result of its earlier attempt has been delivered. So a finished object of
+        that attempt is replaced.
         """
         namespace, name, uid = self.key.workflow
         attempt = f"{self.key.node}@{self.started}"
@@ -55,21 +54,21 @@ class StepAttempt:
 
 
 def workflow_has_ended(workflow: Mapping[str, Any]) -> bool:
-    """Whether no step of it is waited for any more. Its task set may not say so; see `progress`."""
+    """Whether the workflow no longer waits for any step. Its task set may not show that; see `progress`."""
     return (workflow.get("status") or {}).get("phase") in _ENDED
 
 
 def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
-    """The step of a task; None where the workflow does not wait for it: not yet, or no longer.
+    """The step of a task; None if the workflow does not wait for it yet, or no longer waits for it.
 
-    The controller writes the task set first and the workflow after it. A result of a node that the workflow
-    does not have makes the controller stop reading results of this workflow altogether, so nothing is
-    reported before the node is there. A node that has ended keeps its task where the controller could not
-    write the task set; a result would bring it back to life.
+    The controller writes the task set first and the workflow after it. A result for a node that the workflow
+    does not have yet makes the controller stop reading any results of this workflow, so nothing is reported
+    before the node exists. If the controller could not write the task set, a node that has ended still has
+    its task; a result would revive the node.
 
     Nodes that the controller keeps in a database, or compresses by other means than gzip, can't be read here.
-    Such a step is known by its node's id, which is a hash of the node's name, and its attempt by the time
-    that the workflow (re)started.
+    In that case the node's id, a hash of the node's name, identifies the step, and the time at which the
+    workflow (re)started identifies the attempt.
     """
     if workflow_has_ended(workflow):
         return None
@@ -88,16 +87,16 @@ def step_of(workflow: Mapping[str, Any], task: OpenTask) -> StepAttempt | None:
 
 
 def field_of(workflow: Mapping[str, Any], node: str, field: str) -> str:
-    """A field of a node, as ``phase`` or ``message``; "" where there is none or it can't be read."""
+    """A field of a node, such as ``phase`` or ``message``; "" if it is missing or can't be read."""
     nodes = nodes_of(workflow.get("status") or {}) or {}
     return str((nodes.get(node) or {}).get(field) or "")
 
 
 def deadline_of(workflow: Mapping[str, Any]) -> float | None:
-    """Unix time at which the workflow's time is up; None: never.
+    """Unix time of the workflow's deadline; None if it has none.
 
-    A workflow made from a template has its own value or else the template's, which the controller keeps in
-    the status.
+    For a workflow made from a template, the status contains the spec that the controller merged from both. It
+    has the workflow's own value or else the template's.
     """
     status = workflow.get("status") or {}
     specs = (status.get("storedWorkflowTemplateSpec") or {}, workflow.get("spec") or {})
@@ -111,7 +110,8 @@ def deadline_of(workflow: Mapping[str, Any]) -> float | None:
 
 
 def task_of_marks(owner: str, attempt: str) -> TaskKey | None:
-    """The task that an object's marks name; None if they are not ours."""
+    """The task that an object's owner and attempt annotations name; None if they are not those of an Argo
+    step."""
     parts = owner.split("/", 4)
     node, at, _started = attempt.partition("@")
     if len(parts) != 5 or parts[0] != OWNER_PREFIX or not at:

@@ -97,8 +97,8 @@ _NAMED = (
     ("has(self.manifestFrom)", TWO_MANIFESTS),
     ("'resourcesDuration.'", REALTIME_RESOURCES),
 )
-"""Parts of expressions that identify our rules. The position in the schema does not, since it changes between
-versions."""
+"""Parts of expressions that identify our rules. An expression's position in the schema does not identify it,
+since positions change between versions."""
 
 
 def rule_of(expression: str) -> Rule:
@@ -107,9 +107,9 @@ def rule_of(expression: str) -> Rule:
 
 
 def broken_rules(value: Any, expressions: list[str]) -> Iterator[tuple[Path, str, Any]]:
-    """(position below the value, expression, what is there) of each expression that does not hold.
+    """(position below the value, expression, value at the position) for each expression that does not hold.
 
-    A rule about all entries of a list is reported at the entries.
+    For a rule about all entries of a list, each entry that breaks it is reported.
     """
     for expression in expressions:
         if isinstance(value, list) and expression.startswith("self.all("):

@@ -27,8 +27,8 @@ KEPT = (
     "x-kubernetes-list-map-keys",
 )  # fmt: skip
 DROPPED = ("description", "x-kubernetes-map-type", "anyOf")
-"""Says nothing about acceptance; ``anyOf`` stands beside x-kubernetes-int-or-string only and says the
-same."""
+"""Keywords that don't affect whether an object is accepted. ``anyOf`` occurs only next to
+x-kubernetes-int-or-string and means the same."""
 
 
 class SchemaNodes:

@@ -12,9 +12,9 @@ from edl_workflows.schemas.structural import Path, spell_path
 from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20
-"""Of a file. An API server accepts objects of up to 3 MiB; a file may hold several."""
+"""Largest file. An API server accepts objects of up to 3 MiB, and a file may contain several."""
 MAX_VALUES = 200_000
-"""Values of a manifest after its YAML aliases are expanded: a few nested aliases make billions."""
+"""Most values in a manifest after its YAML aliases are expanded; a few nested aliases can make billions."""
 UNREADABLE = Rule(
     "unreadable",
     Severity.ERROR,

@@ -10,7 +10,8 @@ from typing import Any
 from edl_workflows.schemas.structural import Path, spell_path
 
 MAX_CANDIDATES = 100
-"""Names, and characters of one, that are compared with a misspelt one: each takes about 50 µs."""
+"""Most names to compare with a misspelt name, and most characters of a name. Each comparison takes about 50
+µs."""
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -19,7 +19,7 @@ are checked."""
 
 
 MAX_FINDINGS = 500
-"""Per document: nobody reads more, and a hostile document may have any number."""
+"""Most findings per document: nobody reads more, and a hostile document could have any number."""
 
 
 def check(manifest: Mapping[str, Any], *, others: Sequence[Mapping[str, Any]] = ()) -> list[Finding]:
@@ -76,7 +76,8 @@ def _bounded(found: Iterable[Iterable[Finding]]) -> list[Finding]:
 
 
 def _unlintable(manifest: Mapping[str, Any]) -> Finding | None:
-    """Bound manifests that programs pass in; those of files have been bounded by their reader."""
+    """Why a manifest that a program passed in is too large to check; None if it is not. Manifests from files
+    were already checked by `documents`."""
     waiting: list[tuple[Any, Path]] = [(manifest, ())]
     seen = 0
     while waiting:

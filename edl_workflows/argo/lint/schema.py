@@ -138,7 +138,7 @@ class Schemas:
         """Check an object of one of the kinds."""
         yield from _metadata(manifest.get("metadata"))
         schema = self.kinds[manifest["kind"]]
-        # The server checks these by rules of its own; metadata above.
+        # The server checks these fields with its own rules; `_metadata` does so for metadata.
         known = {**schema["properties"], **dict.fromkeys(TYPE_META, ANYTHING)}
         yield from self.check_value(dict(manifest), {**schema, "properties": known}, ())
 

@@ -97,12 +97,12 @@ class Template:
 
     @property
     def name(self) -> str:
-        """Empty for an inline template."""
+        """The name; empty for an inline template."""
         return as_text(self.body.get("name"))
 
     @cached_property
     def types(self) -> tuple[str, ...]:
-        """The types that it has; a valid template has one."""
+        """The types whose fields are set; a valid template has exactly one."""
         return tuple(kind for kind in TYPES if self.body.get(kind) is not None)
 
     @property
@@ -111,11 +111,11 @@ class Template:
         return self.types[0] if self.types else ""
 
     def part(self, kind: str) -> Mapping[str, Any]:
-        """The map of a type; empty for a template of another type."""
+        """The map in the field of a type; empty if the template has another type."""
         return as_mapping(self.body.get(kind)) if self.type == kind else {}
 
     def setting(self, name: str) -> Any:
-        """A field, or its default from the workflow's spec."""
+        """The value of a field, or its default in the workflow's spec."""
         return self.body.get(name, self.defaults.get(name))
 
     def inputs(self, kind: str) -> list[tuple[int, Mapping[str, Any]]]:
@@ -162,8 +162,8 @@ class Call:
         body: the map in the manifest.
         path: its position.
         role: step, task, hook, entrypoint or exit.
-        group: of a step: the index of its group, whose steps run in parallel.
-        given: its arguments, if they are elsewhere.
+        group: for a step, the index of its group, whose steps run in parallel.
+        given: its arguments if they are not in `body`.
     """
 
     body: Mapping[str, Any]
@@ -290,7 +290,7 @@ class Spec:
 
     @property
     def has_exit_handler(self) -> bool:
-        """Whether something runs at its end, also if another document says so."""
+        """Whether an exit handler or exit hook runs at its end, even if another document defines it."""
         if isinstance(self.referenced, Spec) and self.referenced.has_exit_handler:
             return True
         return bool(as_text(self.body.get("onExit")) or as_mapping(self.body.get("hooks")).get("exit"))

@@ -7,7 +7,7 @@ from edl_workflows.local.apiserver.revisions import Object, StoreKey
 from edl_workflows.local.apiserver.store import ObjectStore
 
 EMPTIED_FIRST = frozenset({"namespaces"})
-"""Resources whose objects are removed only after their content."""
+"""Resources whose objects are removed only when everything in them is gone."""
 PROTECTED_NAMESPACES = frozenset({"default", "kube-system"})
 
 

@@ -114,7 +114,7 @@ _MUTABLE_SPEC = frozenset(
 
 
 def check_pod(obj: Object, old: Object | None) -> list[Cause]:
-    """The problems of a pod whose fields have the right types."""
+    """The problems of a pod, whose fields have already been checked for the right types."""
     spec = obj["spec"]
     if old is not None and spec == old["spec"]:
         return []

@@ -165,8 +165,8 @@ class Catalog:
         return self._by_path.get((group, version, plural))
 
     def by_id(self, resource_id: str) -> ServedResource | None:
-        """A served version of the resource with this `ServedResource.id`; the storage version if it is
-        served."""
+        """A served version of the resource with this `ServedResource.id`: the storage version if that is
+        served, otherwise any other."""
         versions = self._by_id.get(resource_id, [])
         stored = [resource for resource in versions if resource.api_version == resource.stored_as]
         return next(iter(stored or versions), None)

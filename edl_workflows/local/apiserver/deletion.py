@@ -1,5 +1,5 @@
-"""The conditions of a deletion: preconditions, grace period, finalizers. This module is pure: `registry`
-deletes the object, and `garbage` its dependents."""
+"""The conditions of a deletion: preconditions, grace period, finalizers. This module is pure; `registry`
+deletes the object, and `garbage` deletes its dependents."""
 
 from dataclasses import dataclass
 

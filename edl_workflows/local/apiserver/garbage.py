@@ -53,7 +53,7 @@ class GarbageCollector:
             self._wake.clear()
             while self._queue:
                 self.step()
-                await asyncio.sleep(0)  # requests between two objects
+                await asyncio.sleep(0)  # lets requests run between two objects
 
     def step(self) -> bool:
         """Process one key of the queue. Returns False if the queue is empty."""
@@ -211,7 +211,7 @@ async def expire_events_once(registry: Registry, now: datetime) -> None:
     for revision in registry.store.list_objects("events"):
         if now - _last_seen(revision.decode()) > EVENT_LIFE and registry.store.get(revision.key) is revision:
             registry.store.delete(revision.key)
-        await asyncio.sleep(0)  # requests between two events
+        await asyncio.sleep(0)  # lets requests run between two events
 
 
 def _last_seen(event: Object) -> datetime:

@@ -93,7 +93,7 @@ def strategic_merge_patch(obj: Object, patch: Any, schema: Schema) -> Object:
     ``$retainKeys`` are supported, as ``kubectl apply`` writes them.
 
     Raises:
-        ApiError: 400, it is not such a patch.
+        ApiError: 400, it is not a valid strategic merge patch.
     """
     try:
         return _object(_strategic(obj, _object(patch), schema))

@@ -290,7 +290,7 @@ class Registry:
     def _read(
         self, resource: ServedResource, namespace: str, obj: Object, options: WriteOptions
     ) -> tuple[Object, tuple[str, ...]]:
-        """The manifest after type checks, pruning and defaulting, and the warnings."""
+        """The manifest after type checks, pruning and defaulting, with the warnings from these steps."""
         most = checks.MAX_DEFINITION_VALUES if resource.id == builtin.CRDS else checks.MAX_VALUES
         if problem := checks.size_problem(obj, most):
             raise errors.ApiError(

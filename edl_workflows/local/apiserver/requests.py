@@ -31,7 +31,8 @@ than 4,300 digits."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """Largest request body in bytes, as in Kubernetes."""
 _STRUCTURE = (b",", b"[", b"{")
-"""A JSON text has at most one value more than it has of these characters."""
+"""Characters that bound the number of values in a JSON text: it has at most one value more than it has of
+these."""
 _TOO_MANY = f"it has more than {MAX_DEFINITION_VALUES} values"
 
 

@@ -21,8 +21,8 @@ _REASONS = {
     "FieldValueDuplicate": "Duplicate value",
 }
 _MOST_RULES, _MOST_STEPS, _MOST_SECONDS = 1000, 20_000, 5.0
-"""For one object: rules run, expressions evaluated (a macro's for each entry), and processor time, of a
-library that takes 0.1 ms for an expression."""
+"""Limits for one object: rules evaluated, expressions evaluated (a macro evaluates its expression once per
+entry), and seconds of processor time. The library needs about 0.1 ms per expression."""
 _OUT_OF_BUDGET = (
     "Invalid value: validation failed due to running out of cost budget, no further "
     "validation rules will be run"
@@ -37,10 +37,11 @@ class CelRule:
 
     Attributes:
         text: the CEL expression.
-        program: compiled.
-        message: of a violation.
-        message_program: computes the message instead.
-        reason: of the cause.
+        program: the compiled expression.
+        message: the message for a violation.
+        message_program: the compiled ``messageExpression``, which computes the message instead; None if there
+            is none.
+        reason: the reason in the reported cause.
         field_path: relative to the rule's position, such as ``.spec.replicas``; empty for that position.
         transition: the rule compares with the old value and is checked only on changes.
     """
@@ -56,10 +57,11 @@ class CelRule:
 
 @dataclass
 class CelRuleTree:
-    """The rules of a schema node and, by step, of the nodes below it that have any.
+    """The rules of a schema node, and of those nodes below it that have rules.
 
-    `schema` is the node's, if a field below it has a name that rules must escape. `iterate`: a rule of it or
-    of a node below goes over entries, or it is of a node that there may be many of.
+    `schema` is the node's schema if a field below it has a name that rules must escape, otherwise None.
+    `iterate` is true if a rule of this node or of a node below it uses a macro, or if any of these nodes
+    describes list items or map values, so that its rules may run many times.
     """
 
     rules: list[CelRule] = field(default_factory=list)
@@ -85,7 +87,7 @@ def compile_rules(schema: Schema, path: str) -> tuple[CelRuleTree, list[Cause]]:
 
 
 def _compile(schema: Schema, path: str, causes: list[Cause]) -> tuple[CelRuleTree, bool]:
-    """The tree, and whether a field below has a name that rules must escape."""
+    """The tree, and whether any field below this node has a name that rules must escape."""
     tree = CelRuleTree()
     for index, raw in enumerate(schema.get("x-kubernetes-validations") or []):
         try:
@@ -137,11 +139,11 @@ def _rule(raw: Mapping[str, Any]) -> CelRule:
 
 
 class _OutOfBudgetError(Exception):
-    """The rules of an object took more than they may."""
+    """Evaluating an object's rules exceeded its budget."""
 
 
 class _Budget:
-    """What is left for the rules of one object."""
+    """The evaluation budget for the rules of one object."""
 
     def __init__(self) -> None:
         self._rules = self._steps = 0
@@ -186,7 +188,7 @@ def _walk(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -
 
 
 def _by_keys(old: Any, keys: Sequence[str]) -> Mapping[str, Any]:
-    # Only lists of type map say which old entry an entry was.
+    # Only in lists of type map can an entry be matched with its old version.
     if not keys or not isinstance(old, list):
         return {}
     return {_identity(entry, keys): entry for entry in reversed(old) if isinstance(entry, dict)}
@@ -197,7 +199,7 @@ def _identity(entry: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _here(value: Any, old: Any, tree: CelRuleTree, path: str, budget: _Budget) -> Iterator[Cause]:
-    # What did not change has passed the plain rules before (upstream: CRD validation ratcheting).
+    # An unchanged value has already passed the rules without oldSelf (upstream: CRD validation ratcheting).
     changed = value != old
     rules = [rule for rule in tree.rules if (old is not None if rule.transition else changed)]
     if not rules:

@@ -64,7 +64,8 @@ def _split(text: str) -> list[str]:
     """The requirements of a selector: its parts between commas, except those in parentheses.
 
     Raises:
-        ApiError: 400, there are too many, or they are too long; each is compared with every object.
+        ApiError: 400, the selector is too long or has too many requirements. Both are limited because each
+            requirement is compared with every object.
     """
     _check_length(text)
     parts, begin, inside = [], 0, False

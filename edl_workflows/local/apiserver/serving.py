@@ -195,8 +195,8 @@ def render_kubeconfig(url: str, token: str, authority: bytes, namespace: str = "
 
 
 class ApiHttpServer(HttpServer):
-    """Serves the API over TLS on the loopback interface. When it stops, it ends the open watches, which would
-    otherwise last.
+    """Serves the API over TLS on the loopback interface. When it stops, it first ends the open watches,
+    because it would otherwise wait for them.
 
     Args:
         app: the application from `edl_workflows.local.apiserver.app.build_app`.

@@ -308,7 +308,7 @@ class ObjectStore:
             self._change_bytes[key.resource] = self._change_bytes.get(key.resource, 0) + size
 
     def _compact(self, resource: str) -> None:
-        # Done once for many changes, so that most writes are not slowed down.
+        # Many changes are removed at once, so that most writes are not slowed down.
         changes = self._changes[resource]
         if len(changes) > self._history * 5 // 4:
             self._drop(resource, changes[len(changes) - self._history - 1].revision.rv)

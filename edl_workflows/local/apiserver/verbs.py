@@ -30,7 +30,7 @@ BOOKMARK_SECONDS = 30.0
 _SHOWN_WHEN_DELETED = frozenset({"pods", "services", "serviceaccounts"})
 """Resources whose deletion returns the object, as in Kubernetes. Other deletions return a ``Status``."""
 DEFAULT_WATCH_SECONDS = 3600
-"""Duration of a watch for which the client sets none."""
+"""Duration of a watch if the client does not set one."""
 
 
 def _view(request: Request, target: RequestTarget) -> views.View:
@@ -138,7 +138,7 @@ async def _lines(
         at = objects.revision
         for block in _blocks(view.event(revisions.ADDED, revision.body) for revision in present):
             yield block
-            await asyncio.sleep(0)  # other requests between two blocks
+            await asyncio.sleep(0)  # lets other requests run between two blocks
         if terms.marked:
             yield view.bookmark(at, ends_initial_events=True)
         try:
@@ -291,7 +291,7 @@ async def delete_collection(server: ApiServer, request: Request, target: Request
             continue  # deleted together with its owner
         outcome = server.registry.delete(target.resource, revision.key.namespace, revision.key.name, options)
         deleted.append(revisions.encode_object(outcome.obj))
-        await asyncio.sleep(0)  # other requests between two deletions
+        await asyncio.sleep(0)  # lets other requests run between two deletions
     view = views.View(target.resource)
     return views.json_response(
         await view.many(deleted, {"resourceVersion": str(server.registry.store.revision)})

@@ -113,7 +113,7 @@ class StoreWatch:
                 async with asyncio.timeout(wait):
                     await self._wake.wait()
             except TimeoutError:
-                if not self._pending:  # a change may have come at the same moment
+                if not self._pending:  # a change may have arrived just before the timeout
                     return []
         self._wake.clear()
         if self._lost:

@@ -1,8 +1,9 @@
 """Forwards connections from a published port to the port on which the pod listens, where these differ.
 
-Normally a pod listens directly on its Service's host port. That is impossible if two Services select one port
-of a pod, if a name was used before a Service that selects another pod got it, or while the Service's previous
-pod still listens on the port. In these cases the cluster process forwards the bytes.
+Normally a pod listens directly on its Service's host port. That is impossible if two Services target the same
+port of a pod, if a name was used before its Service existed and the Service then selects a different pod, or
+while the Service's previous pod still listens on the port. In these cases the cluster process forwards the
+bytes.
 """
 
 import asyncio

@@ -170,8 +170,8 @@ class Network:
     def _next_ip(self) -> str:
         taken = set(self._ips.values())
         newest = max((int(ipaddress.IPv4Address(ip)) for ip in taken), default=_FIRST_IP - 1)
-        # Counts upwards instead of taking the lowest free address, so that another pod does not soon get the
-        # same one.
+        # Counts upwards instead of taking the lowest free address, so that an address is not soon reused for
+        # another pod.
         span = _LAST_IP - _FIRST_IP + 1
         numbers = ((newest + 1 - _FIRST_IP + step) % span + _FIRST_IP for step in range(span))
         return next(

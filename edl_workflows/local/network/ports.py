@@ -1,10 +1,10 @@
 """Assigns ports of the machine to ports of Services and pods. This module has no I/O.
 
-A port of a Service gets a host port when a pod starts that the Service selects, or a pod that was given the
-Service's address. The selected pod listens on it. The host port stays assigned while any of these pods
-exists, so that a rewritten address remains correct while pods come and go, and afterwards for a limited
-number of Services without pods (`IDLE_KEPT`). If a Service selects several pods, the oldest gets the
-Service's port and the others get ports of their own: there is no load balancing.
+A port of a Service gets a host port when a pod starts that the Service selects or whose variables or
+arguments contain the Service's address. The selected pod listens on the host port. The host port stays
+assigned while any of these pods exists, so that a rewritten address remains correct while pods come and go,
+and afterwards for a limited number of Services without pods (`IDLE_KEPT`). If a Service selects several pods,
+the oldest gets the Service's port and the others get ports of their own: there is no load balancing.
 
 A name may be used before its Service exists, since controllers create pods and Services in any order. In that
 case the port is reserved for a pod of that name or a Service that is created later.
@@ -81,8 +81,8 @@ class PortAssignments:
     Args:
         assigned: assignments that an earlier process stored, by `service_key` and `pod_key`.
         allocate: returns a free host port, given those that are taken.
-        mentions: for each pod uid, the keys of the Service ports whose addresses the pod was started with, as
-            an earlier process stored them.
+        mentions: by pod uid, the keys of the Service ports with whose addresses the pod was started, as an
+            earlier process stored them.
     """
 
     def __init__(
@@ -184,8 +184,8 @@ class PortAssignments:
         return {address: f"{LOOPBACK}:{number}" for address, number in found.items()}
 
     def forwards(self, world: NetworkObjects) -> dict[int, int]:
-        """Host ports of Services on which their pod does not listen, each with the host port on which it
-        does."""
+        """The forwards that are needed: for each Service's host port on which the Service's pod does not
+        listen, the host port on which the pod listens."""
         found: dict[int, int] = {}
         for service in world.served():
             for port in service.spec.ports:

@@ -1,8 +1,8 @@
 """One start (attempt) of a container: its folder on disk and its shim.
 
 The folder is the durable record: ``shim.json`` contains the running process, ``exit.json`` how it ended, and
-``killed`` why the runner killed it. So the cluster process can be killed at any time, and its successor
-continues.
+``killed`` why the runner killed it. So the cluster process can be killed at any time, and the next one
+continues from these files.
 """
 
 import asyncio

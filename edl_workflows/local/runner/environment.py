@@ -53,7 +53,7 @@ class ValueSources:
 
 
 def container_variables(container: Container, sources: ValueSources) -> dict[str, str]:
-    """The container's environment: base, ``envFrom`` and ``env``, of which later ones take precedence.
+    """The container's environment: base, ``envFrom`` and ``env``, with increasing precedence.
 
     Raises:
         ContainerConfigError: a required object or key does not exist, or a field is unknown.

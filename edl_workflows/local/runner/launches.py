@@ -25,14 +25,15 @@ MACHINE_VARIABLES = (
 """Variables that a container inherits from the cluster process: those that programs need on this machine, and
 no secrets."""
 LOOPBACK_VARIABLES = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
-"""Make PyTorch's transports, which select a network interface, use the only one on which pods can listen."""
+"""Make PyTorch's transports use the loopback interface, the only one on which pods can listen. By default
+they select an interface themselves."""
 TERMINATION_LOG_VARIABLE = "EDL_TERMINATION_LOG"
 """Where a container writes its termination message, since ``/dev/termination-log`` is not mounted."""
 
 
 @dataclass(frozen=True)
 class LaunchFactory:
-    """What containers are launched with.
+    """Prepares the launches of containers.
 
     Attributes:
         network: assigns addresses and ports.

@@ -14,12 +14,13 @@ from edl_workflows.local.runner.attempts import AttemptEnd
 
 BACK_OFF_CAP = timedelta(seconds=300)
 _MOST_DOUBLINGS = 20
-"""Bounds the exponent, since a container may crash for months. For every sensible first pause the back-off
-has reached its cap by then."""
+"""Largest exponent of the back-off; a container may crash for months. Every sensible first pause has reached
+the cap before this exponent."""
 FORGET_AFTER = timedelta(minutes=10)
 """The back-off of a container that ran this long is reset."""
 RETRY_CONFIG = timedelta(seconds=2)
-"""When a container that could not be configured is started again: a missing object may have been created."""
+"""Time after which a container that could not be configured is tried again, since a missing object may exist
+by then."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ class PodSituation:
 
 
 def decide_pod(situation: PodSituation) -> PodDecision:
-    """The next actions. When they have been taken and nothing else has happened, the same call returns no
-    actions."""
+    """The next actions. Once they have been carried out, this function returns no actions until something
+    else happens."""
     pod = situation.pod
     if situation.gone:
         return _end(situation, 0.0)

@@ -210,8 +210,8 @@ def _failure(what: str) -> OSError:
 
 
 def _try() -> str:
-    """Let a child process listen on all interfaces. Returns why its socket was not restricted to loopback;
-    empty if it was."""
+    """Test the filter: a child process listens on all interfaces. Returns why its socket was not restricted
+    to loopback; empty if it was."""
     ours, theirs = make_channel()
     read_end, write_end = os.pipe()
     child = os.fork()

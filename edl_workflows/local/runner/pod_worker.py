@@ -87,7 +87,7 @@ class PodWorker:
 
     def _host_port(self, port: int | str) -> int | None:
         number = named_port(self.pod.spec.all_containers, port)
-        # A port that the pod does not declare is one that its process has opened on this machine.
+        # If the pod does not declare the port, its process has opened that port on this machine itself.
         return None if number is None else self._services.network.attach(self.pod).ports.get(number, number)
 
     def update(self, pod: Pod | None) -> None:

@@ -41,7 +41,7 @@ class Runner:
         self._pods = pods
         self._services = services
         self._workers: dict[str, PodWorker] = {}
-        # Of thousands of pods few run. Frequent checks look only at these.
+        # Few of thousands of pods run at a time. Frequent checks look only at those.
         self._active: dict[str, PodWorker] = {}
         self._uids: dict[str, set[str]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

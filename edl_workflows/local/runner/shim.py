@@ -2,8 +2,8 @@
 and records how it ended.
 
 It runs as a file (``python -I -S shim.py FOLDER``), one for each start of a container. It uses only the
-standard library, as do `listening` and `log_files`, because it must start fast and stay small. It outlives
-the cluster process, whose successor finds it by the files that it writes:
+standard library, as do `listening` and `log_files`, because it must start fast and stay small. The shim
+outlives the cluster process. The next cluster process finds it by the files that it writes:
 
 - ``shim.json``: process ids with start times, once the container runs;
 - ``log…``: the container's output, and when each piece of it was written (`log_files`);

@@ -172,8 +172,8 @@ def remove_memory(uid: str) -> None:
 
 
 def remove_orphaned_memory() -> None:
-    """Remove the shared memory of this user's pods whose folder no longer exists, because the state of the
-    whole cluster was deleted.
+    """Remove the shared memory of this user's pods whose folder no longer exists because their cluster's
+    state was deleted.
 
     Data of a cluster in another mount namespace is kept: it may share the machine's ``/dev/shm`` but not its
     file systems.

@@ -29,10 +29,10 @@ takes 0.2 s of processor time, which other components need too."""
 _FEW = 200
 """Number of pods up to which a decision takes only milliseconds, so that it can run on the event loop."""
 _PORTION_SECONDS = 0.02
-"""How long decisions are carried out before other components get a turn."""
+"""How long the loop carries out decisions before it lets other components run."""
 _REPORTING_SECONDS = 0.5
-"""How long, at least, reasons of waiting pods may be written before the next decision. A pod that is created
-meanwhile may fit; it must not wait until thousands of others have got their reasons."""
+"""How long the loop may write the reasons of waiting pods before it decides again. A pod created meanwhile
+may fit and must not wait until the reasons of thousands of others are written."""
 _GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _NO_REASON = ("", "")
 _Reason = tuple[Pod, str, str]
@@ -116,10 +116,10 @@ class Scheduler:
 
 
 async def _in_portions(steps: Iterable[functools.partial[None]], seconds: float = math.inf) -> bool:
-    """Take steps, each for the pod that is its first argument, and let other components have their turn.
+    """Run the steps, and let other components run in between. The first argument of each step is its pod.
 
     Returns:
-        Whether all were taken. At least one is, however little time there is.
+        Whether all steps were run before the time was up. At least one is always run.
     """
     first = began = time.monotonic()
     for step in steps:
@@ -135,7 +135,7 @@ async def _in_portions(steps: Iterable[functools.partial[None]], seconds: float 
 
 
 def _decision(node: SchedulerNode, pods: list[Pod]) -> tuple[Sequence[Pod], list[_Reason]]:
-    """The pods to bind, and the reasons to write: those of pods without a reason come first."""
+    """The pods to bind, and the reasons to write. Reasons of pods that have none yet come first."""
     decision = plan_scheduling(node, pods)
     reasons: list[_Reason] = [
         *((pod, "Unschedulable", why) for pod, why in decision.refused),

@@ -178,7 +178,8 @@ def _misfit(node: SchedulerNode, free: Amounts, free_for_masters: int, pod: Pod)
     lacking = free.lacking(pod_requests(pod))
     most = _places(node)
     too_many = f"1 Too many pods ({most} run at once: edl local up --pods-per-core)"
-    # Whether workers leave a place changes by the second; the reason of thousands of masters should not.
+    # Whether workers leave any place free changes every second. A waiting master's reason should not change
+    # with it, since thousands of masters may wait.
     if set(lacking) <= {"pods"} and free_for_masters < 1 and _is_master(pod):
         return f"1 Too many masters (half of the {most} pods that run at once: edl local up --pods-per-core)"
     return ", ".join(too_many if name == "pods" else f"1 Insufficient {name}" for name in lacking)

@@ -44,8 +44,8 @@ class Amounts:
         return Amounts({name: self.values.get(name, 0) + other.values.get(name, 0) for name in names})
 
     def lacking(self, wanted: "Amounts") -> list[str]:
-        """The resources of which `wanted` is more than this, sorted. A resource that is not requested is
-        never among them."""
+        """The resources of which `wanted` contains more than these amounts, sorted. A resource that `wanted`
+        does not request is never among them."""
         return sorted(name for name, amount in wanted.values.items() if 0 < amount > self.values.get(name, 0))
 
     def minus(self, other: "Amounts") -> "Amounts":

@@ -1,4 +1,4 @@
-// Line charts over time, in SVG. The caption is the legend and shows the values at the pointer; else the newest.
+// Line charts over time, in SVG. The caption is the legend. It shows the values at the pointer, or else the newest.
 
 import { brief, clock, day, number } from "./format.js";
 
@@ -55,7 +55,7 @@ function scales({ times, series, fromZero }, width) {
   return {
     width, from, to, axis,
     x: (time) => MARGIN.left + ((time - from) / span) * inner.width,
-    // Within the picture also for values that the axis leaves out, which are near the largest number.
+    // Values outside the axis, which are near the largest number, are drawn at its ends.
     y: (value) => MARGIN.top + (1 - inUnit((value - axis.from) / (axis.to - axis.from))) * inner.height,
     time: (x) => from + ((x - MARGIN.left) / inner.width) * span,
   };

@@ -65,7 +65,7 @@ export function Charts({ job }) {
     }) : null);
 }
 
-/** The shares add up to the time without suspensions, as goodput is counted. */
+/** The job's time by cause. Shares are of the time without suspensions, as for goodput. */
 export function TimeByCause({ goodput }) {
   if (!goodput?.spent.length) return null;
   const counted = goodput.spent.filter(({ cause }) => cause !== "suspended");
@@ -84,7 +84,7 @@ export function TimeByCause({ goodput }) {
       h("td", { className: "nowrap" }, duration(seconds)), h("td", { className: "nowrap quiet" }, cause === "suspended" ? "–" : percent(seconds / all)))))));
 }
 
-/** What the optimizer would change, with the buttons of those who may decide. */
+/** What the optimizer would change, with buttons for users who may decide. */
 export function Proposal({ job, now, decide }) {
   const found = job.proposal;
   if (!found) return null;
@@ -104,7 +104,7 @@ export function Proposal({ job, now, decide }) {
     ask && !job.may_edit ? h("p", { className: "quiet" }, "You have no right to edit this DAG, so you can't approve or reject it.") : null);
 }
 
-/** A button that says what came of it. */
+/** A button that shows the error if its action failed. */
 function Decide({ label, look = "", run }) {
   const [state, setState] = useState({ busy: false, error: "" });
   const press = async () => {

@@ -64,7 +64,7 @@ function useDocument(query) {
 }
 
 function Job({ job, now, decide, ofRun }) {
-  // Of a job that goes well the reason says no more than the phase.
+  // While a job goes well, its reason says no more than its phase.
   const told = job.message || !["Running", "Succeeded"].includes(job.phase);
   const reason = told ? [job.reason, job.message].filter(Boolean).join(": ") : "";
   return h("article", { "data-job": job.name, "data-phase": job.phase },

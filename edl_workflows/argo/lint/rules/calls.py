@@ -140,7 +140,7 @@ def _targets(spec: Spec) -> Iterator[Finding]:
         if resolved is None:
             yield _undefined(spec, call)
         elif isinstance(resolved, Template):
-            # Whoever runs a workflow template may bring arguments that it does not name.
+            # The caller of a workflow template may pass arguments that the template does not declare.
             foreign = call.role in ("entrypoint", "exit") and bool(spec.is_library or spec.reference)
             yield from _arguments(call, resolved, complete=not foreign)
 
@@ -177,7 +177,8 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
     "git": ("repo",),
     "http": ("url",), "artifactory": ("url",), "hdfs": ("path", "addresses"),
 }  # fmt: skip
-"""By storage of an artifact, the fields of which one gives its location. `raw` contains its data."""
+"""By storage of an artifact, its possible location fields, of which one must be set. `raw` contains its
+data."""
 
 
 def _is_placed(artifact: Mapping[str, Any]) -> bool:
@@ -191,7 +192,7 @@ def _is_placed(artifact: Mapping[str, Any]) -> bool:
 
 def _needed(entry: Mapping[str, Any], kind: str) -> bool:
     if kind == "artifacts":
-        # An input artifact may lie at a place of its own (s3, raw, …) instead of being passed.
+        # An input artifact may have a location of its own (s3, raw, …) instead of being passed.
         return entry.get("optional") is not True and not _is_placed(entry)
     return entry.get("value") is None and entry.get("valueFrom") is None and entry.get("default") is None
 

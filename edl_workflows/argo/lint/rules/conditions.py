@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from edl_workflows.argo.lint.workflow import has_tag
 
 MAX_LENGTH = 63
-"""Characters of a value, and of a key: a label's."""
+"""Longest value and longest key in characters, as for labels."""
 
 _TAG = re.compile(r"\{\{(?:(?!\{\{).)*?\}\}")
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")

@@ -35,7 +35,7 @@ _WORDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", 
 
 
 def problem_of(schedule: str) -> str:
-    """What is wrong with a schedule; empty if nothing."""
+    """What is wrong with a schedule; empty if it is valid."""
     if schedule.startswith("@"):
         every, _, duration = schedule.partition(" ")
         if schedule in _WORDS or (
@@ -93,7 +93,7 @@ def _cron(spec: Spec) -> Iterator[Finding]:
 
 @functools.cache
 def _zones() -> frozenset[str]:
-    """Names of the time zones in the machine's database; empty where it has none."""
+    """Names of the time zones in the machine's database; empty if it has none."""
     return frozenset(zoneinfo.available_timezones())
 
 

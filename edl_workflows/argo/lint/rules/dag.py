@@ -68,7 +68,7 @@ def split_expression(expression: str) -> list[str]:
 
 
 def _grammar(words: list[str]) -> str:
-    """What is wrong with the order of tokens; empty if nothing."""
+    """What is wrong with the order of tokens; empty if it is valid."""
     depth, operand_next = 0, True
     for word in words:
         if word in ("&&", "||"):
@@ -160,7 +160,7 @@ def _mixed(dag: Template) -> Iterator[Finding]:
         return
     for task in dag.calls:
         if as_text(task.body.get("depends")):
-            continue  # told by the definitions' own rules
+            continue  # reported by the definitions' own rules
         for field, rule in (("dependencies", cel.TWO_DEPENDENCIES), ("continueOn", cel.DEPENDS_CONTINUE_ON)):
             if task.body.get(field):
                 message = f"task {task.name!r} has {field} in a dag that uses depends"

@@ -26,13 +26,13 @@ _DEADLINE = re.compile(r"\+?\d+|-0+")
 
 
 def is_duration(value: str, *, bare: bool) -> bool:
-    """Whether a text is a time as Go writes it; `bare`: or a number of seconds."""
+    """Whether a text is a duration in Go's notation or, if `bare`, a number of seconds."""
     return value in ("", "0") or bool(_DURATION.fullmatch(value) or (bare and _SECONDS.fullmatch(value)))
 
 
 def _is_deadline(value: str) -> bool:
-    """A whole number from 0 up; or a text that is known when the workflow runs, from its first to its last
-    sign."""
+    """Whether a text is a non-negative integer, or begins and ends with a placeholder, so that its value is
+    known only when the workflow runs."""
     return bool(_DEADLINE.fullmatch(value)) or (value.startswith("{{") and value.endswith("}}"))
 
 

@@ -112,7 +112,7 @@ def _manifests(spec: Spec) -> Iterator[Finding]:
     for template in spec.templates:
         manifest = as_text(template.part("resource").get("manifest"))
         if not manifest or _TAG.fullmatch(manifest.strip()):
-            continue  # a whole manifest that comes as a parameter
+            continue  # the whole manifest is a parameter
         path: Path = (*template.path, "resource", "manifest")
         action = as_text(template.part("resource").get("action"))
         try:

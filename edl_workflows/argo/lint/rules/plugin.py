@@ -86,7 +86,7 @@ def _body(body: Mapping[str, Any], path: Path) -> Iterator[Finding]:
     request = as_mapping(body.get("request"))
     given = {key: value for key, value in request.items() if not _open(value)}
     if "stage" in body and "stage" not in known:
-        known["stage"] = "wait"  # which, is known when it runs
+        known["stage"] = "wait"  # the actual stage is known only when the workflow runs
     if isinstance(body.get("request"), Mapping):
         known["request"] = given
     try:
@@ -130,7 +130,7 @@ def _undecided(problem: Problem, given: Mapping[str, Any], later: set[str]) -> b
         try:
             value = value[step]
         except (KeyError, IndexError, TypeError):
-            break  # a field that is missing, or known by its other name
+            break  # the field is missing, or written with its other name
     return value is not given and any(True for _ in find_tags(value))
 
 

@@ -92,7 +92,7 @@ class PlaceholderScope:
                 return self._item(rest, call)
             case "pod":
                 return self._pod(rest, call)
-        return None  # a template's own outputs, in metrics: known only when it has run
+        return None  # metrics may refer to the template's own outputs, which are known only after it has run
 
     def _inputs(self, kind: str, call: Call | None) -> frozenset[str]:
         own = self.template.names("inputs", kind)
@@ -215,7 +215,7 @@ class PlaceholderScope:
         for match in _MEMBER.finditer(expression):
             root, name = match[1], match[3] or match[2]
             if match[2] and expression[match.end() : match.end() + 1] == "-":
-                continue  # told above, or a subtraction that is meant
+                continue  # reported above, or an intended subtraction
             if root == "inputs.parameters" and name not in inputs:
                 yield _unknown("the template has no input parameter", name, inputs)
             elif root != "inputs.parameters" and self._calls and name not in self._calls:
