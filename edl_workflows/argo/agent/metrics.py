@@ -5,6 +5,7 @@ from collections.abc import Callable
 from prometheus_client import Counter, Gauge
 
 from edl_workflows.process.metrics import ProcessMetrics
+from edl_workflows.stages.catalog import STAGES
 
 
 class ArgoAgentMetrics(ProcessMetrics):
@@ -34,8 +35,11 @@ class ArgoAgentMetrics(ProcessMetrics):
         )
 
     def answered(self, stage: str, phase: str) -> None:
-        """Count the end of a step. `stage` is "" if the step's body could not be read."""
-        self._results.labels(stage, phase).inc()
+        """Count the end of a step, by the stage that its body asks for. The label is "" for all names that no
+        stage has, because whoever writes workflows chooses the text.
+        """
+        known = stage if any(one.name == stage for one in STAGES) else ""
+        self._results.labels(known, phase).inc()
 
     def cancelled(self, action: str) -> None:
         """Count a cancelled object, by what was done to it."""

@@ -51,6 +51,23 @@ def test_a_submitted_job_is_waited_for_and_its_outputs_are_handed_on(
     assert (found["checkpoint-uri"], found["checkpoint-step"]) == ("/ck/100", "100")
 
 
+def test_text_of_a_step_is_no_label_of_a_metric(cluster: Cluster, argo: Argo) -> None:
+    """Steps that ask for stages that do not exist count under one label: otherwise whoever writes workflows
+    could create any number of time series."""
+    argo.start("w")
+    for index in range(3):
+        argo.add("w", f"n{index}", body(f"made-up-{index}"))
+    with running(cluster) as agent:
+        for index in range(3):
+            answered(argo, "w", f"n{index}", "Failed")
+
+        def count() -> float | None:
+            labels = {"stage": "", "phase": "Failed"}
+            return agent.metrics.registry.get_sample_value("edl_argo_agent_results_total", labels)
+
+        eventually(lambda: count() == 3, "all are counted under one label")
+
+
 def test_a_failed_job_fails_the_step(cluster: Cluster, argo: Argo, stand_in: StandIn) -> None:
     """The step is Failed, and not Error, which retry policies distinguish, and has the job's reason."""
     argo.start("w")
