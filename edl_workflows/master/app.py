@@ -84,7 +84,7 @@ def create_app(master: Master, token: str) -> FastAPI:
     """The API of one master.
 
     Args:
-        master: its loop runs elsewhere.
+        master: the master to serve; the caller runs its loop.
         token: the job's token, which every request must carry.
     """
     app = FastAPI(title="edl-workflows job master", version="1", docs_url=None, redoc_url=None)
@@ -231,7 +231,7 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
 
     @app.post("/v1/datasets/{name}/lease")
     async def lease(name: DatasetName, request: Request) -> Response:
-        # Parsed and written without FastAPI's conversion to Python objects: this is the data plane.
+        # Parsed and serialized without FastAPI's own conversion, which is too slow for the data plane.
         message = parse_body(LeaseRequest, await request.body())
         node = messages.find_node(master.state, message.node)
         if node is None or not node.live or not views.may_lease(master.state, message.version):
@@ -310,8 +310,8 @@ def _info_routes(app: FastAPI, master: Master) -> None:
 
 
 class _DirectiveAnswers:
-    """Serialised directives. The directive of a large training group is long and goes to all members, so its
-    text is cached.
+    """Directives as JSON responses. The directive of a large training group is long and is sent to every
+    member, so its JSON is cached.
     """
 
     def __init__(self, master: Master) -> None:
@@ -319,12 +319,14 @@ class _DirectiveAnswers:
         self._texts: dict[bool, tuple[int, bytes]] = {}
 
     async def once_stored(self, node: NodeRef, hurry: WriteUrgency = WriteUrgency.NOW) -> Response:
-        """The answer to a report that changed the state, when the change is stored."""
+        """Waits until a report's change to the state is stored, then answers with the node's directive."""
         await self._master.durable(self._master.changed(hurry))
         return self.of(self._master.directive(node))
 
     def of(self, directive: Directive, known: int = -1) -> Response:
-        """The answer to an agent whose newest directive has revision `known`."""
+        """The answer to an agent that has revision `known`: the directive if it is newer, else
+        `NOTHING_NEW`.
+        """
         fresh = directive if directive.revision > known else NOTHING_NEW
         revision, text = self._texts.get(fresh.stop, (-1, b""))
         if revision != fresh.revision:

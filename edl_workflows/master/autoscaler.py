@@ -1,8 +1,8 @@
 """The loop that plans a job's counts and sizes: takes samples, asks an optimizer, enters its answer into the
 state.
 
-All decisions that need no waiting are in `autoscale_steps`. An error here never ends the training: it is
-logged, and the next look starts afresh.
+Everything that does not wait for I/O is decided in `autoscale_steps`. An error here never ends the training:
+it is logged, and the next round starts anew.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ log = structlog.get_logger(__name__)
 
 
 class JobAutoscaler:
-    """Plans for one job, in the loop's thread.
+    """Plans the counts and sizes of one job. Runs in the thread of the master's loop.
 
     Args:
-        master: of the job.
-        optimizers: asked for plans.
+        master: the job's master.
+        optimizers: the optimizers that are asked for plans.
     """
 
     def __init__(self, master: Master, optimizers: Optimizers | None = None) -> None:
@@ -34,8 +34,8 @@ class JobAutoscaler:
         self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Decides what the user of a new job left open, before the master's first commit, when no node exists
-        yet.
+        """Plans the counts and sizes that the spec of a new job leaves open. Must be called before the
+        master's first commit, when no node exists yet.
         """
         state, now = self._master.state, self._master.now()
         asked = autoscale_steps.first_request(state, now)
@@ -49,14 +49,14 @@ class JobAutoscaler:
             try:
                 async with self._looking:
                     await self.once()
-            except Exception:  # the job trains on without plans
+            except Exception:  # the job continues to train without plans
                 log.exception("the job's counts and sizes could not be planned")
 
     async def end(self) -> None:
         """Reports the job's end to Brain, once.
 
-        If Brain misses it, its monitor finds out, or it takes a job that no longer reports for one that
-        ended.
+        If the report is lost, Brain still learns of the end: from its monitor, or because the job no longer
+        reports.
         """
         state, now = self._master.state, self._master.now()
         outcome = state.outcome

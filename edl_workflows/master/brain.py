@@ -1,7 +1,7 @@
-"""HTTP client of a Brain service. Calls block; each is made once, and the next one tries again.
+"""HTTP client of a Brain service. Calls block. A failed call is not retried; the next call is a new attempt.
 
-Brain is another program: an answer that can't be parsed, or whose numbers no job can have, is rejected. The
-caller reduces a plan to the job's own bounds.
+Brain's answers are not trusted: an answer that can't be parsed, or whose numbers no job can have, is
+rejected. The caller limits a plan to the job's own bounds.
 """
 
 import ssl
@@ -60,7 +60,7 @@ class BrainAccess:
 
     Attributes:
         url: `http://host:port` or `https://host:port`; without a scheme it is HTTP.
-        token: returns the tenant's token for each call; "" for none.
+        token: called before each request; returns the tenant's token, or "" for none.
         ca_file: certificates that HTTPS is verified against; None: the system's.
     """
 
@@ -70,7 +70,9 @@ class BrainAccess:
 
     @classmethod
     def of_environment(cls, url: str, environment: Mapping[str, str]) -> "BrainAccess":
-        """With token and certificates from environment variables; see `names.ENV_BRAIN_TOKEN`."""
+        """The access to `url`, with token and certificates from environment variables; see
+        `names.ENV_BRAIN_TOKEN`.
+        """
         file, ca_file = environment.get(names.ENV_BRAIN_TOKEN_FILE), environment.get(names.ENV_BRAIN_CA_FILE)
         token = environment.get(names.ENV_BRAIN_TOKEN, "")
         read = (lambda: _token_in(Path(file))) if file else (lambda: token)
@@ -132,9 +134,9 @@ class BrainClient:
         """Stores measurements, and the job's end, durably in Brain. Repeatable.
 
         Args:
-            job: as it is.
-            samples: those that Brain has not confirmed yet; implausible ones are left out.
-            end: of a job that is over.
+            job: the job's present state.
+            samples: the samples that Brain has not confirmed yet; implausible ones are left out.
+            end: the job's end, if it is over.
         """
         known = valid_samples(samples).samples
         try:

@@ -1,9 +1,9 @@
-"""What the master does outside itself: requests pods, reports on plans and on the job. Always from the stored
-state.
+"""The master's effects on the outside: it requests pods, and reports on plans and on the job.
 
-So whatever is visible outside survives a crash, and whatever a crash interrupts is done again; each effect
-can be repeated. Effects are independent: one that is refused is retried with a back-off and delays no other.
-The adapters of `MasterBackend` are `edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
+Effects follow only the stored state, so everything that is visible outside survives a crash. An effect that a
+crash interrupts is carried out again; all effects are idempotent. They are also independent: an effect that
+is refused is retried with a back-off and delays no other. The adapters of `MasterBackend` are
+`edl_workflows.master.kubernetes` and `edl_workflows.master.standalone`.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ MAX_BACK_OFF = 15.0
 MAX_WARNING = 1_000
 """Characters of a refusal in the job's warnings."""
 UNREPORTED_SECONDS = 60.0
-"""Seconds after which a job whose final status the API server refuses ends with only the master's exit
-code.
+"""Seconds for which the master retries if the API server refuses the job's final status. Then the master
+exits, and only its exit code shows how the job ended.
 """
 UNSEEN_SECONDS = 60.0
-"""Seconds after which a created plan that was not observed is created again."""
+"""Seconds after which one of the job's own plans is created again if it has not been observed."""
 _POD_REQUEST = "ask for pods by ScalePlan "
 _REPORT = "report on the job"
 
@@ -47,32 +47,32 @@ log = structlog.get_logger(__name__)
 
 
 class MasterBackend(Protocol):
-    """Where effects are carried out. Calls block, run in a thread, and are repeatable.
+    """Carries out effects. Its methods block, so they are called in a worker thread; they are idempotent.
 
-    Each raises an `EdlError` if it can't be done now.
+    Each raises an `EdlError` if the effect is not possible now.
     """
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Has pods created and removed, unless this plan was requested before."""
+        """Requests that pods be created and removed. Does nothing if this plan was requested before."""
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
         """Creates a manual ScalePlan of the job, unless the job has one of this name.
 
         Raises:
             UnavailableError: not possible now.
-            EdlError: it is refused.
+            EdlError: the plan is refused.
         """
 
     def report_plan(self, run: PlanRun, status: dict[str, Any]) -> None:
-        """Merges into the status of a ScalePlan.
+        """Merges `status` into the status of a ScalePlan.
 
         Raises:
-            NotFoundError: it was deleted.
-            ConflictError: it was deleted, and another has its name.
+            NotFoundError: the plan was deleted.
+            ConflictError: the plan was deleted, and another one has its name now.
         """
 
     def report_job(self, status: dict[str, Any]) -> None:
-        """Merges into the status of the job; `autoscaling` replaces the whole field."""
+        """Merges `status` into the status of the job, except that `autoscaling` replaces the whole field."""
 
     def warn(self, reason: str, message: str) -> None:
         """Creates an Event of the job.
@@ -85,7 +85,7 @@ class MasterBackend(Protocol):
 
 @dataclass(frozen=True)
 class _Told:
-    """What was logged last: restarts so far, the newest request for stacks, the cluster version."""
+    """What has been logged: the number of restarts, the newest request for stacks, the cluster version."""
 
     restarts: int
     dump: str
@@ -104,7 +104,7 @@ class _Refusal:
     Attributes:
         since: when it first failed.
         until: when it may be retried.
-        back_off: seconds between the last two attempts.
+        back_off: seconds from the failed attempt to the next one.
         for_good: whether the API server refused it; otherwise the server did not answer.
     """
 
@@ -115,7 +115,7 @@ class _Refusal:
 
     @classmethod
     def after(cls, before: "_Refusal | None", error: EdlError, now: float) -> Self:
-        """The refusal of an effect that failed now, and possibly before."""
+        """The refusal of an effect that has just failed. `before` is its previous failure, if any."""
         for_good = not isinstance(error, UnavailableError)
         back_off = 1.0 if before is None else min(MAX_BACK_OFF, 2 * before.back_off)
         since = before.since if before is not None and before.for_good is for_good else now
@@ -126,8 +126,8 @@ class Effects:
     """Carries out the effects, each independently.
 
     Args:
-        master: whose effects.
-        outside: where they are carried out.
+        master: the master whose stored state the effects follow.
+        outside: the backend that carries them out.
         clock: monotonic seconds.
     """
 
@@ -155,7 +155,7 @@ class Effects:
             await self._master.committed(REPORT_SECONDS)
 
     async def once(self) -> None:
-        """Does all that the stored state requires, except what failed a moment ago."""
+        """Carries out all effects that the stored state requires, except those that wait for a retry."""
         stored = self._master.stored
         await self._request_pods(stored)
         await self._attempt("report on a ScalePlan", self._report_plan, stored)
@@ -181,7 +181,7 @@ class Effects:
             refusal = _Refusal.after(before, error, self._clock())
             self._refused[what] = refusal
             log.warning("failed, retrying", what=what, error=str(error), seconds=refusal.back_off)
-            # A report that succeeds must not say that it was refused.
+            # The job's status lists refusals, but not its own: it would be written only when no longer true.
             if refusal.for_good and what != _REPORT:
                 self._master.state.volatile.refused[what] = str(error)[:MAX_WARNING]
         else:
@@ -226,7 +226,7 @@ class Effects:
             self._made = (plan.number, self._clock())
 
     async def _request_pods(self, stored: JobRecord) -> None:
-        # When a job is over, the controller removes what is left.
+        # When a job is over, the controller removes the remaining pods.
         wanted = stored.pod_plans.open if stored.outcome is None else ()
         for plan in wanted:
             if plan.number not in self._asked:
@@ -255,7 +255,9 @@ class Effects:
         self._master.changed(WriteUrgency.GROUPED)
 
     async def _report_queued_plans(self, stored: JobRecord) -> None:
-        """Plans are carried out one by one. Each that comes later says so, from when it is seen."""
+        """Plans are carried out one at a time. The status of each waiting plan says so as soon as the plan is
+        seen.
+        """
         now = self._master.now()
         for run in plan_steps.queued_plans(self._master.state, now) if stored.plan is not None else ():
             if self._queued.get(run.uid) == run.message:
@@ -264,7 +266,7 @@ class Effects:
             self._queued[run.uid] = run.message
 
     async def _write_plan_status(self, run: PlanRun) -> bool:
-        """Whether there is still such a plan."""
+        """Writes the status of a plan. Returns whether the plan still exists."""
         try:
             await asyncio.to_thread(self._outside.report_plan, run, views.plan_status(run))
         except (NotFoundError, ConflictError):
@@ -302,7 +304,7 @@ class Effects:
         self._absent = count
 
     async def _warn_of_hang(self, stored: JobRecord) -> None:
-        """As soon as the stacks can be there."""
+        """Creates an Event about a hang once all stacks have arrived, or the time for them is over."""
         hang, state = stored.hangs, self._master.state
         if hang.dump in ("", self._hung):
             return
@@ -350,7 +352,7 @@ class Effects:
 
     @property
     def reported_end(self) -> bool:
-        """Whether the job's status shows its end, or was refused for so long that the exit code must
+        """Whether the job's status shows its end, or has been refused for so long that the exit code must
         suffice.
         """
         refusal = self._refused.get(_REPORT)

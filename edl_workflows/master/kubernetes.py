@@ -1,7 +1,8 @@
 """The master in a cluster: watches its job, pods and ScalePlans, and implements `MasterBackend`.
 
-Informers read in threads; their changes enter the state in the loop's thread, all at once. It writes auto
-ScalePlans (as DLRover's ElasticJobScaler) and statuses, with the permissions of the job's own Role.
+Informers watch in their own threads; the changes are entered into the state in the thread of the master's
+loop. The backend writes auto ScalePlans (like DLRover's ElasticJobScaler) and statuses, with the permissions
+of the job's own Role.
 """
 
 import asyncio
@@ -38,7 +39,9 @@ from edl_workflows.master.state.plans.plan_run import PlanRun
 from edl_workflows.master.state.settings import Timeouts, settings_of
 
 SYNC_SECONDS = 30.0
-"""Seconds for the first lists. A master that can't read its cluster ends and is restarted."""
+"""Seconds within which the informers must have listed everything. Otherwise the master exits, and is
+restarted.
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +60,12 @@ class KubernetesBackend:
         self._recorder = Recorder(cluster, "edl-master")
         shown = job.status.autoscaling
         self._autoscaling: dict[str, Any] = shown.stored() if shown is not None else {}
-        """What may stand there: nobody else writes it."""
+        """What `status.autoscaling` may contain; only this master writes it."""
 
     def ask_for_pods(self, plan: PodPlan, nodes: dict[tuple[str, int], JobNode]) -> None:
-        """Creates the auto ScalePlan; one of this name that the job owns was created before."""
+        """Creates the auto ScalePlan. If the job already owns one with this name, an earlier call created
+        it.
+        """
         spec = ScalePlanSpec(
             owner_job=self._job.metadata.name,
             create_pods=[self._pod_meta(nodes[ref]) for ref in plan.create if ref in nodes],
@@ -76,7 +81,7 @@ class KubernetesBackend:
                 raise
 
     def make_plan(self, name: str, spec: ScalePlanSpec) -> None:
-        """Creates the plan; a plan of this name with the same spec was created before."""
+        """Creates the plan. If there is one with the same name and spec, an earlier call created it."""
         fields = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
         try:
             client.create(self._cluster, manual_plan.manual_plan(self._job, name, fields))
@@ -92,7 +97,7 @@ class KubernetesBackend:
         metadata, patch = self._job.metadata, dict(status)
         if wanted := status.get("autoscaling"):
             patch["autoscaling"] = _replacing_patch(self._autoscaling, wanted)
-            self._autoscaling = _merged_patch(self._autoscaling, wanted)  # until it is known to have arrived
+            self._autoscaling = _merged_patch(self._autoscaling, wanted)  # a call that fails may arrive
         client.patch_status(self._cluster, resources.ELASTIC_JOBS, metadata.name, patch, uid=metadata.uid)
         if "autoscaling" in status:
             self._autoscaling = wanted or {}
@@ -131,7 +136,7 @@ class KubernetesBackend:
 
 
 def _replacing_patch(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch that leaves exactly `wanted` where parts of `known` may have been."""
+    """A JSON merge patch that results in exactly `wanted`, provided that only keys of `known` exist."""
     gone = {key: None for key in known if key not in wanted}
     return gone | {
         key: _replacing_patch(known.get(key) or {}, value) if isinstance(value, Mapping) else value
@@ -192,7 +197,7 @@ class ClusterWatch:
                 await asyncio.to_thread(informer.stop)
 
     def _changed(self, _change: ObjectChange) -> None:
-        # In the informer's thread. Changes of one moment are observed together.
+        # Runs in the informer's thread. Changes that arrive together are observed together.
         with contextlib.suppress(RuntimeError):  # the loop has ended, and this process ends too
             self._loop.call_soon_threadsafe(self._schedule)
 
@@ -217,7 +222,9 @@ class ClusterWatch:
         self._master.changed(WriteUrgency.GROUPED)
 
     def _own_job(self) -> ElasticJob | None:
-        """The job as it is now, or as last read if an edit is not valid."""
+        """The job as it is now, or its last valid manifest if the present one is not valid; None if it was
+        deleted.
+        """
         found = next(
             (o for o in self._jobs.cache.items() if o["metadata"]["uid"] == self._job.metadata.uid), None
         )

@@ -1,8 +1,8 @@
 """The master's loop: messages change the state, commits store it, and only what is stored is published.
 
-Commits are grouped: a request that must be answered durably waits for the commit after its change. Changes of
-what nodes are told are stored at once, others at most once per `StateStore.interval`, and mere statistics
-less often.
+One commit can store several changes: a request whose answer must be durable waits for the commit after its
+change. A change to what nodes are told is stored at once, other changes are stored at most once per
+`StateStore.interval`, and mere statistics less often.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from edl_workflows.protocol.nodes import Directive, NodeRef
 TICK = 1.0
 """Seconds between two checks of time-outs."""
 _COPIES = 6
-"""How often a partition is repeated in the state: as parameter, position and lease, and once for each kept
-checkpoint.
+"""How often a partition can occur in the state: in the data set's parameters, its position and a lease, and
+once for each kept checkpoint.
 """
 LAZY = 5.0
 """Seconds within which mere progress is stored."""
 RETRY = 0.5
 """Seconds before a failed write is retried."""
 LAST_WRITE = 5.0
-"""Seconds in which a master that is told to end stores what no request waits for."""
+"""Seconds for the last write of a master that is told to end; no request waits for that write."""
 GAP = 10.0
-"""Seconds between two readings of the clock beyond which it was set, or this process was paused (ticks come
-every second).
+"""If two consecutive readings of the clock differ by more than this many seconds, the clock was set or this
+process was paused, since every tick reads the clock.
 """
 
 log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class Master:
 
     Args:
         state: restored from `store`.
-        store: where it is kept.
+        store: where the state is stored.
         clock: Unix seconds.
     """
 
@@ -79,7 +79,7 @@ class Master:
         self._committed = Broadcast()
 
     async def run(self) -> None:
-        """Commits and ticks until cancelled; what changed by then is stored."""
+        """Commits and ticks until cancelled, then stores what has changed since the last commit."""
         self.changed(WriteUrgency.NOW)
         ticks = asyncio.create_task(self._tick())
         try:
@@ -93,8 +93,9 @@ class Master:
     def now(self) -> float:
         """Unix seconds.
 
-        If the clock was set, stored times are shifted before the new time reaches the state. Otherwise a node
-        heard afterwards would be shifted with all others, and be silent for hours or for no time.
+        If the clock was set, the times in the state are shifted before the new time enters it. If they were
+        shifted later, a node that reported by the new clock would be shifted too, and would seem to have been
+        silent for hours, or to have reported in the future.
         """
         now = self.clock()
         gap, self._looked = now - self._looked, now
@@ -104,7 +105,7 @@ class Master:
         return now
 
     def changed(self, hurry: WriteUrgency = WriteUrgency.GROUPED) -> int:
-        """Derives the consequences of a change. Returns its number, for `durable`."""
+        """Derives the consequences of a change. Returns the number of the change, for `durable`."""
         settle_job(self.state, self.now())
         if views.next_announcement(self.state) is not self.state.said:
             hurry = WriteUrgency.NOW
@@ -112,7 +113,7 @@ class Master:
         return self.touched(hurry)
 
     def touched(self, hurry: WriteUrgency) -> int:
-        """Schedules a write for a change without consequences. Returns its number."""
+        """Schedules a write for a change without consequences. Returns the number of the change."""
         self._change += 1
         pause = {WriteUrgency.NOW: 0.0, WriteUrgency.GROUPED: self._store.interval, WriteUrgency.LAZY: LAZY}[
             hurry
@@ -130,7 +131,7 @@ class Master:
             size: bytes of the data set's parameters.
 
         Raises:
-            InvalidError: it may not fit. A state that does not fit could not be stored again for any reason.
+            InvalidError: it may not fit. Once the state is too large, no further change can be stored.
         """
         wanted = len(self._written) + _COPIES * size
         if wanted > self._store.capacity:
@@ -154,7 +155,7 @@ class Master:
         await self._committed.wait(seconds)
 
     def directive(self, ref: NodeRef) -> Directive:
-        """What this node is told, as far as it is stored.
+        """The newest stored directive for this node.
 
         Raises:
             NotFoundError: the job never had such a node.
@@ -162,7 +163,7 @@ class Master:
         return views.directive_for(self.published, str(ref), known=find_node(self.state, ref) is not None)
 
     async def next_directive(self, ref: NodeRef, after: int, seconds: float) -> Directive:
-        """The directive once its revision exceeds `after`; the present one after `seconds`."""
+        """Returns the directive once its revision exceeds `after`, or after `seconds` the present one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while (directive := self.directive(ref)).revision <= after:
             left = deadline - asyncio.get_running_loop().time()
@@ -218,7 +219,7 @@ class Master:
                 return
 
     async def _save(self, text: bytes) -> None:
-        # Even if cancelled, the write is completed: the store takes one document at a time.
+        # If cancelled, the write must still complete: the store can't take two documents at once.
         saving = asyncio.create_task(asyncio.to_thread(self._store.save, text))
         try:
             await asyncio.shield(saving)

@@ -1,6 +1,7 @@
 """Chooses the optimizer of a job: its master's local one, or a Brain service with the local one as fallback.
 
-`edl_workflows.scaling` has the rules of the answers; `autoscale_steps` decides when to ask and applies them.
+The optimizers' rules are in `edl_workflows.scaling`; `autoscale_steps` decides when to ask and applies the
+answers.
 """
 
 import asyncio
@@ -42,9 +43,9 @@ class BrainService(Protocol):
         """Stores what was measured since the last accepted report. Repeatable.
 
         Args:
-            job: as it is, with all samples that the master has.
-            samples: the new ones, oldest first.
-            end: of a job that is over.
+            job: the job's present state, with all samples that the master has.
+            samples: the new samples, oldest first.
+            end: the job's end, if it is over.
         """
 
     def optimize(self, question: OptimizerQuestion, job: OptimizerJob) -> ResourcePlan:
@@ -52,11 +53,11 @@ class BrainService(Protocol):
 
 
 class Optimizers:
-    """Asks Brain for jobs in mode cluster, and the local optimizer if Brain does not answer. Brain is tried
-    each time.
+    """Asks Brain for the plans of a job in cluster mode, and the local optimizer whenever Brain does not
+    answer.
 
     Args:
-        brain: of the job, or why it has none.
+        brain: the job's Brain, or the error that explains why there is none.
     """
 
     def __init__(self, brain: BrainService | EdlError | None = None) -> None:
@@ -66,10 +67,10 @@ class Optimizers:
         self._reported_until = float("-inf")
 
     async def ask(self, asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-        """The plan for a job, and its progress once the plan is carried out.
+        """Returns a plan for a job, and the optimizer's progress to record once the plan is carried out.
 
         Args:
-            asked: the question.
+            asked: the job, and the optimizer's progress so far.
             now: Unix seconds.
         """
         job = asked.job
@@ -90,11 +91,11 @@ class Optimizers:
         later.
 
         Args:
-            job: as it is, and the nodes that ran out of memory and were removed.
-            end: of a job that is over.
+            job: the job's present state, including the nodes that were removed after they ran out of memory.
+            end: the job's end, if it is over.
 
         Returns:
-            Whether Brain has everything.
+            Whether Brain has received everything.
         """
         new = tuple(sample for sample in job.samples if sample.time > self._reported_until)
         if not new and end is None and not any(node.oom for node in job.nodes):
@@ -123,7 +124,7 @@ class Optimizers:
         """Makes one call at a time: a Brain that hangs must not use up the process's threads."""
         brain = self._brain
         if isinstance(brain, EdlError):
-            raise UnavailableError(str(brain))  # a new one, since each raise adds to a traceback
+            raise UnavailableError(str(brain))  # a new one: each raise lengthens the traceback
         if self._call is not None and not self._call.done():
             raise UnavailableError(f"Brain has not answered an earlier call for more than {CALL_SECONDS:g} s")
         made = asyncio.ensure_future(asyncio.to_thread(call, brain))
@@ -142,7 +143,7 @@ def _log_abandoned_call(call: "asyncio.Future[T]") -> None:
 
 
 def _within_bounds(job: OptimizerJob, plan: ResourcePlan) -> ResourcePlan:
-    """Another program's plan, reduced to the job's own bounds."""
+    """Brain's plan, limited to the job's own bounds."""
     allowed = bound_plan(job, plan, tolerance=0.0)
     same = (allowed.node_group_resources, allowed.node_resources) == (
         plan.node_group_resources,

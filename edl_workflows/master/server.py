@@ -36,7 +36,7 @@ FAILED = 1
 INTERRUPTED = 143
 """The master was told to end, which is not the job's fault; it is to be started again."""
 LINGER = 10.0
-"""Seconds in which nodes learn that the job is over."""
+"""Most seconds for which the master keeps serving after the job's end, so that nodes learn of it."""
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class MasterParts:
     """What `serve_master` runs.
 
     Attributes:
-        watch: begins to observe; the context ends with the process.
+        watch: returns a context manager that observes the job while it is open.
         autoscaler: plans the job's counts and sizes, if the master is to do that.
     """
 
@@ -66,10 +66,10 @@ class MasterParts:
 
 
 def load_state(settings: JobSettings, store: StateStore, *, watches_pods: bool) -> JobState:
-    """The stored state, or that of a new job.
+    """The stored state, or the state of a new job if nothing is stored.
 
     Raises:
-        InvalidError: this version can't continue from what is stored.
+        InvalidError: this version of the master can't continue from the stored state.
     """
     text = store.load()
     try:
@@ -130,7 +130,7 @@ class JobAccess:
     Attributes:
         name: of the ElasticJob, in the cluster handle's namespace.
         token: that agents must send.
-        brain: maps the address of the Brain that the job names to the way to reach it.
+        brain: returns how to reach the Brain with the address that the job's spec names.
     """
 
     name: str
@@ -167,7 +167,9 @@ def run_in_cluster(cluster: Cluster, access: JobAccess, address: ListenAddress) 
 
 
 def _brain_of(job: ElasticJob, namespace: str, access: JobAccess) -> BrainService | EdlError | None:
-    """The job's Brain; one that can't be reached at all does not keep the job from training."""
+    """The client of the job's Brain; None if the job names none. If no client can be made, returns the error,
+    and the job trains without Brain.
+    """
     if not job.spec.brain_service:
         return None
     try:

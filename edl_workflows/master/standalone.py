@@ -1,5 +1,5 @@
-"""A master without a Kubernetes API, for tests and development: nodes come by registration, ScalePlans over
-HTTP.
+"""A master without a Kubernetes API, for tests and development: nodes register by themselves, and ScalePlans
+arrive over HTTP.
 
 `GET /v1/status` shows the nodes that the job wants; whoever runs the master starts their agents. A plan is
 posted as a manifest to `/v1/scaleplans` and kept, with its status, in a file.
@@ -152,7 +152,7 @@ class StandaloneBackend:
 
 
 def _manifest(body: bytes) -> dict[str, Any]:
-    """A request's body, without NaN or unpaired surrogates, which could not be written back."""
+    """Parses a request's body. Rejects NaN and unpaired surrogates, which could not be written back."""
     try:
         found = from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -166,7 +166,7 @@ def add_plan_routes(app: FastAPI, master: Master, outside: StandaloneBackend) ->
     """Adds ScalePlans over HTTP, in place of a Kubernetes API.
 
     Returns:
-        A function that enters the plans into the master's state, for the loop's thread.
+        A function that enters the plans into the master's state; to be called in the loop's thread.
     """
 
     def look() -> None:

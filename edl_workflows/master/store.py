@@ -32,7 +32,7 @@ class StateStore(Protocol):
         """The document; None for a new job."""
 
     def save(self, document: bytes) -> None:
-        """Replaces the document. It then survives the process and, if the adapter says so, the machine.
+        """Replaces the document. Once this returns, the document survives a crash of the master.
 
         Raises:
             ConflictError: another master wrote it; this one must end.
@@ -122,7 +122,9 @@ class ConfigMapStore:
         self._remember(client.patch(self._cluster, resources.CONFIG_MAPS, self._name, body))
 
     def _check_still_ours(self, text: str) -> None:
-        """Checks a changed version: our own lost answer, someone's labels, or another master."""
+        """Finds out why the ConfigMap changed: our own write, whose answer was lost; an edit of its metadata;
+        or another master's write, which raises ConflictError.
+        """
         before = self._stored
         try:
             self._remember(client.get(self._cluster, resources.CONFIG_MAPS, self._name))

@@ -1,7 +1,7 @@
 """Model checkpoints, each with the data position that belongs to it.
 
 The position is taken when the chief begins to save: every record acknowledged by then is in the model. A
-restore returns model and data together.
+restore resets the model and the data position together.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ MAX_PENDING = 4
 
 @dataclass(frozen=True)
 class SaveTicket:
-    """A save that has begun. `last`: it is an attempt at the training's last checkpoint."""
+    """A save that has begun. `last`: whether it is an attempt to save the training's last checkpoint."""
 
     id: str
     request: str
@@ -66,7 +66,7 @@ class FailedSaves:
     Attributes:
         total: during the life of the job.
         row: since the newest saved checkpoint.
-        last: of `row`, attempts at the training's last checkpoint.
+        last: how many of `row` were attempts to save the training's last checkpoint.
         since: Unix seconds of the first failure of the row; 0 if there is none.
         error: why that first save failed.
     """
@@ -197,7 +197,7 @@ def end_save(checkpoints: Checkpoints, ticket_id: str, message: CheckpointEnd, n
 def adopt_checkpoint(
     checkpoints: Checkpoints, ref: CheckpointRef, position: JobPosition, now: float
 ) -> Checkpoints:
-    """Adds a checkpoint that the chief found and starts from, and that was not reported when it was saved."""
+    """Adds a checkpoint that the chief found and starts from, but that was never reported to this master."""
     fresh = checkpoints.last_number + 1
     saved = SavedCheckpoint(f"checkpoint-{fresh}", "", ref.uri, ref.step, now, position)
     return replace(checkpoints, last_number=fresh, saved=(*checkpoints.saved, saved)[-KEPT:])
@@ -207,10 +207,10 @@ def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks:
     """Records that a checkpoint can't be restored, so that it is not used again. Repeatable.
 
     Args:
-        checkpoints: so far.
+        checkpoints: the checkpoints so far.
         message: which checkpoint, and why.
-        blocks: whether the job can't go on without a checkpoint, because there is a model or data to return
-            to.
+        blocks: whether the version can't start: it has made no step, and the process found no other
+            checkpoint.
     """
     saved = tuple(other for other in checkpoints.saved if other.uri != message.uri)
     before = saved[-1].ref if saved else None
@@ -227,7 +227,7 @@ def mark_damaged(checkpoints: Checkpoints, message: CheckpointDamage, *, blocks:
 
 
 def abandon_saves(checkpoints: Checkpoints) -> Checkpoints:
-    """Drops pending saves, because another version became active and continues from another model."""
+    """Drops pending saves. Called when another version becomes active, which continues from another model."""
     return replace(checkpoints, pending=(), request="")
 
 

@@ -1,12 +1,13 @@
 """The account of a job's time: each second of its life has one cause. Pure.
 
-Time of training is useful if its steps last: the time between the first and the newest step of each cluster
-version, without the pauses in it and without the saves that stop training. A version that begins at an
-earlier step turns the time spent since that step into redone time, because those steps are made again. All
-other time has the cause that the job's state showed then (`goodput_steps`).
+Training time is useful if its steps are not lost. It is the time between the first and the newest step of
+each cluster version, minus pauses and minus saves that stop training. When a version begins at an earlier
+step, the time spent after that step becomes redone time, because those steps are made again. The cause of all
+other time is derived from the job's state at that time (`goodput_steps`).
 
-Only changes of the cause are recorded, so that the account of a job that waits stays the same. While a job
-trains, the time since its newest counted step is open: the next step, or what stopped training, decides.
+Only changes of the cause are recorded, so that the account of a waiting job does not change. While a job
+trains, the time since its newest counted step has no cause yet: the next step, or whatever stopped training,
+decides it.
 """
 
 import math
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 
 MAX_POINTS = 720
-"""Remembered moments, from which the useful time at a checkpoint's step is found."""
+"""Number of remembered moments, from which the useful time at a checkpoint's step is found."""
 MIN_INTERVAL = 1.0
 """Least seconds between two remembered moments."""
 PAUSE_STEPS = 10.0
@@ -23,9 +24,9 @@ PAUSE_STEPS = 10.0
 PAUSE_SECONDS = 5.0
 
 _STARTS = (TimeCause.IMPORT, TimeCause.RENDEZVOUS, TimeCause.RESTORE)
-"""These last until the next step."""
+"""Causes that last until the next step."""
 _STOPS = (*_STARTS, TimeCause.QUEUED, TimeCause.SAVE, TimeCause.HANG)
-"""These began when the last step was made, though the master saw them later."""
+"""Causes that are counted from the last step on, although the master noticed them later."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +34,22 @@ class Goodput:
     """How the job's time was spent; durations in seconds, times in Unix seconds.
 
     Attributes:
-        began: when the job began, moved by the time it was suspended.
+        began: when the job began, plus the time for which it was suspended.
         ended: when it ended; 0 while it runs.
-        suspended: since when it is suspended; 0 while it is not.
-        useful: time spent on steps that last.
+        suspended: when the present suspension began; 0 if there is none.
+        useful: time spent on steps that were not lost.
         redone: time spent on steps that were lost.
         version, step, at: the newest counted step and its time; `at` is 0 before the version's first step.
         first, before: the version's first step, and the useful time until then.
         kept: useful time up to the steps of the newest checkpoints, by step.
         spent: time of the other causes.
-        since: until when all time is divided; 0 if an earlier version of the master wrote the account.
-        cause: what the time since then is spent on.
-        connected: whether the program had reported to the master then.
-        down: time of the present version in which no master ran; moved to `useful` if steps show it.
-        ready: the newest version of which the chief's process was prepared.
+        since: the time up to which every second has its cause; 0 if an earlier version of the master wrote
+            the account.
+        cause: what the time after `since` is spent on.
+        connected: whether the program had reported to the master when `cause` began.
+        down: how long no master ran during the present version; moved to `useful` as far as the steps show
+            that training continued.
+        ready: the newest version for which the chief's process was prepared.
     """
 
     began: float = 0.0
@@ -78,7 +81,7 @@ class Goodput:
         return min(1.0, useful / elapsed) if elapsed else 0.0
 
     def parts(self, now: float) -> dict[TimeCause, float]:
-        """All of the job's time by cause, where there is any. Without suspensions it sums to `elapsed`."""
+        """The job's time by cause, without causes that took none. All but suspensions sum to `elapsed`."""
         parts = {**self.spent, TimeCause.TRAINING: self.useful, TimeCause.REDONE: self.redone}
         if self.since and not self.ended:
             span = max(0.0, now - self.since)
@@ -105,7 +108,7 @@ class Goodput:
         return (self.useful - self.before) / steps if self.at and steps > 0 else 0.0
 
     def add(self, cause: TimeCause, seconds: float) -> "Goodput":
-        """More time of a cause."""
+        """Adds time to a cause."""
         if not seconds:
             return self
         if cause is TimeCause.TRAINING:
@@ -150,8 +153,8 @@ class GoodputMeter:
         self._fresh = True
 
     def count(self, g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-        """Counts the time up to this moment. Times must not fall; `Goodput.shift_times` is called when the
-        clock was set.
+        """Counts the time up to this moment. `now` must not decrease: if the clock was set, call
+        `Goodput.shift_times` first.
         """
         if g.ended:
             return g
@@ -182,7 +185,7 @@ class GoodputMeter:
         lost = max(0.0, g.useful - lasting) if seen.step < g.step else 0.0
         self._points = [(step, useful) for step, useful in self._points if step <= seen.step]
         useful, redone = g.useful - lost, g.redone + lost
-        # A suspension goes on: `_close` has divided its time until now.
+        # A suspension that continues now begins at `since`: `_close` has counted its time until then.
         suspended = g.since if g.cause is TimeCause.SUSPENDED else 0.0
         g = replace(g, useful=useful, redone=redone, suspended=suspended)
         return replace(g, version=seen.version, step=seen.step, at=0.0, down=0.0)
@@ -206,9 +209,9 @@ class GoodputMeter:
 
 
 def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
-    """Counts that training has just stopped for a checkpoint for some seconds.
+    """Counts the seconds for which training has just been stopped by a save.
 
-    Steps were counted until `since`; what the save took before that is part of the useful time.
+    The part of the save before `since` has been counted as useful time; it is moved from there.
     """
     if g.ended or g.cause is not TimeCause.TRAINING or not g.at:
         return g
@@ -219,7 +222,7 @@ def cut_save(g: Goodput, seconds: float, now: float) -> Goodput:
 
 
 def _take_over(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Continues a new job's account, or one that another master wrote."""
+    """Begins the account of a new job, or continues the account that a previous master wrote."""
     if not g.began:
         began = min(seen.created or now, now)
         return replace(g, began=began, since=began)
@@ -244,10 +247,10 @@ def _credit_down_time(g: Goodput, step: int, span: float) -> Goodput:
 
 
 def _open(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Begins the time of the present cause."""
+    """Starts to count time for the present cause, if it has changed."""
     cause = seen.cause
     if cause is TimeCause.TRAINING and g.cause is not cause and seen.stepped:
-        # Training goes on with the next step.
+        # The time until the next step is not training yet.
         starts = TimeCause.IMPORT if g.cause is TimeCause.QUEUED else g.cause
         cause = starts if starts in _STARTS else TimeCause.OTHER
     if cause is g.cause and g.connected is seen.connected:
@@ -259,7 +262,7 @@ def _open(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
 
 
 def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
-    """Ends the open time, and gives it its cause."""
+    """Gives the time since `since` its cause."""
     span = max(0.0, now - g.since)
     closed = replace(g, since=now)
     if g.cause is TimeCause.SUSPENDED:
@@ -268,6 +271,7 @@ def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
         return closed.add(g.cause, span)
     if g.at:  # training stopped
         return closed.add(seen.cause if seen.cause in _STOPS else TimeCause.OTHER, span)
-    # The program reported no steps. If it only now connects, it was no unmodified one: it was starting.
+    # The version has made no step. A program that connects only now was starting until now. A program that
+    # never connects does not use the library, so its time counts as training.
     starting = seen.connected and not g.connected
     return closed.add(TimeCause.IMPORT if starting else TimeCause.TRAINING, span)

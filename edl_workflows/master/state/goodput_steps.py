@@ -1,4 +1,4 @@
-"""Connects the account of the job's time with the rest of the state: what the time is spent on now."""
+"""Derives from the job's state what its time is spent on now, for the account in `goodput`."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +14,7 @@ from edl_workflows.protocol.nodes import ProcessReport
 
 
 def note_end_of_suspension(state: JobState) -> None:
-    """Remembers which nodes a suspension removed when it ends, so that they don't count as failures.
+    """When a suspension ends, remembers the nodes that it removed, so that they don't count as failures.
 
     Must be called before `count_time`, which clears the suspension.
     """
@@ -25,8 +25,8 @@ def note_end_of_suspension(state: JobState) -> None:
 
 
 def count_time(state: JobState, now: float) -> None:
-    """Counts the job's time. Must precede the reaction to a loss, which hides the lost steps, and follow it,
-    to see what comes next.
+    """Counts the job's time. Must be called before the reaction to a loss, which hides the lost steps, and
+    again after it, to see what comes next.
     """
     active = state.versions.active
     seen = goodput.TrainingMoment(
@@ -43,7 +43,7 @@ def count_time(state: JobState, now: float) -> None:
 
 
 def note_prepared(state: JobState, node: JobNode, version: int) -> None:
-    """Records that the chief's process is prepared: what follows is no import any more."""
+    """Records that the chief's process is prepared: the time after that no longer counts as import."""
     if node == state.chief and version > state.goodput.ready:
         state.goodput = replace(state.goodput, ready=version)
 

@@ -47,20 +47,20 @@ class ObservedPlan:
 
 @dataclass
 class VolatileState:
-    """What a master measures or is told again after a restart."""
+    """The state that is not stored: a restarted master measures it again, or is told it again."""
 
     statistics: Statistics = field(default_factory=Statistics)
     goodput_meter: GoodputMeter = field(default_factory=GoodputMeter)
     last_seen: dict[str, float] = field(default_factory=dict)
-    """When each node was heard from; as all times here, Unix seconds."""
+    """When each node was last heard from, in Unix seconds like all times here."""
     pending_since: dict[str, float] = field(default_factory=dict)
     """Since when each node waits for its pod to run; starts again after a suspension."""
     taken_by_suspension: set[str] = field(default_factory=set)
     """Nodes from before a suspension that have not reported since."""
     uncut: set[str] = field(default_factory=set)
-    """Nodes pending for long that were considered for a smaller size."""
+    """Long-pending nodes that have already been considered for a smaller size."""
     prepared_since: tuple[int, float] = (0, 0.0)
-    """Number of the next version, and since when it is prepared."""
+    """Number of the next version, and since when it has been in preparation."""
     exits_since: dict[str, float] = field(default_factory=dict)
     """When each node first reported the end of its process."""
     missing_since: float | None = None
@@ -108,11 +108,11 @@ class VolatileState:
 class JobState(StoredState):
     """The state, for one thread: the master's loop.
 
-    It is what is stored, together with `volatile`, which is not, and the job's settings.
+    It consists of the stored state, the `volatile` state, which is not stored, and the job's settings.
 
     Args:
-        settings: of the job; `settings` is replaced when the job's spec changes.
-        stored: as the previous master stored it, taken over by this one; None for a new job.
+        settings: the job's settings; the attribute is replaced when the job's spec changes.
+        stored: the state that the previous master stored; None for a new job.
         watches_pods: whether pods are observed (in a cluster); otherwise only agents report.
     """
 
@@ -134,8 +134,8 @@ class JobState(StoredState):
         return max(*nodes, self.goodput.at, self.goodput.since, phase, 0.0)
 
     def shift_times(self, seconds: float) -> None:
-        """Moves all times by a jump of the clock, or by a pause of the master, which is no silence of the
-        nodes.
+        """Moves all times after the clock jumped or the master was paused, so that nodes don't seem to have
+        been silent.
         """
         self.volatile.shift_times(seconds)
         self.goodput = self.goodput.shift_times(seconds)
@@ -208,13 +208,13 @@ class JobState(StoredState):
 
     @property
     def joined(self) -> Mapping[int, float]:
-        """When the workers of a collective job joined that can be in its world."""
+        """For each worker that can be a member of a collective job's training group, when it joined."""
         return {node.id: node.joined for node in self.nodes.live(names.WORKER_TYPE) if node.registered}
 
     @property
     def rendezvous(self) -> RendezvousLimits:
-        """What a world may look like: if several members hold the model together, it has whole replica
-        groups."""
+        """Limits of the training group. If several members hold the model together, the group consists of
+        whole replica groups."""
         limits = replace(self.settings.rendezvous, max_nodes=self.max_workers)
         size = self.replica_size
         if size == 1:
@@ -241,8 +241,8 @@ class JobState(StoredState):
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Members of the active version whose processes run, by rank, if they can go on in place. A replica
-        group that has lost a member can't."""
+        """Members of the active version, by rank, whose running processes can continue in place. The members
+        of a replica group that has lost one of them can't."""
         active = self.versions.active
         if active is None or not self.in_place:
             return ()

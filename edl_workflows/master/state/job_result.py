@@ -51,8 +51,8 @@ class DataState:
         lost_checkpoint: why neither model nor data position can be restored.
         hang: why training that hangs is given up.
         unsaved: why training whose checkpoints can't be saved is given up.
-        over: the data and all critical nodes, or the model of a training group, have been done for so long
-            that no other node is waited for (`Timeouts.finish`).
+        over: whether the data and all critical nodes, or the model of a training group, have been done for so
+            long that the job no longer waits for other nodes (`Timeouts.finish`).
     """
 
     unfinished: tuple[str, ...] = ()
@@ -70,9 +70,9 @@ class GroupState:
     Attributes:
         members: node ids by rank; empty until there is a group.
         joined: number of workers that could form one.
-        missing: for how many seconds they have been too few.
+        missing: for how many seconds there have been too few of them.
         allowed: limits of a group.
-        broken: it has lost a member and is not returned to.
+        broken: whether it can't continue, because it lost a member or the model.
     """
 
     members: tuple[int, ...]
@@ -91,11 +91,11 @@ def decide_result(
 ) -> TrainingResult | None:
     """The job's end; None while it continues.
 
-    A job fails for one of `REASONS`. It succeeds when all workers have ended, those that were not given up
-    with success, and all finite data sets are consumed; an endless data set ends with its workers. Once all
-    data is consumed and all critical nodes have ended, other nodes are waited for no longer than
-    `Timeouts.finish`. A collective job succeeds when its rank 0 has succeeded (the model is complete) and its
-    group has ended or was broken.
+    A job fails for one of `REASONS`. It succeeds when every worker has succeeded or was given up, and all
+    finite data sets are consumed; an endless data set ends with its workers. Once all data is consumed and
+    all critical nodes have ended, the job waits for the other nodes no longer than `Timeouts.finish`. A
+    collective job succeeds when its rank 0 has succeeded (the model is complete) and its group has ended or
+    was broken.
 
     Args:
         registry: all nodes.
@@ -149,7 +149,7 @@ def _group_result(
 ) -> TrainingResult | None:
     members = [registry.find(names.WORKER_TYPE, node_id) for node_id in world.members]
     if members and members[0] is not None and members[0].completed:
-        # Members of a broken group that have not ended are held up by the loss, not by work.
+        # Members of a broken group that have not ended are stuck because of the loss; they don't work.
         late = [node for node in members if node is not None and not node.status.final]
         over = world.broken or data.over or not late
         stopped = "" if world.broken else _describe_stopped(late, settings)

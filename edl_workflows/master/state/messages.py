@@ -38,7 +38,7 @@ STRICTNESS = {changes: number for number, changes in enumerate(ServerChanges)}
 
 
 def find_node(state: JobState, ref: NodeRef) -> JobNode | None:
-    """The node; None if it was one of this job's and is forgotten.
+    """The node, or None if the job once had it and has forgotten it.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -100,7 +100,7 @@ def take_heartbeat(state: JobState, message: Heartbeat, now: float) -> None:
 
 
 def take_check_report(state: JobState, message: CheckReport) -> None:
-    """Records what a node measured with its partners.
+    """Records what a node measured with its partners in the node check.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -148,7 +148,9 @@ def _note_copy(state: JobState, node: JobNode, *, own_copy: bool) -> None:
 
 
 def _note_servers(state: JobState, message: ProcessReport) -> None:
-    """Keeps the strictest report: a process that prepares another version sees more than one that trains."""
+    """Keeps the strictest report: a process that prepares another version can detect more obstacles to a
+    change of the servers than a process that trains.
+    """
     known, said = state.servers, message.servers
     if said is not None and (known is None or STRICTNESS[said.changes] > STRICTNESS[known.changes]):
         state.servers = said
@@ -192,8 +194,8 @@ def take_step_report(state: JobState, message: StepReport) -> None:
 
 
 def take_death_report(state: JobState, message: ExitReport) -> None:
-    """Records that a process has ended, of which the agent will send an `ExitReport` later, if the others can
-    go on in place.
+    """Records early that a process has ended, if the other members can continue in place. The agent asks what
+    to do about the exit later (`take_exit_report`).
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -214,18 +216,19 @@ def take_death_report(state: JobState, message: ExitReport) -> None:
 
 
 def _ends_in_place(state: JobState, node: JobNode, message: ExitReport) -> bool:
-    """Whether a process failed whose version can go on in place. Such a process does not fail because another
-    member was lost."""
+    """Whether a process of the active version failed, and that version can continue in place. Such a process
+    does not fail because another member was lost."""
     active = state.versions.active
     serves = active is not None and active.process_of(node.id) == message.version
     return serves and state.settings.collective and bool(message.code) and bool(state.holders)
 
 
 def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVerdict | None:
-    """Decides about a training process that ended. None: undecided; ask again after a change, or a little
-    later.
+    """Decides whether the exit of a training process ends its node. Returns None while this is undecided;
+    call again after a change, or a little later.
 
-    A worker often fails because its version lost another member, of which the master hears a moment later.
+    A worker often fails because its version lost another member, and the master may learn of that loss only a
+    moment later.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -263,9 +266,9 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
 def take_crash_report(state: JobState, message: CrashReport) -> None:
     """Records that a process ended while it prepared the next version.
 
-    It may do so as often as the node may be replaced. After that, the plan that wants the version fails;
-    without a plan the node has failed, unless it trains in the active version. A member whose group did not
-    form is sound: the member that is missing is found by `Timeouts.prepare`.
+    This may happen as often as the node may be replaced. After that, the plan that wants the version fails;
+    without a plan the node has failed, unless it trains in the active version. A process that ended because
+    its group did not form does not count against its node: `Timeouts.prepare` finds the missing member.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -283,11 +286,11 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
         return
     training = state.versions.active.members if state.versions.active else ()
     if change.cause is cluster_versions.ChangeCause.MEMBERSHIP and node.id in training:
-        # It can't prepare a second process; it trains on in the active version.
+        # It can't prepare a second process, but continues to train in the active version.
         rendezvous.give_up_newcomers(state, math.inf)
     elif change.cause is not cluster_versions.ChangeCause.PLAN:
         reason = relaunch.exit_reason(message.code)
-        # Such a process ended by itself; as one that was killed it would be replaced for ever.
+        # The process ended by itself. If it counted as killed, its node would be replaced without limit.
         counted = ExitReason.UNKNOWN if reason in (ExitReason.KILLED, ExitReason.SUCCEEDED) else reason
         end_node(state, node, NodeStatus.FAILED, counted, message.code, message.last_lines)
     elif state.plan is not None:
@@ -298,8 +301,8 @@ def take_crash_report(state: JobState, message: CrashReport) -> None:
 
 
 def take_result(state: JobState, message: ResultReport) -> bool:
-    """Records what a worker's training function returned, if it is the job's result: that of the lowest rank,
-    and of several with that rank, as after a restart, the last one.
+    """Records what a worker's training function returned, if it is the job's result. The job's result comes
+    from the lowest rank; if that rank reports again, as after a restart, its last report counts.
 
     Returns:
         Whether it was recorded.
@@ -318,7 +321,9 @@ def take_result(state: JobState, message: ResultReport) -> bool:
 
 
 def _rank_of_result(state: JobState, node: JobNode) -> int:
-    """The chief's is 0. In a collective job the members of the training group come before other nodes."""
+    """The rank by which results are compared; the chief's is 0. In a collective job, members of the training
+    group come before other nodes.
+    """
     if state.settings.collective:
         members = state.world.members if state.world else ()
         return members.index(node.id) if node.id in members else len(members) + node.id
@@ -326,8 +331,8 @@ def _rank_of_result(state: JobState, node: JobNode) -> int:
 
 
 def _trains(node: JobNode) -> bool:
-    """Whether the node's steps count. An evaluator also has a process for each version, with steps of its
-    own.
+    """Whether the node's steps count. An evaluator also has a process for each version, but its steps are not
+    training steps.
     """
     return node.type in (names.CHIEF_TYPE, names.WORKER_TYPE)
 
@@ -357,15 +362,15 @@ def _holds_model(state: JobState, node: JobNode) -> bool:
 
 
 def _may_follow_from_loss(state: JobState, version: int) -> bool:
-    """Whether the loss of another member may not have been reported yet. Only a version with members can lose
-    one.
+    """Whether the process may have failed because of another member's loss that the master does not know yet.
+    Only a version with members can lose one.
     """
     trains = state.versions.active or state.self_formed
     return trains is not None and bool(trains.members) and version == trains.number
 
 
 def _is_of_former_group(state: JobState, version: int) -> bool:
-    """Whether the process is of an earlier group of a program that does not use the library.
+    """Whether the process belongs to an earlier group of a program that does not use the library.
 
     That group has lost a member, so all members restart, however this process ended.
     """
@@ -374,14 +379,18 @@ def _is_of_former_group(state: JobState, version: int) -> bool:
 
 
 def _present_version(state: JobState, node: JobNode, process: int) -> int:
-    """The version in which a process is, by the one for which it was started."""
+    """The version that a process belongs to now. `process` is the version for which it was started: a process
+    that changes its group in place is not restarted for the next version.
+    """
     active = state.versions.active
     goes_on = state.settings.collective and active is not None and active.process_of(node.id) == process
     return active.number if goes_on and active is not None else process
 
 
 def _is_left_behind(state: JobState, version: int) -> bool:
-    """Whether a later version is active, to whose process the node's leases and reports belong."""
+    """Whether a later version is active. If so, the node's leases and reports belong to its process in that
+    version.
+    """
     active = state.versions.active
     return active is not None and version < active.number
 

@@ -84,8 +84,8 @@ def _parse_position(said: dict[str, Any] | None) -> JobPosition | None:
 def take_damaged_checkpoint(state: JobState, message: CheckpointDamage) -> None:
     """Records that a process could not start from a checkpoint.
 
-    If the process found another one, this is only shown to people. Otherwise it waits for a version that
-    starts from an older checkpoint with its data position.
+    If the process found another checkpoint, the damage only causes a warning. Otherwise the process waits for
+    a version that starts from an older checkpoint with its data position.
 
     Raises:
         NotFoundError: the job never had such a node.

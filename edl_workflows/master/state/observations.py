@@ -71,7 +71,7 @@ def observe_plans(state: JobState, seen: Iterable[ObservedPlan]) -> None:
 
 
 def note_recorded_plan(state: JobState, uid: str, serial: int) -> None:
-    """Records that a plan's status shows its run up to `serial`."""
+    """Records that the status of a plan has been written up to `serial`."""
     if state.plan is not None and state.plan.uid == uid:
         state.volatile.recorded_serial = max(state.volatile.recorded_serial, serial)
 
@@ -84,7 +84,7 @@ def _present(state: JobState, node: JobNode, pod: ObservedPod) -> None:
     if pod.phase is PodPhase.SUCCEEDED:
         end_node(state, node, NodeStatus.SUCCEEDED, ExitReason.SUCCEEDED, 0)
     elif pod.phase is PodPhase.FAILED:
-        reason = relaunch.exit_reason(pod.exit_code or None, pod.reason)  # a failed pod's 0 explains nothing
+        reason = relaunch.exit_reason(pod.exit_code or None, pod.reason)  # 0 does not explain a failure
         end_node(state, node, NodeStatus.FAILED, reason, pod.exit_code, pod.message or pod.reason)
     elif pod.phase is PodPhase.RUNNING:
         state.nodes.change(node, status=NodeStatus.RUNNING)

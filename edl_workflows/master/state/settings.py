@@ -1,6 +1,6 @@
 """What the job's spec asks of its master, as plain values: counts, sizes, restart rules.
 
-Replica counts of the spec only set the start; afterwards ScalePlans change them
+The replica counts of the spec apply only at the start of the job; afterwards ScalePlans change them
 (`edl_workflows.master.state.job`).
 """
 
@@ -85,8 +85,8 @@ class RendezvousLimits:
     Attributes:
         min_nodes, max_nodes: least and greatest number of members.
         node_unit: the number of members is a multiple of it, unless that would be below `min_nodes`.
-        waiting_timeout: seconds after the last join, before a group smaller than wanted is formed.
-        join_timeout: seconds with fewer than `min_nodes` joined, after which the job fails.
+        waiting_timeout: seconds after the last join until a group that is smaller than wanted is formed.
+        join_timeout: seconds after which the job fails if fewer than `min_nodes` workers have joined.
     """
 
     min_nodes: int = 1
@@ -131,7 +131,7 @@ class JobSettings:
         limits: upper bound of the whole job by resource (cpu in cores, memory in bytes, gpu in pieces).
         collective: whether the workers train together by collective operations (`AllreduceStrategy`).
         fault_tolerance: as in the spec; its time-out for pending nodes is in `timeouts`.
-        rendezvous: of a collective job; `max_nodes` is that of a new job.
+        rendezvous: limits of a collective job's training group; `max_nodes` applies to a new job.
         created: when the job was created, in Unix seconds; 0 if that is unknown.
     """
 

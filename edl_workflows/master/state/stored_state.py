@@ -89,7 +89,7 @@ class FunctionResult:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What the nodes were told last: the directive, and the nodes that shall stop."""
+    """What the nodes were told last: the directive, and which nodes must stop."""
 
     directive: Directive = field(default_factory=lambda: Directive(revision=0))
     stopping: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ class JobRecord:
     )
     """The nodes that matter; see `NodeRegistry`."""
     next_ids: dict[str, int] = field(default_factory=dict)
-    """Next free node id by type: ids are never used twice. The registry counts on."""
+    """Next free node id by type; ids are never reused. The registry increments it."""
     versions: ClusterVersions = field(default_factory=ClusterVersions)
     """The active cluster version, and the next one while it is prepared."""
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -116,7 +116,7 @@ class JobRecord:
     sync: SyncGroups = field(default_factory=SyncGroups)
     """Groups of workers that wait for each other, and barriers."""
     plan: PlanRun | None = None
-    """The manual ScalePlan that is carried out, or whose end is not yet in its status."""
+    """The manual ScalePlan in progress, or one that has ended but whose status does not show that yet."""
     finished_plans: tuple[str, ...] = ()
     """Uids of the newest manual plans that have ended."""
     pod_plans: PodPlans = field(default_factory=PodPlans)
@@ -146,20 +146,20 @@ class JobRecord:
     in_place: bool = False
     """Whether the program's processes can change their group while they run."""
     replica_size: int = 1
-    """Number of the program's processes that hold the model together: a replica group."""
+    """Number of processes of a replica group, which together hold one copy of the model."""
     connected: bool = False
     """Whether a training process has reported to the master, so that the program uses the library."""
     own_copies: tuple[str, ...] = ()
     """Roles and ranks of nodes whose newest process trains a copy of the model of its own, which nothing
     combines with the others."""
     result: FunctionResult | None = None
-    """What the training function returned; None of a script, and before the end."""
+    """What the training function returned; None for a script, and until a function has returned."""
 
     def __post_init__(self) -> None:
         self.nodes.next_ids = self.next_ids
 
     def copy_record(self) -> "JobRecord":
-        """A copy that later changes of the state don't reach."""
+        """A copy that is not affected by later changes of the state."""
         values = {field.name: getattr(self, field.name) for field in fields(JobRecord)}
         mutable = {name: value for name, value in values.items() if isinstance(value, dict | NodeRegistry)}
         return JobRecord(**values | {name: copy(value) for name, value in mutable.items()})
@@ -170,7 +170,7 @@ class StoredState(JobRecord):
     """All that is stored. Unknown fields are an error: a newer master's state must not be understood in part.
 
     Attributes:
-        shards: the data sets of the job, and who leases what of them.
+        shards: the data sets of the job, and their leases.
         format: of the document.
     """
 

@@ -1,8 +1,8 @@
 """Derives all consequences from the whole state; level-triggered. A second call at the same time changes
 nothing.
 
-The order matters: first which nodes are there, then the plan (which may have to be rolled back), then
-versions and nodes, then whether the job is over, and only if it is not, what to request from the cluster.
+The order matters: first the nodes that are alive, then the plan (which may have to be rolled back), then
+versions and nodes, then the end of the job and, if it has not ended, requests for pods.
 """
 
 from edl_workflows.jobs import names
@@ -120,7 +120,7 @@ def _settle_elastic(state: JobState, now: float) -> None:
 
 
 def _forget_ended(state: JobState) -> None:
-    """Forgets nodes whose end has no consequence any more; their ids are not used again."""
+    """Forgets ended nodes that nothing depends on any more; their ids are not used again."""
     kept = state.versions.kept
     for node in state.nodes:
         if node.type == state.settings.member_type and node.id in kept:
@@ -137,13 +137,14 @@ def _forget_ended(state: JobState) -> None:
 
 
 def _note_done(state: JobState, now: float) -> None:
-    """Records since when what matters is done.
+    """Records when the essential work was done.
 
-    For a training group, that is the model of its rank 0; otherwise the data and all critical nodes that
-    train.
+    For a training group, that is the model of its rank 0; otherwise it is the data and all critical nodes
+    that train.
     """
     if state.settings.collective:
-        # Programs that report nothing can't be known to hang: each process is done when it exits.
+        # A program that does not use the library is done when all its processes have exited: nothing shows
+        # whether one of them hangs.
         done = rendezvous.chief_succeeded(state) and state.self_formed is None
     else:
         workers = [*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE)]
