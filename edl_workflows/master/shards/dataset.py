@@ -33,10 +33,10 @@ from edl_workflows.protocol.datasets import (
 MAX_INDICES_PER_REPLY = 1_000_000
 """Records listed in one answer (shuffled text), about 10 MB of JSON."""
 MAX_LISTED = 10_000_000
-"""Shards that a foreign position may list: more than any job has leased or re-queued at a time."""
+"""Most shards that the position in a checkpoint may list: more than any job leases or re-queues at a time."""
 _LEASES_LOST_AT_MOST = 1_000_000
-"""More leases than a master grants between two writes of its state. A rollback skips this many numbers, so it
-also voids leases that a restored master does not know of.
+"""More leases than a master grants between two writes of its state. A rollback skips this many lease numbers,
+so it also voids leases that a previous master granted but did not store.
 """
 
 
@@ -65,7 +65,7 @@ class ShardedDataset:
 
     @property
     def params(self) -> DatasetParams:
-        """As registered; a stream's with its present offsets."""
+        """The registered parameters; those of a stream contain its present offsets."""
         return self._params
 
     @property
@@ -76,11 +76,11 @@ class ShardedDataset:
 
     @property
     def reason(self) -> str:
-        """Why it failed; else ""."""
+        """Why the data set failed; "" if it did not."""
         return self._reason
 
     def register_again(self, params: DatasetParams) -> None:
-        """Takes the registration of another, or a restarted, worker; a stream's offsets may have grown.
+        """Accepts the registration by another or a restarted worker; a stream's offsets may have grown.
 
         Raises:
             ConflictError: the parameters differ from those registered before.
@@ -97,11 +97,11 @@ class ShardedDataset:
             self.grow(StreamUpdate(ends=ends, closed=params.closed))
 
     def grow(self, update: StreamUpdate) -> None:
-        """Takes further offsets of a stream. Ends behind the known ones change nothing.
+        """Records new ends of a stream's partitions. Ends below the known ones are ignored.
 
         Raises:
-            InvalidError: it is not a stream, or there is no such partition.
-            ConflictError: the stream is closed, and an end is beyond its own.
+            InvalidError: the data set is not a stream, or there is no such partition.
+            ConflictError: the stream is closed, and an end is beyond the known one.
         """
         params = self._params
         if not isinstance(self._source, StreamSource):
@@ -125,7 +125,9 @@ class ShardedDataset:
     def lease(
         self, node: str, max_shards: int, now: float, holding: Container[int] | None = None
     ) -> list[LeasedShard]:
-        """Grants up to `max_shards` shards; see `LeaseRequest`. If none: wait, or look at `state`."""
+        """Leases up to `max_shards` shards; see `LeaseRequest`. If none are returned, `state` tells whether
+        to wait.
+        """
         if holding is not None:
             self._give_back(lease for lease in self._leases.of(node) if lease.number not in holding)
         if self._reason:
@@ -142,17 +144,17 @@ class ShardedDataset:
         ]
 
     def acknowledge(self, node: str, shards: Iterable[ShardName], now: float) -> list[AckResult]:
-        """Takes a node's answers: shards that are done, from any node, shards that failed (they are retried,
-        or the data set fails), and shards that are given back unfinished.
+        """Takes a node's answers: shards that are done, which any node may report; shards that failed, which
+        are retried unless the data set fails; and shards that are given back unfinished.
 
-        Answers of earlier epochs come first: after a restart of the master they open the epochs of the later
-        ones. So the same answers once more change nothing.
+        Answers are processed in the order of their epochs, because after a restart of the master the answers
+        of one epoch open the next. Repeated answers change nothing.
         """
         ordered = sorted(shards, key=lambda shard: (shard.epoch, shard.ordinal))
         return [self._take(node, shard, now) for shard in ordered]
 
     def release_node(self, node: str) -> int:
-        """Re-queues what a dead or restarted node held. Returns the number of shards."""
+        """Re-queues the shards that a dead or restarted node held. Returns their number."""
         return sum(len(ordinals) for _, ordinals in self._give_back(self._leases.of(node)))
 
     def expire(self, now: float, listening_since: float, answered: Mapping[str, float]) -> list[ExpiredLease]:
@@ -160,7 +162,7 @@ class ShardedDataset:
 
         Args:
             now: Unix seconds.
-            listening_since: no acknowledgement could arrive before this time.
+            listening_since: since when this master can receive acknowledgements.
             answered: when each node last answered for a shard of any data set.
         """
         params = self._params
@@ -183,11 +185,11 @@ class ShardedDataset:
         return expired
 
     def position(self, node: str = "", begun: ReleasedShard | None = None) -> DatasetPosition:
-        """Which records are done now; leased ones are not.
+        """Which records are done now; leased records are not done.
 
         Args:
             node: the node that has begun a shard.
-            begun: that shard, and how many of its records are done; the node keeps it.
+            begun: that shard, and how many of its records are done. It stays leased.
         """
         sequences = [sequence.position() for sequence in self._source.sequences()]
         records = 0
@@ -205,11 +207,10 @@ class ShardedDataset:
         )
 
     def rollback(self, position: DatasetPosition) -> None:
-        """Returns to an earlier position. All leases become void, and so do answers to them that still
-        arrive.
+        """Returns to an earlier position. All leases become void, and later answers to them are stale.
 
         Raises:
-            ValueError: the position is not of this data set.
+            ValueError: the position belongs to another data set.
         """
         if position.digest not in ("", self._digest):
             raise ValueError("its size, shards or order were others")
@@ -350,7 +351,7 @@ class ShardedDataset:
         return AckResult.ACCEPTED
 
     def _held(self, node: str, shard: ShardName) -> ShardSequence | None:
-        """The sequence of a shard if that node holds it under that lease; else None."""
+        """The sequence of `shard` if `node` holds the shard under the lease that `shard` names; else None."""
         sequence = self._source.find(shard.epoch, shard.partition)
         lease = None if sequence is None else sequence.leased.get(shard.ordinal)
         if lease is None or lease.number != shard.lease or lease.node != node:
@@ -364,7 +365,7 @@ class ShardedDataset:
             self._leases.end(lease)
 
     def _give_back(self, leases: Iterable[Lease]) -> list[tuple[ShardSequence, list[int]]]:
-        """Ends leases and re-queues what they hold, in order. Returns the re-queued shards."""
+        """Ends leases and re-queues their shards, in order. Returns the re-queued shards."""
         ended = set(leases)
         if not ended:
             return []
@@ -400,9 +401,10 @@ class ShardedDataset:
 
 
 def _digest(params: DatasetParams) -> str:
-    """Digest of what determines the records of a shard: a position fits another data set only if these agree.
+    """Digest of the parameters that determine a shard's records. A position can be used only with a data set
+    of the same digest.
 
-    The number of epochs is left out, since more epochs don't change the data.
+    The number of epochs is left out, because it does not change the records of an epoch.
     """
     said = [params.splitter, params.size, params.records_per_shard, params.shuffle, params.seed]
     starts = sorted((name, offsets.start) for name, offsets in params.partitions.items())
@@ -410,7 +412,7 @@ def _digest(params: DatasetParams) -> str:
 
 
 def _fixed(params: DatasetParams) -> dict[str, object]:
-    """The parameters that must be equal in all registrations: all but a stream's growing ends."""
+    """The parameters that must be equal in all registrations: all except the growing ends of a stream."""
     fixed = params.model_dump(exclude={"partitions", "closed"})
     fixed["partitions"] = {name: offsets.start for name, offsets in params.partitions.items()}
     return fixed

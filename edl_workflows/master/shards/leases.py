@@ -1,4 +1,4 @@
-"""Who holds shards, under which lease, until when. The sequences know which shards these are."""
+"""Leases: which node holds each, and until when. The shards of a lease are recorded in the sequences."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -48,8 +48,8 @@ class ExpiredLease:
     """A lease that timed out; its shards are in the queue again.
 
     Attributes:
-        silent: its holder acknowledged no shard of any data set in the meantime.
-        task_type, timeout: of the data set.
+        silent: whether its holder acknowledged no shard of any data set in the meantime.
+        task_type, timeout: parameters of the data set.
     """
 
     dataset: str
@@ -65,7 +65,7 @@ class Lease:
 
     Attributes:
         deadline: Unix seconds; extended whenever one of the shards is acknowledged.
-        open: number of shards not answered yet.
+        open: number of its shards that have not been answered yet.
     """
 
     number: int
@@ -82,7 +82,7 @@ class Leases:
     def __init__(self) -> None:
         self._by_number: dict[int, Lease] = {}
         self._earliest = float("inf")
-        """No lease has an earlier deadline; so most scans for time-outs end at once."""
+        """Lower bound of all deadlines, which ends most scans for expired leases at once."""
 
     def add(self, lease: Lease) -> None:
         self._by_number[lease.number] = lease

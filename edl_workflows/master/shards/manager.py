@@ -1,5 +1,5 @@
-"""All data sets of a job: the entry point of this package. HTTP routes, the clock and storage are the
-master's.
+"""All data sets of a job: the entry point of this package. The master provides HTTP routes, clock and
+storage.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,11 +30,12 @@ MAX_DATASETS = 1000
 class ShardManager:
     """The data sets of one job.
 
-    Store a snapshot before `register`, `update`, `acknowledge` and `rollback` are answered. A lease need not
-    be stored first: if it is lost, its shards are handed out again, and answers to either lease count once.
+    A snapshot must be stored before `register`, `update`, `acknowledge` and `rollback` are answered. A lease
+    need not be stored first: if it is lost, its shards are leased again, and the first answer to either lease
+    counts.
 
     Args:
-        snapshot: as the previous master stored it; None for a new job. Workers keep their leases.
+        snapshot: the snapshot that the previous master stored; None for a new job. Workers keep their leases.
     """
 
     def __init__(self, snapshot: ShardsSnapshot | None = None) -> None:
@@ -72,11 +73,11 @@ class ShardManager:
         return self._datasets[params.name].progress()
 
     def update(self, name: str, update: StreamUpdate) -> DatasetProgress:
-        """Takes further offsets of a stream. Repeatable.
+        """Records new ends of a stream's partitions. Repeatable.
 
         Raises:
             NotFoundError: there is no such data set.
-            InvalidError: it is not a stream, or there is no such partition.
+            InvalidError: the data set is not a stream, or there is no such partition.
             ConflictError: the stream is closed.
         """
         dataset = self._get(name)
@@ -118,16 +119,17 @@ class ShardManager:
         )
 
     def release_node(self, node: NodeRef) -> int:
-        """Re-queues what a dead, released or restarted node held. Returns the number of shards."""
+        """Re-queues the shards that a dead, released or restarted node held. Returns their number."""
         self._answered.pop(str(node), None)
         return sum(dataset.release_node(str(node)) for dataset in self._datasets.values())
 
     def expire(self, now: float, listening_since: float = 0.0) -> list[ExpiredLease]:
-        """Re-queues what timed out. Must be called every few seconds, since nothing else checks deadlines.
+        """Re-queues the shards of expired leases. Must be called every few seconds, since nothing else checks
+        deadlines.
 
         Args:
             now: Unix seconds.
-            listening_since: no acknowledgement could arrive before this time.
+            listening_since: since when this master can receive acknowledgements.
         """
         return [
             lease
@@ -159,15 +161,17 @@ class ShardManager:
         return next((dataset.reason for dataset in self._datasets.values() if dataset.reason), "")
 
     def position(self) -> JobPosition:
-        """Which training records are done now; taken when a model checkpoint begins, and stored with it.
+        """Which training records are done now. It is taken when a save of the model begins, and is stored
+        with the checkpoint.
 
-        Data sets for evaluation and prediction have no position: their results don't return with the model.
+        Data sets for evaluation and prediction have no position: restoring the model does not undo their
+        results.
         """
         return self._position("", {})
 
     def position_for(self, node: NodeRef, consumed: Mapping[str, ConsumedShards], now: float) -> JobPosition:
-        """The position for a checkpoint that this node begins; what the node reports as trained counts as
-        done.
+        """The position for a checkpoint that this node begins to save. Everything that the node reports as
+        trained counts as done.
         """
         for name, said in consumed.items():
             if name in self._datasets:
@@ -178,7 +182,7 @@ class ShardManager:
         """Returns to the position of a restored model. All present leases become void, and answers to them
         stale.
 
-        Training data sets that are younger than the checkpoint start again from their beginning.
+        Training data sets that were registered after the checkpoint start again from their beginning.
         """
         training = self._training()
         for name, dataset in training.items():
@@ -186,14 +190,15 @@ class ShardManager:
         self._resumed = self._resumed.model_copy(update={"later": _without(position.datasets, training)})
 
     def resume(self, uri: str, position: JobPosition | None) -> None:
-        """Moves to the position of a checkpoint that an earlier job, or version of this one, has left.
+        """Moves to the position of a checkpoint that an earlier job, or an earlier version of this job,
+        saved.
 
         A data set that differs from the one in the checkpoint starts from its beginning, and `notes` says so.
         All present leases become void.
 
         Args:
-            uri: of the checkpoint.
-            position: from its manifest; None if it has none, and all data is trained.
+            uri: URI of the checkpoint.
+            position: the position in the checkpoint's manifest. If it is None, all data is trained.
         """
         self._resumed = ResumedData(
             uri=uri, silent=position is None, later=position.datasets if position else {}
@@ -247,7 +252,9 @@ class ShardManager:
 
 
 def _move_to(dataset: ShardedDataset, position: DatasetPosition) -> str:
-    """Moves to a position, or to the beginning if it is not of this data set; then returns the reason."""
+    """Moves a data set to a position. If the position belongs to another data set, moves to the beginning and
+    returns the reason; else returns "".
+    """
     try:
         dataset.rollback(position)
     except ValueError as error:

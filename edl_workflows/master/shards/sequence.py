@@ -9,21 +9,21 @@ from edl_workflows.master.shards.snapshot import SequencePosition, numbers_of, t
 from edl_workflows.protocol.permutation import Permutation
 
 MAX_RETURNED = 1000
-"""Shards that may wait for the end of their epoch after they were re-queued; beyond that, they go first. Each
-can take some 30 bytes of stored state, which must stay far below the 1 MiB of a ConfigMap.
+"""Most re-queued shards that wait for the end of their epoch; if there are more, they go first. Each can take
+some 30 bytes of the stored state, which must stay far below the 1 MiB of a ConfigMap.
 """
 
 
 class ShardSequence:
-    """The shards 0..count-1 of one epoch or partition, in the order in which they are handed out.
+    """The shards 0..count-1 of one epoch or partition, in the order in which they are leased.
 
     A shard is *fresh* (at or above the cursor), *leased*, *returned*, or else done. Fresh and done shards are
-    not recorded, except `ahead`: done before they were handed out.
+    not recorded, except those in `ahead`: they are done although they are above the cursor.
 
     Args:
-        count: present number of shards; it grows for an open stream.
+        count: present number of shards; it grows while a stream is open.
         position: where to begin; outstanding shards of the position count as returned.
-        order: the shuffle of its shards or records, if they are shuffled.
+        order: the permutation of the shards or records, if they are shuffled.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class ShardSequence:
     @property
     def complete(self) -> bool:
         """Whether all present shards are done."""
-        # Shards done ahead of the cursor are skipped at once, so the cursor reaches the end with the last.
+        # The cursor skips shards in `ahead` at once, so it reaches the end with the last shard.
         return self.cursor == self.count and not self.leased and not self.returned
 
     def take(self, limit: int, lease: Lease) -> list[int]:
@@ -73,7 +73,7 @@ class ShardSequence:
         return taken
 
     def settle(self, ordinal: int) -> bool:
-        """Marks a shard of 0..count-1 as done, whatever its state; False if it was done before."""
+        """Marks a shard of 0..count-1 as done, whatever its state. Returns False if it was done before."""
         if ordinal >= self.cursor:
             if ordinal in self.ahead:
                 return False
@@ -97,7 +97,7 @@ class ShardSequence:
             self.returned[ordinal] = None
 
     def lease_returned(self, ordinals: Iterable[int], lease: Lease) -> None:
-        """Leases certain returned shards again, as they were when a snapshot was taken."""
+        """Leases certain returned shards again: a snapshot shows that they were leased."""
         for ordinal in ordinals:
             del self.returned[ordinal]
             self.leased[ordinal] = lease
@@ -110,7 +110,7 @@ class ShardSequence:
         return shards
 
     def position(self) -> SequencePosition:
-        """What is done; leased and returned shards are both outstanding."""
+        """Which shards are done; leased and returned shards are both outstanding."""
         return SequencePosition(
             epoch=self.epoch,
             partition=self.partition,

@@ -1,6 +1,6 @@
-"""What is stored of the shards: small JSON documents. Sets of numbers are packed into intervals.
+"""The stored state of the shards: small JSON documents. Sets of numbers are packed into intervals.
 
-A *position* says which shards are done; it is recorded when a model checkpoint begins, and a job can return
+A *position* says which shards are done. It is recorded when a save of the model begins, and a job can return
 to it. A *snapshot* is a position together with the leases; a restarted master continues from it.
 """
 
@@ -55,10 +55,10 @@ class SequencePosition(_Stored):
     """One open epoch or partition.
 
     Attributes:
-        cursor: all ordinals below it were handed out.
+        cursor: all ordinals below it have been leased.
         outstanding: ordinals below the cursor that are not done.
-        ahead: ordinals at or above the cursor that are done (answers to leases that a restored master had
-            forgotten).
+        ahead: ordinals at or above the cursor that are done (answers to leases that the previous master did
+            not store).
         partial: number of done records of outstanding shards, by ordinal.
         retries: failures and time-outs of outstanding shards, by ordinal.
     """
@@ -85,8 +85,8 @@ class DatasetPosition(_Stored):
 
     Attributes:
         epoch: the newest open epoch; all epochs before it that `sequences` does not list are complete.
-        digest: of the parameters that determine a shard's records; "" at the beginning, which is the same for
-            all.
+        digest: digest of the parameters that determine a shard's records; "" for the beginning, which fits
+            every data set.
     """
 
     epoch: int = Field(default=0, ge=0)
@@ -97,14 +97,12 @@ class DatasetPosition(_Stored):
 
     @property
     def listed(self) -> int:
-        """How many shards it lists one by one."""
+        """Number of shards in `outstanding` and `ahead`."""
         intervals = [i for sequence in self.sequences for i in (*sequence.outstanding, *sequence.ahead)]
         return sum(end - start for start, end in intervals)
 
     def forgiven(self) -> "DatasetPosition":
-        """The position without failures, since a job that is submitted again retries all shards as often as
-        any other.
-        """
+        """The position without retries, so that a job that is submitted again starts with all its retries."""
         return self.model_copy(
             update={"sequences": [s.model_copy(update={"retries": {}}) for s in self.sequences]}
         )
@@ -120,7 +118,7 @@ class JobPosition(_Stored):
 
 
 class LeaseSnapshot(_Stored):
-    """A worker's lease: `(epoch, partition, intervals of ordinals)`."""
+    """A worker's lease. `shards` has items `(epoch, partition, intervals of ordinals)`."""
 
     number: int
     node: str
@@ -146,8 +144,8 @@ class ResumedData(_Stored):
 
     Attributes:
         uri: of the checkpoint.
-        silent: it has no data position.
-        later: positions of data sets that were not registered yet, by name.
+        silent: whether the checkpoint has no data position.
+        later: positions of data sets that are not registered yet, by name.
         notes: notes for people about the data, by data set.
     """
 

@@ -16,11 +16,13 @@ class ShardSource(Protocol):
 
     @property
     def lists_records(self) -> bool:
-        """Whether a shard's records are those at places `[start, end)` of its sequence's order."""
+        """Whether a shard's `[start, end)` are places in its sequence's order, so that its records must be
+        listed one by one.
+        """
 
     @property
     def epoch(self) -> int:
-        """The newest epoch that was begun, from 1; 0 before the first."""
+        """The newest open epoch, counted from 1; 0 before the first."""
 
     @property
     def total(self) -> int | None:
@@ -28,7 +30,7 @@ class ShardSource(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Whether all is done and nothing will be added."""
+        """Whether all shards are done and none will be added."""
 
     def sequences(self) -> list[ShardSequence]:
         """The open sequences, in order."""
@@ -37,13 +39,15 @@ class ShardSource(Protocol):
         """Leases up to `limit` next shards."""
 
     def find(self, epoch: int, partition: str) -> ShardSequence | None:
-        """The open sequence of that name, opening the next epoch if allowed; None if there is none."""
+        """The open sequence of an epoch or partition, or None. Opens the next epoch if that is asked for and
+        allowed.
+        """
 
     def close(self, sequence: ShardSequence) -> None:
         """Called when a sequence has become complete."""
 
     def bounds(self, sequence: ShardSequence, ordinal: int) -> tuple[int, int]:
-        """First record of a shard, and the one after its last."""
+        """The first record of a shard, and the record after its last."""
 
 
 class EpochSource:
@@ -129,15 +133,14 @@ class EpochSource:
 
 
 class StreamSource:
-    """The partitions of a streaming data set, each a sequence; shards are handed out one of each partition in
-    turn.
+    """The partitions of a streaming data set, each a sequence. Shards are leased from each partition in turn.
 
-    A shard is the n-th `shard_size` offsets of its partition, so its range never depends on when it was
-    handed out. While the stream is open only whole shards are handed out; the short tails follow when it is
-    closed (DLRover never emits them).
+    Shard n has the n-th `shard_size` offsets of its partition, so its range does not depend on when it is
+    leased. While the stream is open, only full shards are leased; the shorter last shard of each partition
+    follows when the stream is closed (DLRover never emits it).
 
     Args:
-        params: of a streaming data set, with the offsets known now.
+        params: parameters of a streaming data set, with the offsets known now.
         position: where to begin.
     """
 
@@ -198,7 +201,7 @@ class StreamSource:
         return start, min(start + self._shard_size, offsets.end)
 
     def grow(self, params: DatasetParams) -> None:
-        """Takes further ends, or the stream's closing."""
+        """Takes new parameters, with greater ends or with the stream closed."""
         self._params = params
         for name, sequence in self._sequences.items():
             sequence.count = self._count(name)

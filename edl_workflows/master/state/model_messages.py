@@ -28,8 +28,8 @@ from edl_workflows.protocol.training import (
 
 
 def begin_checkpoint(state: JobState, message: CheckpointBegin, now: float) -> checkpoints.SaveTicket:
-    """Issues a ticket for the chief's save, with the present data position and what the chief trained beyond
-    it.
+    """Issues a ticket for the chief's save. It holds the present data position, in which everything that the
+    chief reports as trained counts as done.
 
     Raises:
         NotFoundError: the job never had such a node.

@@ -1,1 +1,1 @@
-"""The master's own planning: what it remembers of its plans, and when an optimizer is asked."""
+"""The plans that a master makes for its own job: the state of these plans, and when an optimizer is asked."""

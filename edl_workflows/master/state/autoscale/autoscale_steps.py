@@ -1,8 +1,8 @@
-"""Connects the master's own plans with the rest of the state: when the optimizer is asked, what its answer
-changes, and nodes that stay pending. Also the job as planners see it (`planned_job`).
+"""Connects the master's own plans with the rest of the state: when the optimizer is asked, how its answer is
+applied, and how nodes that stay pending are shrunk. Also describes the job to optimizers (`planned_job`).
 
-A plan is stored before its ScalePlan is created, under a name that follows from its number, and is then
-carried out like any manual plan. Whether or not it may be carried out, it is shown in the job's status.
+A plan is stored before its ScalePlan is created, under a name derived from its number, and is then carried
+out like any manual plan. The job's status shows the plan even if the master may not carry it out.
 """
 
 import math
@@ -60,10 +60,10 @@ class OptimizerRequest:
     """A question to the optimizer.
 
     Attributes:
-        progress: of the job.
+        progress: the optimizer's progress with the job.
         job: the job with its samples.
-        brain: whether Brain is asked (mode cluster).
-        world: what the rendezvous of a collective job allows.
+        brain: whether Brain is asked (`optimizeMode: cluster`).
+        world: which group sizes the rendezvous of a collective job allows.
     """
 
     progress: StageProgress
@@ -82,9 +82,9 @@ def plans_own_size(state: JobState) -> bool:
 
 
 def uses_brain(state: JobState) -> bool:
-    """Whether the job's plans come from Brain while it answers.
+    """Whether the job's plans come from Brain as long as it answers.
 
-    Brain has no rule for collective jobs: it is told of them, but their plans are made locally.
+    Brain has no rules for collective jobs: it receives their samples, but their plans are made locally.
     """
     return state.settings.optimizing.mode is OptimizeMode.CLUSTER
 
@@ -99,9 +99,9 @@ def take_sample(state: JobState, now: float) -> None:
 
 
 def first_request(state: JobState, now: float) -> OptimizerRequest | None:
-    """The question about a new job before any node is created; None for any other job."""
+    """The question to ask about a new job before any node is created; None for any other job."""
     if state.settings.collective:
-        return None  # how many workers it begins with is part of its batch
+        return None  # its global batch depends on the number of workers it begins with
     new = state.autoscaling.progress.stage is OptimizerStage.CREATE and not state.nodes.next_ids
     return (
         OptimizerRequest(StageProgress(), planned_job(state, now), uses_brain(state))
@@ -124,7 +124,7 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
     """The question to ask now; None if there is none."""
     if not plans_own_size(state) or state.settings.suspend or state.outcome is not None:
         return None
-    # A job that began without a question is past its creation.
+    # No optimizer was asked when this job was created, and it is too late for that stage now.
     progress = state.autoscaling.progress
     if progress.stage is OptimizerStage.CREATE:
         progress = replace(progress, stage=OptimizerStage.WORKER_INITIAL)
@@ -146,7 +146,7 @@ def next_request(state: JobState, now: float) -> OptimizerRequest | None:
 
 
 def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
-    """The answer for a job that has too few samples; None if an optimizer is to be asked."""
+    """The answer for a job that has too few samples; None if an optimizer must be asked."""
     made = sum(1 for sample in asked.job.samples if sample.speed > 0)
     if asked.progress.stage is not OptimizerStage.WORKER_INITIAL or made >= STARTING_SAMPLES:
         return None
@@ -164,8 +164,8 @@ def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
 
 
 def take_answer(state: JobState, asked: OptimizerRequest, answer: OptimizerAnswer, now: float) -> None:
-    """Store an optimizer's answer to `next_request`: open its plan where the master may scale by itself, and
-    show the answer in the job's status.
+    """Stores an optimizer's answer to `next_request`: opens its plan if the master may carry it out, and
+    shows the answer in the job's status.
 
     The answer is dropped if the job has changed since the request.
     """
@@ -200,10 +200,10 @@ def note_refused_plan(state: JobState, number: int, why: str, now: float) -> Non
 
 
 def why_forbidden(state: JobState, run: PlanRun) -> str:
-    """Why a plan that the master made for itself must not begin any more; "" for any other plan.
+    """Why one of the master's own plans must not begin any more; "" if it may, and for any other plan.
 
-    A pipeline's scale stage switches autoscaling off, and the count that it sets must stay, even if the
-    master's plan comes after the stage's plan.
+    The scale stage of a pipeline switches autoscaling off. The count that it sets must stay, even if a plan
+    of the master is still queued behind the stage's plan.
     """
     made = range(1, state.autoscaling.last_number + 1)
     own = run.name in {names.own_plan_name(state.settings.name, number) for number in made[-2:]}
@@ -230,7 +230,7 @@ def _plan_spec(plan: ResourcePlan, job: OptimizerJob) -> ScalePlanSpec:
 
 
 def _shape_of(job: OptimizerJob) -> object:
-    """The parts of a job whose change makes an answer about it outdated."""
+    """The parts of a job that must not change between a question and its answer."""
     return job.roles, job.limits, {(n.name, n.resource, n.pending_since is None) for n in job.nodes}
 
 
@@ -287,8 +287,8 @@ def _fail_open_plan(state: JobState, why: str, now: float) -> None:
 
 
 def _shrink_pending(state: JobState, now: float) -> None:
-    """Replaces nodes that stayed pending for too long by smaller ones, each once. A plan handles its own
-    servers.
+    """Replaces each node that has been pending for too long by a smaller one, once. Does nothing while a plan
+    changes the members, since the plan handles its own nodes.
     """
     late = {node for node, since in state.volatile.pending_since.items() if now - since > PENDING_SECONDS}
     change = state.versions.change
@@ -319,7 +319,7 @@ def _replace_resized(state: JobState, node: JobNode, size: NodeResource, why: st
 
 
 def planned_job(state: JobState, now: float) -> OptimizerJob:
-    """The job as planners see it (`edl_workflows.scaling.dlrover.resources.OptimizerJob`).
+    """Describes the job to optimizers (`edl_workflows.scaling.dlrover.resources.OptimizerJob`).
 
     Released nodes are left out, even if their pods still run.
     """
@@ -331,9 +331,9 @@ def planned_job(state: JobState, now: float) -> OptimizerJob:
 
 
 def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
-    """The job together with a node that ran out of memory.
+    """Describes the job (`planned_job`) together with a node that ran out of memory.
 
-    The role counts as scalable: a replacement may get more memory even where no autoscaler may change the
+    The node's role counts as scalable: a replacement may get more memory even if no autoscaler may change the
     role.
     """
     job = planned_job(state, now)
@@ -343,7 +343,7 @@ def job_with_oom(state: JobState, node: JobNode, now: float) -> OptimizerJob:
 
 
 def usage_of(state: JobState) -> tuple[NodeSample, ...]:
-    """Reported use of the nodes; of a collective job's workers, only of those that train."""
+    """CPU and memory use that nodes reported; in a collective job, workers that don't train are left out."""
     known = state.volatile.statistics.usage
     idle = state.joined.keys() - {node.id for node in state.trainers} if state.settings.collective else set()
     return tuple(

@@ -1,9 +1,9 @@
-"""What a master remembers of the plans that it makes itself: progress, newest plan, plan under way.
+"""The stored state of the plans that a master makes for its own job.
 
 Pure values and their transitions. `autoscale_steps` decides what to ask the optimizer and applies its answer.
 
-The intervals are those of DLRover's `PSTrainingAutoScaler`: a sample every 15 s, a question every 30 s, a
-plan at most every 300 s, and only once the job has had its wanted nodes for 60 s.
+The intervals are those of DLRover's `PSTrainingAutoScaler`: a sample every 15 s, a question to the optimizer
+every 30 s but only if the nodes have not changed for 60 s, and a plan at most every 300 s.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ MAX_BACK_OFF = 3_600.0
 
 @dataclass(frozen=True)
 class AutoscalingIntervals:
-    """All intervals, in proportion to the period.
+    """All intervals of autoscaling; they are proportional to `period`.
 
     Attributes:
         period: least seconds between two plans that are carried out.
@@ -50,7 +50,7 @@ class AutoscalingIntervals:
         return self.period / 5
 
     def back_off(self, failures: int) -> float:
-        """Seconds between two plans after so many failures."""
+        """Seconds between two plans after this many failures in a row."""
         return min(MAX_BACK_OFF, self.period * 2.0 ** min(failures, 10)) if failures else self.period
 
 
@@ -73,10 +73,10 @@ class OpenOwnPlan:
     """A plan that was decided and is not known to have ended.
 
     Attributes:
-        number: counts the job's own plans.
-        spec: of its ScalePlan.
-        after: the job's progress when the plan has succeeded.
-        seen: whether the ScalePlan was observed.
+        number: number of the plan among the job's own plans.
+        spec: spec of its ScalePlan.
+        after: the optimizer's progress to record when the plan has succeeded.
+        seen: whether the ScalePlan was observed in the cluster.
     """
 
     number: int
@@ -94,7 +94,7 @@ class AutoscalingState:
     """The master's own plans.
 
     Attributes:
-        progress: of the job.
+        progress: the optimizer's progress with the job.
         shown: the newest plan, as shown in the job's status.
         last_number: number of the newest plan that was decided.
         open: that plan, until it has ended.
@@ -112,8 +112,8 @@ class AutoscalingState:
     problem: str = ""
 
     def rests(self, cadence: AutoscalingIntervals, now: float) -> bool:
-        """Whether it is too soon for another plan. A decision in the future was made before the clock was set
-        back.
+        """Whether it is too soon for another plan. If the newest decision lies in the future, the clock was
+        set back, and the decision is ignored.
         """
         return 0 <= now - self.decided_at < cadence.back_off(self.failures)
 
@@ -133,9 +133,7 @@ def mark_plan_seen(about: AutoscalingState) -> AutoscalingState:
 
 
 def close_succeeded_plan(about: AutoscalingState, name: str) -> AutoscalingState:
-    """Records that the open plan was carried out by the named ScalePlan; nothing of it is shown as pending
-    any more.
-    """
+    """Records that the ScalePlan `name` carried out the open plan, which is no longer shown as pending."""
     assert about.open is not None
     shown = about.shown
     if shown is not None:

@@ -1,16 +1,17 @@
-"""Who keeps the members of a training group waiting. Pure.
+"""Finds the members of a training group for which the others wait. Pure.
 
-The members of a group take each step together, so one that does not come holds all others. A member's process
-reports its steps, and between two reports that it lives and whether it waits for the others
-(`edl_workflows.protocol.nodes.PresenceReport`). So a member for whom others wait is either *silent* (its
-process is stopped, or cut off from the network) or *late*: it lives and computes, saves, or hangs.
+The members of a group make each step together, so a member that does not take part blocks all others. A
+member's process reports its steps. In between it reports that it is alive and whether it waits for the others
+(`edl_workflows.protocol.nodes.PresenceReport`). So a member for which the others wait is either *silent* (its
+process is stopped, or cut off from the network) or *late* (its process is alive and computes, saves or
+hangs).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FRESH_SECONDS = 8.0
-"""A member that waits reports it every 2 s; an older report proves nothing."""
+"""A waiting member reports every 2 s. After this many seconds, its last report no longer counts."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class MemberSign:
 
 @dataclass(frozen=True)
 class Absence:
-    """Members for whom others wait.
+    """Members for which others wait.
 
     Attributes:
-        silent: seconds since the newest sign of each absent member, or since the others wait, if that is
-            later; by node.
+        silent: for each absent member, by node, the seconds since its newest sign of life or since the others
+            began to wait, whichever is less.
         waiting: the nodes that wait.
-        since: Unix seconds since when they wait.
+        since: when they began to wait, in Unix seconds.
         step: the step in which they wait.
     """
 
@@ -51,13 +52,14 @@ class Absence:
 def find_absence(
     members: Sequence[str], version: int, signs: Mapping[str, MemberSign], listening_since: float, now: float
 ) -> Absence | None:
-    """Who is waited for in the active version; None if nobody waits, or all wait for each other.
+    """The members of the active version for which others wait; None if no member waits, or all do.
 
     Args:
         members: the nodes of the version.
-        version: its number.
-        signs: the newest of each node.
-        listening_since: Unix seconds since when this master receives signs; what came before is unknown.
+        version: number of the version.
+        signs: the newest sign of life of each node.
+        listening_since: since when this master receives signs of life, in Unix seconds; earlier ones are
+            unknown.
         now: Unix seconds.
     """
     present = {node: signs[node] for node in members if node in signs and signs[node].version == version}

@@ -1,4 +1,4 @@
-"""Connects ends of nodes, the node check and expired leases with the rest of the state."""
+"""Applies the end of a node, the node check and expired leases to the rest of the state."""
 
 from edl_workflows.jobs import names
 from edl_workflows.master.state.job import JobState
@@ -17,9 +17,7 @@ def end_node(
     code: int | None = None,
     message: str = "",
 ) -> None:
-    """Records that a node ended, and returns its leases to the queues. A node that has ended stays as it
-    is.
-    """
+    """Records that a node ended, and re-queues its shards. Does nothing if the node has already ended."""
     if node.status.final:
         return
     if (
@@ -45,10 +43,12 @@ def forget_processes(state: JobState, node: JobNode) -> None:
 
 
 def expire_leases(state: JobState, now: float) -> None:
-    """Returns shards of expired leases to the queue.
+    """Re-queues the shards of expired leases.
 
-    A node that held evaluation shards and acknowledged no shard of any data set hangs; it fails and is
-    replaced (DLRover removes it), unless it is critical. Time in which no master listened is not counted.
+    A node that holds evaluation shards and has acknowledged no shard of any data set is considered to hang:
+        it
+    fails and is replaced (DLRover removes it), unless it is critical. Time in which no master was running
+    does not count.
     """
     if state.volatile.listening_since is None:
         state.volatile.listening_since = now
@@ -68,7 +68,7 @@ def expire_leases(state: JobState, now: float) -> None:
 
 
 def too_many_failed_saves(state: JobState) -> str:
-    """Why the job is given up because its checkpoints can't be saved; else "".
+    """Why the job fails because its checkpoints can't be saved; "" if it need not fail.
 
     Attempts at the training's last checkpoint are not counted: the chief decides how long to repeat them.
     """
@@ -80,7 +80,7 @@ def too_many_failed_saves(state: JobState) -> str:
 
 
 def check_nodes(state: JobState, now: float) -> None:
-    """Runs the check of nodes that register before training begins; nodes that fail it end and are
+    """Runs the node check on all nodes that register before training begins. Nodes that fail it are
     replaced.
     """
     said = state.settings.fault_tolerance
@@ -120,6 +120,6 @@ def find_stragglers(state: JobState) -> dict[str, float]:
 def _to_check_member(state: JobState, name: str) -> CheckMember:
     node_type, _, node_id = name.rpartition("-")
     settings = state.settings
-    # No process listens before training, so the port of even versions is free whatever number comes first.
+    # The port of even versions is free: no training process listens before training begins.
     address = names.node_address(settings.name, settings.namespace, node_type, int(node_id), 0)
     return CheckMember(node=name, address=address)

@@ -1,7 +1,7 @@
-"""Detects training that makes no progress although its processes live, and decides what to do. Pure.
+"""Detects training that makes no progress although its processes are alive, and decides what to do. Pure.
 
-Progress is a step, a record, a checkpoint, another cluster version, or the end of a node. Before anything
-else, nodes are asked for the stacks of their training processes, since after a restart these are lost.
+Progress is a step, a record, a checkpoint, another cluster version, or the end of a node. The nodes are first
+asked for the stacks of their training processes, because a restart would destroy these.
 """
 
 from dataclasses import dataclass, replace
@@ -10,9 +10,7 @@ from enum import StrEnum
 from edl_workflows.jobs.elastic_job.policies import HangAction
 
 DUMP_SECONDS = 10.0
-"""Delay between the request for stacks and the next action, so that agents hear of it and processes write
-them.
-"""
+"""Seconds between the request for stacks and the next action, in which the processes write their stacks."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class Hangs:
     """What is stored of a job's hangs.
 
     Attributes:
-        number: of hangs so far, and of the newest request for stacks.
+        number: how many hangs there were; also the number of the newest request for stacks.
         since: Unix seconds at which the present hang was found; 0 while training progresses.
         restarts: how often all training processes were restarted together.
         failure: why the job is given up; else "".
@@ -52,8 +50,8 @@ class LastMove:
 
 @dataclass(frozen=True)
 class HangRules:
-    """Limits from the job's spec: seconds without progress (0: not watched), the action, and how often it is
-    taken.
+    """Limits from the job's spec: seconds without progress (0: no detection), the action, and the most
+    restarts.
     """
 
     timeout: float = 1800.0
@@ -64,7 +62,7 @@ class HangRules:
 class HangStep(StrEnum):
     NONE = ""
     FOUND = "found"
-    """From now on stacks are requested."""
+    """A hang was found; stacks are requested from now on."""
     RESTART = "restart"
     FAIL = "fail"
 
@@ -75,8 +73,8 @@ def watch_progress(
     """Compares the present marker with the last one.
 
     Args:
-        hangs: so far.
-        moved: the last progress; None if this is the first look.
+        hangs: the hangs so far.
+        moved: the last progress; None in the first call.
         marker: the present marker; None while training is not expected to progress.
         rules: of the job.
         now: Unix seconds.

@@ -1,4 +1,4 @@
-"""Where the training processes stand while training hangs: their stacks, grouped. Pure."""
+"""The stacks of the training processes while training hangs, grouped. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ MOST_STACKS = 8
 MAX_STACK = 2_500
 """Characters of one stack."""
 MAX_NODES = 50
-"""Named nodes of one stack; a large group has hundreds in the same."""
+"""Most nodes named for one stack; in a large group, hundreds of nodes can have the same stack."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class NodeStacks:
-    """What a node reported.
+    """The stacks that a node reported.
 
     Attributes:
-        text: the stacks of all threads, the main thread's last; "" if the process wrote none.
+        text: the stacks of all threads, the main thread last; "" if the process wrote none.
         recordings: files of NCCL's flight recorder in its pod.
     """
 
@@ -44,8 +44,8 @@ class HangReport:
 
 
 def group_stacks(stacks: Mapping[str, NodeStacks]) -> list[HangStack]:
-    """The main threads' stacks, each once with the nodes that stand there; the rarest first, since whoever
-    stands elsewhere than most others is more likely the cause."""
+    """The different stacks of the main threads, each with its nodes. The rarest comes first: a node whose
+    stack differs from most others is more likely the cause."""
     nodes: dict[str, list[str]] = {}
     for node, said in sorted(stacks.items()):
         nodes.setdefault(_main_thread(said.text), []).append(node)
@@ -62,7 +62,7 @@ def group_stacks(stacks: Mapping[str, NodeStacks]) -> list[HangStack]:
 
 
 def summarize_stacks(stacks: Mapping[str, NodeStacks]) -> str:
-    """In one line: who stands where; "" without stacks."""
+    """One line that says which nodes hang in which function; "" without stacks."""
     return "; ".join(_summarize(one) for one in group_stacks(stacks))
 
 
@@ -81,5 +81,5 @@ def _named(node: str, said: NodeStacks) -> list[str]:
 
 
 def _main_thread(text: str) -> str:
-    """The frames of the last thread. Ids of threads are left out, since they differ between processes."""
+    """The frames of the last thread, without its id, which differs between processes."""
     return _THREAD.split(text)[-1].strip("\n")

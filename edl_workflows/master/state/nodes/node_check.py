@@ -1,9 +1,9 @@
 """The check of nodes before training, in pairs and two rounds: finds faulty and slow nodes. Pure.
 
-If a pair fails, one of its nodes may be faulty, or the connection between two sound nodes. The second round
-gives each node another partner, the slowest with the fastest: a node that fails again is itself faulty. This
-is DLRover's node check, except that nodes that arrive after the others have passed are checked together with
-one of those.
+If a pair fails, either one of its nodes is faulty, or the connection between two sound nodes is. The second
+round gives each node another partner, the slowest nodes with the fastest: a node that fails again is itself
+faulty. This is DLRover's node check, with one exception: a node that arrives after the others have passed is
+checked together with one of them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 JOIN_SECONDS = 30.0
-"""Seconds after the last join, before the nodes that are there are checked without those that are missing."""
+"""Seconds after the last registration until the registered nodes are checked without the missing ones."""
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -29,9 +29,9 @@ class RunningRound:
     """A round under way.
 
     Attributes:
-        groups: nodes that measure together.
-        since: Unix seconds at which it began.
-        results: of the nodes that have reported.
+        groups: groups of nodes that measure together.
+        since: Unix seconds at which the round began.
+        results: results of the nodes that have reported.
         first: results of the first round, if this is the second.
     """
 
@@ -51,12 +51,12 @@ class NodeCheck:
     """The check so far.
 
     Attributes:
-        number: of the newest round.
-        round: the one under way.
+        number: number of the newest round.
+        round: the round under way.
         passed: best seconds of each node that passed.
-        came: the nodes that were registered at the last look.
-        since: Unix seconds since which this set has not changed.
-        done: all registered nodes passed, and the missing ones were waited for.
+        came: the nodes that were registered at the last call of `advance_check`.
+        since: when `came` last changed, in Unix seconds.
+        done: whether all registered nodes have passed, and missing nodes were waited for.
     """
 
     number: int = 0
@@ -67,8 +67,8 @@ class NodeCheck:
     done: bool = False
 
     def shift_times(self, seconds: float) -> "NodeCheck":
-        """Moves stored times by a jump of the clock, or by a pause of the master, so that a round keeps its
-        full time.
+        """Moves stored times after the clock jumped or the master was paused, so that a round keeps its full
+        time.
         """
         if not self.came:
             return self
@@ -102,7 +102,7 @@ def advance_check(
     Args:
         check: the check so far.
         there: registered nodes.
-        complete: whether these are all nodes that are wanted.
+        complete: whether all wanted nodes are among them.
         rules: of the job.
         now: Unix seconds.
 
@@ -117,7 +117,7 @@ def advance_check(
     )
     current = check.round
     if current is not None and not current.nodes <= set(there):
-        current = None  # a node is gone, and its partner waits in vain
+        current = None  # a node is gone, so its partner can't finish the round
     if current is not None:
         return _end_round(replace(check, round=current), current, rules, now)
     check = replace(check, round=None)
@@ -130,8 +130,8 @@ def advance_check(
 
 
 def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Groups:
-    """Neighbours in pairs, an odd one with the last pair. A single node is paired with the fastest that
-    passed, if any.
+    """Pairs adjacent nodes; an odd last node joins the last pair. A single node is paired with the fastest
+    node that has passed, if any.
     """
     if len(unchecked) == 1 and passed:
         return ((unchecked[0], min(passed, key=passed.__getitem__)),)
@@ -141,11 +141,11 @@ def first_groups(unchecked: Sequence[str], passed: Mapping[str, float]) -> Group
 def second_groups(results: Mapping[str, CheckResult], firsts: Collection[str] = ()) -> Groups:
     """Pairs the fastest with the slowest; nodes that failed count as slowest.
 
-    In a group, the other nodes measure with the first. So a failed node that was first in its group is ranked
+    In a group, the other nodes measure against its first node. So if a group fails, its first node is ranked
     behind its partners, which may have failed because of it.
 
     Args:
-        results: of the first round.
+        results: results of the first round.
         firsts: nodes that were first in their group.
     """
 

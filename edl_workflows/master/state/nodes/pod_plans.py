@@ -1,7 +1,7 @@
 """Auto ScalePlans: which pods the job needs created or removed.
 
-A plan is stored before it is created in the cluster, under a name that follows from its number. A master that
-dies in between is followed by one that creates the same plan.
+A plan is stored before it is created in the cluster, under a name derived from its number. If the master dies
+in between, the next master creates the same plan.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class PodPlan:
-    """One auto ScalePlan: nodes to create and to remove, by (type, id). `seen`: it was observed in the
-    cluster.
+    """One auto ScalePlan: nodes to create and to remove, by (type, id). `seen`: whether it was observed in
+    the cluster.
     """
 
     number: int
@@ -32,7 +32,7 @@ class PodPlan:
 
 @dataclass(frozen=True)
 class PodPlans:
-    """Plans that are not known to be carried out, and Unix seconds before which no other is made."""
+    """Plans that are not known to be carried out. No other is made before `not_before` (Unix seconds)."""
 
     last_number: int = 0
     open: tuple[PodPlan, ...] = ()
@@ -40,7 +40,7 @@ class PodPlans:
 
 
 def plan_pods(plans: PodPlans, registry: NodeRegistry, release_grace: float, now: float) -> PodPlans:
-    """Puts the pods that are newly needed, or no longer needed, into one further plan."""
+    """Adds one plan that creates all pods that are newly needed and removes all that are no longer needed."""
     if now < plans.not_before:
         return plans
     create = [n for n in registry if n.live and n.status is NodeStatus.INITIAL and not n.asked]
@@ -86,7 +86,8 @@ def _to_remove(node: JobNode, release_grace: float, now: float) -> bool:
     if node.released:
         ended = node.pod is PodState.ENDED or node.status.final or not node.registered
         return ended or now - node.released_at > release_grace
-    # We gave it up while its pod may still run. A node that reported its end exits by itself, with its log.
+    # The master gave up the node while its pod may still run. A node that reported its end exits by itself,
+    # which keeps the pod's log.
 
     given_up = node.lost and node.exit_reason in _GIVEN_UP
     return given_up and node.pod is PodState.THERE and now - node.since > release_grace

@@ -1,4 +1,4 @@
-"""The nodes of a job, one pod with its agent each. A status only moves forward; ids are never used twice.
+"""The nodes of a job; each is one pod with its agent. A status only moves forward; ids are never reused.
 
 `replicas` and `rendezvous` decide which nodes are created or removed, `relaunch` whether a failed node is
 replaced.
@@ -20,9 +20,9 @@ class NodeStatus(StrEnum):
     """DLRover's node statuses. The last three are final."""
 
     INITIAL = "Initial"
-    """Decided; it has no pod yet."""
+    """The node is wanted, but has no pod yet."""
     PENDING = "Pending"
-    """Its pod exists and does not run."""
+    """Its pod exists, but does not run yet."""
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
@@ -76,19 +76,20 @@ class JobNode:
     """One node.
 
     Attributes:
-        rank: passed on to the node that replaces it.
+        rank: its rank, which passes to the node that replaces it.
         resource: its size, where it differs from the template's.
-        incarnation: of its agent; "" until the agent has registered.
+        incarnation: id of its running agent; "" until the agent has registered.
         joined: Unix seconds at which this incarnation registered; 0 until then.
-        since: Unix seconds at which the node was decided, later at which its pod was created.
+        since: Unix seconds at which the node was added; once its pod has been created, the time of that.
         relaunches: how many nodes of this rank preceded it, not counting replacements that used no budget.
         replaced_by: id of the node that took over its rank; -1 for none.
         given_up: why it is not replaced although it failed.
-        released_at: Unix seconds since which it is no longer wanted (DLRover's is_released); 0 while it is.
+        released_at: when it was released, that is, no longer wanted (DLRover's is_released), in Unix seconds;
+            0 if it was not.
         asked: whether its pod was requested.
         removal_asked: whether the removal of its pod was requested.
-        waiting: its training process ended because its version lost a member; the agent waits for the next
-            version.
+        waiting: whether its agent waits for the next version, because its training process ended after its
+            version lost a member.
         why: reason for its size, where it differs from its predecessor's; else "".
     """
 
@@ -126,30 +127,30 @@ class JobNode:
 
     @property
     def live(self) -> bool:
-        """Wanted, and not ended."""
+        """Whether it is wanted and has not ended."""
         return not self.status.final and not self.released
 
     @property
     def registered(self) -> bool:
-        """Its agent runs and has registered."""
+        """Whether its agent runs and has registered."""
         return self.status is NodeStatus.RUNNING and bool(self.incarnation)
 
     @property
     def completed(self) -> bool:
-        """It succeeded, and training did not go back since, for which it would be called back."""
+        """Whether it succeeded and was not replaced since, as it is when training returns to a checkpoint."""
         return self.status is NodeStatus.SUCCEEDED and self.replaced_by < 0
 
     @property
     def lost(self) -> bool:
-        """It ended, or was ended by us, without success."""
+        """Whether it ended without success, by itself or by the master's decision."""
         return self.status in (NodeStatus.FAILED, NodeStatus.DELETED)
 
 
 class NodeRegistry:
-    """All nodes that matter: those that run, and those whose end still has a consequence.
+    """All nodes that matter: those that run, and ended nodes on which something still depends.
 
     Args:
-        nodes: as the previous master stored them.
+        nodes: the nodes that the previous master stored.
     """
 
     def __init__(self, nodes: Iterable[JobNode] = ()) -> None:

@@ -1,6 +1,6 @@
-"""Whether a failed node is replaced, and by what; and the record of restarts.
+"""Decides whether a failed node is replaced, and with which size; also records restarts.
 
-One table maps the reasons for which nodes end to rules. They are those of DLRover's `_should_relaunch`,
+One table maps the reasons for which nodes end to rules. The rules are those of DLRover's `_should_relaunch`,
 except that an Allreduce job does not relaunch after fatal errors.
 """
 
@@ -30,10 +30,10 @@ def last_line(output: str) -> str:
 
 @dataclass(frozen=True)
 class ExitRule:
-    """What a reason entails.
+    """How the master reacts to an exit reason.
 
     Attributes:
-        when: what happened, for people.
+        when: description of what happened, for people.
         codes: exit codes with this meaning.
         budget: whether a replacement uses up the node's budget.
         always_only: whether the node is replaced only under restartPolicy Always.
@@ -115,8 +115,8 @@ def decide_replacement(
 
     Args:
         node: the node.
-        settings: of its job.
-        job: as planners see it, including this node; required if the node ran out of memory.
+        settings: settings of its job.
+        job: `job_with_oom` of this node; required if the node ran out of memory.
     """
     assert node.exit_reason is not None
     rule = RULES[node.exit_reason]
@@ -152,7 +152,7 @@ def _more_memory(node: JobNode, job: OptimizerJob) -> NodeResource | str:
     plan = oom_recovery_plan(job)
     memory = plan.node_resources[pod].memory if pod in plan.node_resources else None
     if memory is None and has < size_range(job, node.type, "memory", has).high:
-        # resourceLimits leave no more memory. If it fails again, its budget ends the attempts.
+        # `resourceLimits` leaves no more memory now. Retry with the same size, until the budget is used up.
         return node.resource
     if memory is None:
         return "; ".join(plan.notes)

@@ -1,8 +1,8 @@
-"""Which nodes a role has: as many as wanted, each lost one replaced at its rank. Pure transitions of the
-registry.
+"""Adds and releases the nodes of a role until it has as many as wanted. Pure transitions of the registry.
 
-Workers, chief and evaluators come and go within a cluster version. Parameter servers, and the workers of a
-collective job, are members of a version: they are removed only when `cluster_versions` no longer keeps them.
+Workers, chief and evaluators can be added and removed within a cluster version. Parameter servers, and the
+workers of a collective job, are members of a version: they are removed only when `cluster_versions` no longer
+keeps them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,8 @@ def scale_role(
     """Adds or releases nodes until `wanted` ranks are taken. A second call changes nothing.
 
     Scaling up takes the lowest free ranks. A worker that succeeded, or was given up, keeps its rank and is
-    not created again (DLRover does create it again). Scaling down releases replaced nodes first, then those
-    with the highest ids, critical nodes last.
+    not created again (DLRover creates it again). Scaling down first releases nodes of which a newer node has
+    the rank, then those with the highest ids, and critical nodes last.
 
     Args:
         registry: the nodes.
@@ -38,7 +38,8 @@ def scale_role(
         wanted: number of nodes.
         size: of new nodes.
         now: Unix seconds.
-        versions: given if these nodes are members of versions; members that it keeps are not released.
+        versions: the job's versions, if nodes of this role are members of them; members that must be kept are
+            not released.
 
     Returns:
         The nodes that were released.
@@ -59,12 +60,12 @@ def scale_role(
 
 
 def release_node(registry: NodeRegistry, node: JobNode, now: float) -> JobNode:
-    """Marks the node as no longer wanted: it is told to stop, is not replaced, and its pod is removed."""
+    """Marks the node as no longer wanted: it is told to stop and is not replaced, and its pod is removed."""
     return node if node.released else registry.change(node, released_at=now, waiting=False)
 
 
 def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeResource]], now: float) -> None:
-    """Replaces workers by ones of another size at the same rank."""
+    """Replaces each node by a new one with another size at the same rank."""
     for node, size in sizes:
         release_node(registry, node, now)
         fresh = registry.add(node.type, node.rank, now, size, node.relaunches)
@@ -72,7 +73,7 @@ def replace_nodes(registry: NodeRegistry, sizes: Iterable[tuple[JobNode, NodeRes
 
 
 def has_wanted_nodes(registry: NodeRegistry, node_type: str, wanted: int) -> bool:
-    """Whether all wanted nodes run or have succeeded, and there is none too many."""
+    """Whether all wanted nodes run or have succeeded, and there are no more than wanted."""
     nodes = [node for node in registry.of(node_type) if not node.released and node.replaced_by < 0]
     there = [node for node in nodes if node.registered or node.status is NodeStatus.SUCCEEDED]
     return len(there) >= wanted and len(registry.live(node_type)) <= wanted
@@ -95,11 +96,11 @@ def free_ranks(taken: AbstractSet[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class MemberResize:
-    """What a plan changes about the members of a version.
+    """How a plan changes the members of a version.
 
     Attributes:
-        count: number of members; None keeps it.
-        migrate: new size by node id.
+        count: new number of members; None to keep it.
+        migrate: new sizes of members that are replaced, by node id.
         resource: size of added members.
     """
 
@@ -113,8 +114,8 @@ def resize_servers(
 ) -> tuple[int, ...]:
     """Creates the nodes that `wanted` needs in addition to the present servers `ps`.
 
-    A migrated server keeps its rank; added servers take the next ranks; those of the highest ranks are left
-    out.
+    The replacement of a migrated server takes its rank. Added servers take the next ranks. If there are too
+    many servers, those with the highest ranks are left out.
 
     Returns:
         Ids of the target's members, by rank.

@@ -1,5 +1,5 @@
-"""What keeps training from making steps: members for whom the others wait, and hangs. Connects `absence` and
-`hang` with the rest of the state.
+"""Finds and removes what blocks training: members for which the others wait, and hangs. Connects `absence`
+and `hang` with the rest of the state.
 """
 
 from collections.abc import Iterable
@@ -19,11 +19,11 @@ from edl_workflows.protocol.nodes import PresenceReport, StackReport
 from edl_workflows.protocol.training import StepReport
 
 LATE_SECONDS = 10.0
-"""A member that lives is reported when the others have waited for it for so long."""
+"""Seconds for which the others must have waited for a member before the status warns about it."""
 
 
 def note_sign(state: JobState, message: StepReport | PresenceReport, now: float) -> None:
-    """Records that a process lives, and whether it waits for other members.
+    """Records that a process is alive, and whether it waits for other members.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -37,7 +37,7 @@ def note_sign(state: JobState, message: StepReport | PresenceReport, now: float)
 
 
 def take_out_silent(state: JobState, now: float) -> None:
-    """Fails members whose processes are silent while others wait for them; the others go on without them."""
+    """Fails members whose processes are silent while others wait for them; the others can then continue."""
     drained = state.versions.change.drained if state.versions.change is not None else ()
     if not drained:
         state.volatile.drained_since = 0.0
@@ -53,7 +53,7 @@ def take_out_silent(state: JobState, now: float) -> None:
 
 
 def take_stacks(state: JobState, message: StackReport) -> None:
-    """Records where a training process stands, if it is asked for.
+    """Records the stacks of a training process, if they belong to the present request.
 
     Raises:
         NotFoundError: the job never had such a node.
@@ -66,7 +66,7 @@ def take_stacks(state: JobState, message: StackReport) -> None:
 
 
 def late_members(state: JobState, now: float) -> Absence | None:
-    """The absent members, if the others have waited for them for long; also shown in the status."""
+    """The absent members, if the others have waited for them for `LATE_SECONDS`."""
     absence = _absence(state, now)
     return absence if absence is not None and now - absence.since >= LATE_SECONDS else None
 
@@ -84,7 +84,9 @@ def find_hang(state: JobState, now: float) -> None:
 
 
 def _take_out_late(state: JobState, now: float) -> bool:
-    """Fails the members that keep others waiting, if these hold the model; returns whether there were any."""
+    """Fails the members for which others wait, if one of the others holds the model. Returns whether it
+    was so.
+    """
     absence = _absence(state, now)
     holders = {f"{names.WORKER_TYPE}-{node}" for node in state.holders}
     if absence is None or not holders.intersection(absence.waiting):
@@ -120,10 +122,11 @@ def _join_names(nodes: Iterable[str], most: int = 3) -> str:
 
 
 def _progress_marker(state: JobState) -> tuple[object, ...] | None:
-    """A value that changes when training progresses; None while no progress is expected or was ever reported.
+    """A value that changes when training progresses; None while no progress is expected, or if the program
+    never reported any.
 
-    A plan has its own time-outs. Admission of newcomers has none, so processes that never stop for it count
-    as hanging.
+    A plan has its own time-outs, so it is not watched. The admission of newcomers has none, so it is watched:
+    processes that never stop for it count as hanging.
     """
     active, change, newest = state.versions.active, state.versions.change, state.checkpoints.newest
     changing = change is not None and change.cause is not ChangeCause.MEMBERSHIP

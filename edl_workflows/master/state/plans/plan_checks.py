@@ -1,6 +1,5 @@
-"""Checks of a manual ScalePlan: whether the job can carry it out at all, and what it still waits for. Pure.
-
-Messages about the spec name the field.
+"""Checks of a manual ScalePlan: whether the job can carry it out at all, and what the plan still waits for.
+Pure. Messages about the spec name the field.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,13 +19,13 @@ from edl_workflows.protocol.nodes import ServerChanges, ServerReport
 
 @dataclass(frozen=True)
 class PlanContext:
-    """The job as the plan finds it.
+    """The job when a plan is about to begin.
 
     Attributes:
         counts: desired counts by role.
         sizes: size of a node by role, where it differs from the template's.
         nodes: live nodes by pod name.
-        max_workers: the most workers of a collective job.
+        max_workers: the most workers that a collective job may have.
         servers: which changes of its parameter servers the program allows; None if it did not say.
     """
 
@@ -162,8 +161,8 @@ def _asking_field(spec: ScalePlanSpec, resource: str) -> str:
 def _total_use(
     present: PlanContext, role: str, resource: str, count: int, spec: ScalePlanSpec | None
 ) -> float:
-    """Total use of a role with `count` nodes: present nodes (the newest are dropped if there are too many)
-    and new ones.
+    """Total amount of a resource that a role with `count` nodes uses. It counts the present nodes, without
+    the newest if there are too many, and new nodes if there are too few.
     """
     migrated = {pod.name: pod.resource for pod in spec.migrate_pods} if spec else {}
     live = sorted((n.id, pod) for pod, n in present.nodes.items() if n.type == role)[:count]
@@ -203,7 +202,7 @@ _CAUSES = {
 
 
 def describe_wait(state: JobState) -> str:
-    """Why the job can't be changed now; "" if it can. The text stays the same while nothing changes."""
+    """Why the job can't be changed now; "" if it can. While the reason is the same, so is the text."""
     active, change = state.versions.active, state.versions.change
     if change is not None and change.cause in _CAUSES:
         return f"{_CAUSES[change.cause]}{_describe_awaited(state, change)}"

@@ -1,9 +1,8 @@
 """The state machine of one manual ScalePlan; pure.
 
-`advance_run` moves a plan by at most one phase. The effects of a phase follow only after the phase is
-recorded in the plan's status (`ObservedJob.recorded`), so that a reader of the status knows what may be going
-on. Failures don't wait for that. A plan ends either with what it asked for or with the previous state: `UNDO`
-reverts everything.
+`advance_run` moves a plan by at most one phase. The effects of a phase begin only after the plan's status
+shows the phase (`ObservedJob.recorded`), so that a reader of the status knows what may be happening. A
+failure does not wait for that. A plan either succeeds, or its effect `UNDO` restores the previous state.
 """
 
 import math
@@ -25,26 +24,26 @@ from edl_workflows.protocol.training import Evaluation
 
 MESSAGE_LIMIT = 2048
 SAME_MODEL = 1e-4
-"""Relative difference between two evaluations of the same model on the same records: other threads and
-servers add up in another order.
+"""Largest relative difference between two evaluations of the same model on the same records. They can differ
+because other threads and servers sum in another order.
 """
 SAME_ZERO = 1e-6
-"""The same as an absolute difference, for numbers near 0."""
+"""Largest absolute difference, for evaluations near 0."""
 WAITING = "Waiting"
 """Reason of a plan that can't begin yet; its message says why."""
 
 
 class PlanEffect(StrEnum):
-    """What the rest of the job has to do. Each effect can be repeated."""
+    """What the job must do for the plan. Effects are idempotent."""
 
     ASK_CHECKPOINT = "ask-checkpoint"
     """The chief saves a checkpoint for `PlanRun.request`."""
     START_CHANGE = "start-change"
     """New members start, and the next version is prepared."""
     APPLY_COUNTS = "apply-counts"
-    """The wanted counts and sizes of all roles but the members' take effect."""
+    """The plan's counts and sizes take effect for all roles except that of the members."""
     DRAIN = "drain"
-    """Processes of the active version stop between two steps."""
+    """The processes of the active version stop between two steps."""
     ACTIVATE = "activate"
     """The next version becomes active, from the plan's checkpoint."""
     UNDO = "undo"
@@ -67,18 +66,18 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class PlanRun:
-    """A plan that is carried out.
+    """A plan in progress.
 
     Attributes:
-        generation: of the spec that is carried out.
-        serial: counts the changes to record in the plan's status.
+        generation: generation of the spec that is carried out.
+        serial: number of changes so far that the plan's status must show.
         begun: whether the effects of the present phase were requested.
         old_counts, old_sizes: desired counts and sizes before the plan.
-        old_nodes: sizes of the nodes that the plan replaces, except members, by "<role>:<rank>".
-        number: the version that the plan activated.
+        old_nodes: old sizes of the nodes that the plan replaces, without members, by "<role>:<rank>".
+        number: number of the version that the plan activated; 0 before.
         broken: why the version that the plan activates, or activated, can't train.
         old_step_time: Unix seconds of the previous version's last step.
-        before, after: the model's evaluation when it was saved for the switch and after the new version
+        before, after: the model's evaluation when it was saved for the switch, and after the new version
             restored it; None if there is none.
     """
 
@@ -113,7 +112,7 @@ class PlanRun:
 
     @property
     def activated(self) -> bool:
-        """Whether the plan's version is active, and it is not yet known whether it trains."""
+        """Whether the plan's version is active, but has not made a step yet."""
         return self.phase is ScalePlanPhase.VERIFYING
 
     def shift_times(self, seconds: float) -> "PlanRun":
@@ -189,8 +188,8 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
     """Whether carrying out `spec` changes the members of the cluster version.
 
     Args:
-        spec: of the plan.
-        role: of the members.
+        spec: spec of the plan.
+        role: role of the members.
         count: number of members.
         pods: names of their pods.
     """
@@ -200,7 +199,7 @@ def changes_members(spec: ScalePlanSpec, role: str, count: int, pods: frozenset[
 
 
 def advance_run(run: PlanRun, world: ObservedJob, now: float) -> Advance:
-    """The next state of a plan, and its effects on the job. Can be repeated."""
+    """The next state of a plan, and its effects on the job."""
     if run.phase.final:
         return run, ()
     trains = run.activated and world.trained >= run.number
@@ -240,7 +239,9 @@ def _failure(run: PlanRun, world: ObservedJob, now: float) -> Advance | None:
 
 
 def describe_changed_model(run: PlanRun) -> str:
-    """Why the model of the plan's version differs from the one before; "" if it is the same or unknown."""
+    """How the model of the plan's version differs from the model before the switch; "" if it is the same or
+    can't be compared.
+    """
     before, after = run.before, run.after
     if before is None or before.value is None or after is None:
         return ""
@@ -293,7 +294,7 @@ def _checkpointed(run: PlanRun, world: ObservedJob, now: float) -> Advance:
 
 def _migrating(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
-        if not world.settled:  # a member was lost after the checkpoint; it is replaced first
+        if not world.settled:  # a member was lost after the checkpoint, and must be replaced first
             return run, ()
         return replace(run, begun=True), (PlanEffect.START_CHANGE, PlanEffect.APPLY_COUNTS)
     return (_enter(run, ScalePlanPhase.RESTARTING, now), ()) if world.prepared else (run, ())

@@ -1,5 +1,5 @@
-"""Connects the state machine of a plan with the rest of the state: what the plan observes, and what its
-effects do.
+"""Connects the state machine of a plan with the rest of the state: what the plan observes, and how its
+effects are carried out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from edl_workflows.master.state.versions import cluster_versions, rendezvous, ve
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause
 
 REMEMBERED_PLANS = 100
-"""Uids of finished plans that are remembered, since a cache of the cluster's objects may still show them
+"""Number of finished plans whose uids are remembered, because the informer's cache may still show them as
 unfinished.
 """
 
 
 def advance_plan(state: JobState, now: float) -> None:
-    """Takes up the next plan, or moves the present one by a phase."""
+    """Starts the next plan, or moves the present plan by one phase."""
     if state.plan is not None and state.plan.phase.final and _is_recorded(state, state.plan):
         state.finished_plans = (*state.finished_plans, state.plan.uid)[-REMEMBERED_PLANS:]
         state.plan = None
@@ -56,7 +56,7 @@ def _is_recorded(state: JobState, plan: PlanRun) -> bool:
 
 
 def _reread_plan(state: JobState, plan: PlanRun) -> PlanRun | None:
-    """The plan as it is in the cluster: before it begins it can be edited, or be ended by the controller."""
+    """The plan as it is in the cluster: until it begins, it can be edited, or the controller can end it."""
     seen = next((seen for seen in state.volatile.plans_seen or () if seen.uid == plan.uid), None)
     if seen is None:
         return plan
@@ -80,7 +80,7 @@ def _take_up_next(state: JobState, now: float) -> None:
 
 
 def queued_plans(state: JobState, now: float) -> Sequence[PlanRun]:
-    """Plans that wait for the present one to end, each as it is shown until it is taken up."""
+    """Plans that wait for the present plan to end, each with the status to show until it is started."""
     present = state.plan
     if present is None:
         return ()
@@ -97,7 +97,9 @@ def queued_plans(state: JobState, now: float) -> Sequence[PlanRun]:
 
 
 def _ranks_as_pods(state: JobState, spec: ScalePlanSpec) -> ScalePlanSpec:
-    """Replaces ranks by the pods that hold them now; `plan_checks` reports a rank without a pod."""
+    """Replaces `migrateRanks` by the pods that have these ranks now; `plan_checks` reports ranks without a
+    pod.
+    """
     pods, left = [], {}
     for rank, size in sorted(spec.migrate_ranks.items()):
         node = state.nodes.at_rank(names.PS_TYPE, rank)
@@ -181,7 +183,7 @@ def _is_prepared(state: JobState) -> bool:
     change, role = state.versions.change, state.settings.member_type
     if change is None or not cluster_versions.members_ready(state.versions, role):
         return False
-    # Members of the old group that leave prepare nothing.
+    # In a collective job, members of the old group that are not in the next one prepare nothing.
     joining = [] if state.settings.collective else state.trainers
     return _is_scaled(state, besides=role) and all(str(node) in change.ready for node in joining)
 
@@ -225,7 +227,8 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
     old_counts, old_sizes = dict(state.counts), dict(state.sizes)
-    # The members' count changes with the switch; a plan that only scales may still name it.
+    # The members' count changes when the version is activated. A plan without such a switch may still give
+    # it.
     later = state.settings.member_type if run.phase is ScalePlanPhase.MIGRATING else names.PS_TYPE
     for role, wanted in run.spec.replica_resource_specs.items():
         if wanted.replicas is not None and role != later:
@@ -260,7 +263,7 @@ def _take_size(state: JobState, role: str, run: PlanRun) -> None:
 
 
 def _nodes_to_migrate(state: JobState, run: PlanRun) -> list[tuple[JobNode, NodeResource]]:
-    """The nodes to migrate; a node that was replaced meanwhile is followed to its successor."""
+    """The nodes to migrate. If a node was replaced in the meantime, its replacement is migrated."""
     found = []
     for pod in run.spec.migrate_pods:
         node = state.nodes.by_pod(state.settings.name, pod.name)
@@ -286,7 +289,7 @@ def _activate_version(state: JobState, run: PlanRun, _now: float) -> None:
     if not state.settings.collective:
         state.counts[names.PS_TYPE] = len(state.versions.active.members) if state.versions.active else 0
     elif wanted is not None and wanted.replicas is not None:
-        # Not the number of members: a group may be smaller than wanted for a while.
+        # The wanted number, not that of the members: a group may be smaller than wanted for a while.
         state.counts[role] = wanted.replicas
 
 
@@ -303,7 +306,7 @@ def _undo_plan(state: JobState, run: PlanRun, now: float) -> None:
     active = versions.active
     if run.number and active is not None and active.number == run.number:
         target = versions.previous
-        if not state.settings.collective:  # of a training group, the survivors continue
+        if not state.settings.collective:  # in a training group, the survivors continue
             target = cluster_versions.restored_target(state.members_by_id, target)
         state.versions = cluster_versions.begin_change(versions, ChangeCause.ROLLBACK, target)
         state.restarted(f"version {run.number}", ROLLBACK, run.message, now)

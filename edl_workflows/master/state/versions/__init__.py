@@ -1,1 +1,1 @@
-"""Cluster versions: which nodes train together, which come next, and the rendezvous of collective jobs."""
+"""Cluster versions: which nodes train together now and in the next version; rendezvous of collective jobs."""

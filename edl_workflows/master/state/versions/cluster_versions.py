@@ -1,25 +1,25 @@
-"""Cluster versions: which members train now, which come next, and which may be removed.
+"""Cluster versions: which members train now, which will train in the next version, and which may be removed.
 
 The members of a version are the parameter servers of a job that has them, or the workers of a collective job
 (its *training group*); other jobs have versions without members. One `ClusterVersions` value holds the state;
 each function is one transition. The rules:
 
-* A change has a *target*: node ids by rank. It gets a number once all of them have registered, because only
-  then do their addresses answer. Its parity differs from the active version's, since each version listens on
-  the port of its parity.
+* A change has a *target*: node ids by rank. The change gets the next version's number once all these nodes
+  have registered, because only then do their addresses answer. The number has another parity than the active
+  version's, since a version with an odd number listens on another port than one with an even number.
 * A version becomes active in one assignment, when all its members are READY. There is no state in which only
   some of them serve.
 * The members of the previous version are kept until the active one has made a step. `kept` lists every node
-  that must live; any other member may be removed. So no member is removed before its successor trains.
-* Processes that can change their group while they run go on in the next version *in place*: nothing is
+  that must not be removed; any other member may be. So no member is removed before the next version trains.
+* Processes that can change their group while they run continue in the next version *in place*: nothing is
   restored as long as one of them holds the model. If several members hold the model together (a *replica
-  group*), they go on together or not at all, because their connections to each other do not change.
+  group*), they continue together or not at all, because their connections to each other do not change.
 * A job without members has versions too: its model lives in the chief, and a lost chief requires a new
   version.
 
-Three known defects of DLRover can't occur here: a second scale-down that forgets servers of the first (the
-servers to remove are computed, not listed), addresses that switch before all new servers run, and versions
-that are never compared.
+Three known defects of DLRover can't occur here: a second scale-down that forgets the servers of the first
+(the servers to remove are computed, not listed), addresses that switch before all new servers run, and
+version numbers that are never compared.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,8 +43,8 @@ class ChangeCause(StrEnum):
 
     @property
     def orderly(self) -> bool:
-        """Whether the active version keeps training while the next one is prepared, and stops for it between
-        two steps.
+        """Whether the active version keeps training while the next one is prepared, and stops for the switch
+        between two steps.
         """
         return self in (ChangeCause.PLAN, ChangeCause.MEMBERSHIP)
 
@@ -55,12 +55,13 @@ class ClusterVersion:
 
     Attributes:
         members: node ids by rank.
-        chief: id of the chief, in a job without members, where the chief holds the model; else -1.
-        processes: by rank, the version for which a member's process was started that has gone on in this one;
-            0 for a process of this version. Empty if all are.
+        chief: id of the chief in a job without members, where the chief holds the model; else -1.
+        processes: for each member by rank, the earlier version for which its process was started, if the
+            process has continued in place; 0 if it was started for this version. Empty if all were.
         holders: members whose processes already held the model when the version became active.
-        ended: members whose processes have ended since.
-        replica_size: number of members that hold the model together, in consecutive ranks; 1: each holds it.
+        ended: members whose processes have ended since then.
+        replica_size: number of members, with consecutive ranks, that hold the model together; 1 if each
+            member holds a whole copy.
     """
 
     number: int
@@ -73,13 +74,13 @@ class ClusterVersion:
     replica_size: int = 1
 
     def process_of(self, node: int) -> int:
-        """The version for which a member's process was started; 0 for a node that is no member."""
+        """The version for which a member's process was started; 0 for a node that is not a member."""
         if node not in self.members:
             return 0
         return (self.processes[self.members.index(node)] if self.processes else 0) or self.number
 
     def without(self, gone: Collection[int]) -> tuple[int, ...]:
-        """The members of the replica groups that lack none of their members.
+        """The members of all replica groups that are still complete.
 
         Args:
             gone: members that are lost, or whose processes have ended.
@@ -88,16 +89,16 @@ class ClusterVersion:
         return tuple(node for one in whole for node in one)
 
     def going_on(self, target: Sequence[int]) -> tuple[int, ...]:
-        """The members whose processes can go on in a version of the members `target`: those of replica groups
-        that are whole, and that it has unchanged."""
+        """The members whose processes can continue in place in a version with the members `target`: those of
+        complete replica groups that are also replica groups of `target`."""
         mine = cut_into_groups(self.without(self.ended), self.replica_size)
         wanted = set(cut_into_groups(target, self.replica_size))
         return tuple(node for one in mine if one in wanted for node in one)
 
 
 def cut_into_groups(members: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    """The replica groups that members form by rank; the last one lacks members if their number is no multiple
-    of `size`."""
+    """Cuts members, ordered by rank, into replica groups. The last one is incomplete if the number of members
+    is not a multiple of `size`."""
     return [tuple(members[start : start + size]) for start in range(0, len(members), size)]
 
 
@@ -108,10 +109,10 @@ class VersionChange:
     Attributes:
         target: node ids by rank; a lost node is replaced at its rank.
         number: 0 until all target nodes have registered.
-        ready: nodes whose process for this version is prepared.
+        ready: nodes whose process for the next version is prepared.
         draining: whether processes of the active version are asked to stop between two steps.
         drained: nodes whose process has stopped.
-        in_place: whether the processes of the active version go on in the next one, with the model in memory.
+        in_place: whether processes of the active version continue in the next one, with the model in memory.
     """
 
     cause: ChangeCause
@@ -147,8 +148,8 @@ class ClusterVersions:
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Members of the active version whose processes got the model; one that has ended is left out, and
-        with it its replica group."""
+        """Members of the active version whose processes hold the model. Replica groups in which a process has
+        ended are left out."""
         if self.active is None:
             return ()
         got = self.active.members if self.trained == self.active.number else self.active.holders
@@ -172,7 +173,9 @@ class ClusterVersions:
 
     @property
     def leaving(self) -> frozenset[int]:
-        """The members of `kept` that are needed only until the next version, or the active one, trains."""
+        """The members of `kept` that are needed only until the next version (or, without a change, the active
+        one) trains.
+        """
         active = self.active.members if self.active else ()
         return self.kept.difference(self.change.target if self.change else active)
 
@@ -180,7 +183,7 @@ class ClusterVersions:
 def begin_change(
     versions: ClusterVersions, cause: ChangeCause, target: Sequence[int], *, in_place: bool = False
 ) -> ClusterVersions:
-    """Begins a change; a change under way is abandoned."""
+    """Begins a change, and abandons a change that is under way."""
     return replace(versions, change=VersionChange(cause, tuple(target), in_place=in_place))
 
 
@@ -189,7 +192,7 @@ def cancel_change(versions: ClusterVersions) -> ClusterVersions:
 
 
 def follow_replacements(versions: ClusterVersions, replacements: Mapping[int, int]) -> ClusterVersions:
-    """Puts the replacements of lost nodes into the target, which then gets a new number."""
+    """Puts the replacements of lost nodes into the target; the change then needs a new number."""
     change = versions.change
     if change is None or not any(node in replacements for node in change.target):
         return versions
@@ -216,7 +219,7 @@ def report_ready(versions: ClusterVersions, node: str, version: int) -> ClusterV
 
 
 def note_survivors_ready(versions: ClusterVersions, node_type: str) -> ClusterVersions:
-    """Records that processes which go on in place are prepared for the next version."""
+    """Records that processes that continue in place are ready for the next version."""
     change = versions.change
     if change is None or not change.number:
         return versions
@@ -235,7 +238,7 @@ def note_ended(versions: ClusterVersions, node: int) -> ClusterVersions:
 
 
 def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
-    """Records that the node's prepared process of the next version ended."""
+    """Records that the process that the node had prepared for the next version ended."""
     change = versions.change
     if change is None or node not in change.ready:
         return versions
@@ -245,7 +248,7 @@ def withdraw_ready(versions: ClusterVersions, node: str) -> ClusterVersions:
 
 
 def forget_reports(versions: ClusterVersions, node: str) -> ClusterVersions:
-    """Removes what the node's processes reported, because they are gone."""
+    """Removes the reports of a node's processes, because the processes are gone."""
     change = versions.change
     if change is None or node not in (*change.ready, *change.drained):
         return versions
@@ -296,7 +299,7 @@ def activate_next(
         holders=tuple(node for node in versions.holders if node in go_on),
         replica_size=replica_size,
     )
-    # If the active version never trained, a rollback still goes to the members before it.
+    # If the active version never trained, a rollback still returns to the members of the version before it.
     return replace(
         versions,
         active=fresh,

@@ -4,11 +4,11 @@ A training group is a cluster version whose members are workers. Losing a member
 survivors form the next one. Workers that join are admitted between two steps, after a drain and a checkpoint.
 Resizing by a ScalePlan is done by `plan_steps`.
 
-`next_group` decides from values alone and remembers nothing, so joins, leaves and repeated reports may come
-in any order. It follows DLRover's rendezvous manager (and torch's elastic agents): a minimum and a maximum of
-nodes, in units, with a time-out after the last join. It differs in three points: ranks are ordered by age
-(DLRover's design says so, its code does not); rounding to units never goes below the minimum; and a group is
-formed anew only if its members change.
+`next_group` is a pure function without memory, so joins, leaves and repeated reports may come in any order.
+It follows DLRover's rendezvous manager (and torch's elastic agents): a minimum and a maximum of nodes, in
+units, with a time-out after the last join. It differs in three points: ranks are ordered by age (as in
+DLRover's design, but not in its code); rounding to units never goes below the minimum; and a new group is
+formed only if the members change.
 """
 
 from collections.abc import Mapping
@@ -31,11 +31,10 @@ class WaitingWorkers:
     Attributes:
         present: members, by rank, of the group that trains or trained last.
         intact: whether that group still trains.
-        joined: Unix seconds at which each possible member joined, by id; live members of `present` are
-            included.
+        joined: by id, Unix seconds at which each possible member joined, including live members of `present`.
         wanted: how many members the job wants.
-        expected: Unix seconds at which the newest worker that has not joined yet was created, if it is waited
-            for; else 0.
+        expected: if the group waits for workers that have not joined yet, when the newest of them was
+            created, in Unix seconds; else 0.
     """
 
     present: tuple[int, ...]
@@ -52,8 +51,8 @@ class RendezvousVerdict:
     Attributes:
         members: node ids by rank; None if there is no next group.
         why: the reason, for people.
-        until: Unix seconds at which the wait ends if nothing else happens; None if only a join ends it, or
-            nothing is awaited.
+        until: Unix seconds at which the wait ends if nothing else happens; None if only a join can end it, or
+            if the group waits for nothing.
     """
 
     members: tuple[int, ...] | None
@@ -66,12 +65,12 @@ def next_group(waiting: WaitingWorkers, parameters: RendezvousLimits, now: float
 
     1. Candidates are ordered: survivors of the present group in their order, then newcomers by the time they
        joined. Rank 0 is the oldest member, which holds the model.
-    2. If all wanted workers are there, rounded to units, they form the group.
-    3. If the present group is broken and enough of it survives, the survivors continue at once, with any
-       newcomers.
-    4. If there are enough workers, and nobody joined within the waiting time, those that are there form the
+    2. If all wanted workers, rounded to units, have joined, they form the group.
+    3. If the present group is broken and enough of its members survive, the survivors continue at once,
+       together with newcomers that have joined.
+    4. If there are enough workers, and none has joined within the waiting time, the present workers form the
        group.
-    5. Otherwise wait. Below the minimum, only joins help.
+    5. Otherwise the job waits. Below the minimum, only a join ends the wait.
 
     If the present group still trains and has the right members, there is no next group.
     """
@@ -116,9 +115,11 @@ REST_SECONDS = 60.0
 def advance_group(state: JobState, now: float) -> None:
     """Advances the change of the training group, or begins one after a join or a loss.
 
-    1. A broken group is succeeded by its survivors, in place if one of them holds the model. 2. Admission of
-       newcomers is abandoned if one of them is lost. 3. The next group is formed from those who have joined.
-       4. A group that is prepared becomes active. 5. The time with too few workers is recorded.
+    1. The survivors of a broken group begin the next one, in place if one of them holds the model.
+    2. Admission of newcomers is abandoned if one of them is lost.
+    3. The next group is formed from the workers that have joined.
+    4. A group that is prepared becomes active.
+    5. The time with too few workers is recorded.
     """
     _replace_broken_group(state, now)
     if not chief_succeeded(state):
@@ -141,14 +142,14 @@ def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
         present = change.target
     expected = 0.0
     if state.self_formed is not None:
-        # These programs restart from the beginning, so it is better to wait for the replacement.
+        # These programs restart from the beginning in each group, so it is better to wait for replacements.
         present = ()
         expected = max(
             (n.since for n in state.nodes.live(names.WORKER_TYPE) if not n.registered), default=0.0
         )
     joined = state.joined
     if change is not None and change.in_place and not change.cause.orderly:
-        # The survivors go on at once; others are admitted when their processes are prepared.
+        # The survivors continue at once; other workers are admitted when their processes are prepared.
         present = tuple(node for node in present if node in state.survivors)
         if round_to_units(len(present), state.rendezvous):
             joined = {node: joined[node] for node in present}
@@ -158,18 +159,18 @@ def rendezvous_verdict(state: JobState, now: float) -> RendezvousVerdict:
 
 
 def give_up_newcomers(state: JobState, until: float) -> None:
-    """Keeps the active group as it is; newcomers wait at least until `until`."""
+    """Keeps the active group as it is. Newcomers are not admitted before `until`."""
     state.versions = cluster_versions.cancel_change(state.versions)
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     state.volatile.newcomers_wait_until = until
 
 
 def resized_group(state: JobState, wanted: MemberResize, now: float) -> tuple[int, ...]:
-    """The members that a plan gives the group; creates the nodes that are missing.
+    """The members of the group that a plan wants; creates the nodes that are missing.
 
-    The newest members leave first. A migrated worker leaves and a new one replaces it; new members are ranked
-    after those who stay. So are the other members of its replica group, which go on in a group with the new
-    ones.
+    The newest members leave first. A migrated worker leaves, and a new one replaces it. New members are
+    ranked after those that stay. Where a replica group loses a member, its other members are ranked after the
+    complete replica groups, and form a replica group with new members.
     """
     assert state.versions.active is not None
     members = state.versions.active.members
@@ -204,7 +205,7 @@ def _replace_broken_group(state: JobState, now: float) -> None:
         if not (state.gone_members or state.starts_from_damaged):
             return
     elif change.cause is not ChangeCause.RECOVERY or not change.in_place or in_place:
-        return  # else the last process that held the model has ended, too
+        return  # otherwise the last process that held the model has ended, too
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     state.versions = cluster_versions.begin_change(
         state.versions, ChangeCause.RECOVERY, active.members, in_place=in_place
@@ -289,7 +290,7 @@ def _count_missing(state: JobState, now: float) -> None:
 
 
 def _some_ended(state: JobState) -> bool:
-    """Whether a member has succeeded: the others are about to end."""
+    """Whether a member has succeeded, so that the others are about to end."""
     world = state.world
     found = [state.nodes.find(names.WORKER_TYPE, node_id) for node_id in (world.members if world else ())]
     return any(node is not None and node.completed for node in found)

@@ -1,7 +1,7 @@
 """Connects the cluster versions with the rest of the state: losses, recovery, activation and removal of
 members.
 
-For collective jobs, `rendezvous` decides about losses and joins.
+In collective jobs, `rendezvous` handles losses and joins.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from edl_workflows.protocol.cluster import CheckpointRef
 
 
 def replace_lost_node(state: JobState, node: JobNode, now: float) -> JobNode | None:
-    """The node that takes over a lost node's rank; None if the node is not replaced (it is then given up)."""
+    """Replaces a lost node, once, and returns the node that takes its rank; None if the node is given up."""
     if node.replaced_by >= 0:
         return state.nodes.find(node.type, node.replaced_by)
     if node.given_up:
@@ -82,14 +82,14 @@ def _begin_change(state: JobState, now: float) -> None:
 
 
 def restart_processes(state: JobState, now: float) -> None:
-    """Restarts all training processes in place from the newest checkpoint, because training hangs."""
+    """Restarts all training processes on their nodes from the newest checkpoint, because training hangs."""
     state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
     recover_version(state, now, HANG)
 
 
 def recover_version(state: JobState, now: float, cause: str = RECOVERY) -> None:
-    """Begins a version with the members of the active one, or their replacements, at the newest
-    checkpoint.
+    """Begins a version that starts from the newest checkpoint, with the members of the active version or
+    their replacements.
     """
     assert state.versions.active is not None
     target = cluster_versions.restored_target(state.members_by_id, state.versions.active.members)
@@ -98,7 +98,7 @@ def recover_version(state: JobState, now: float, cause: str = RECOVERY) -> None:
 
 
 def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> None:
-    """Records that the active version can't train any more: progress after the newest checkpoint is lost."""
+    """Records that the active version can't continue: progress after the newest checkpoint is lost."""
     saved, active = state.checkpoints.newest, state.versions.active
     step = saved.step if saved else 0
     if active is not None:
@@ -114,8 +114,8 @@ def return_to_checkpoint(state: JobState, now: float, cause: str = RECOVERY) -> 
 def is_drained(state: JobState) -> bool:
     """Whether the processes of the active version have stopped between two steps.
 
-    Where the chief does not train with the others, it may still be on its way to save. In a collective job it
-    must have stopped too, or it would save in the middle of a step.
+    With parameter servers, the chief need not have stopped: it saves the switch checkpoint. In a collective
+    job it must have stopped too, or it would save in the middle of a step.
     """
     change, chief = state.versions.change, state.chief
     stopping = [node for node in state.trainers if state.settings.collective or node != chief]
@@ -123,11 +123,10 @@ def is_drained(state: JobState) -> bool:
 
 
 def call_back_finished(state: JobState, now: float) -> None:
-    """Creates replacements for nodes that succeeded, above all the chief, because training goes back to a
-    checkpoint.
+    """If training goes back to a checkpoint, replaces nodes that have succeeded, above all the chief.
 
-    This happens only while another node still works. It also applies to a node that ended before it heard of
-    the loss.
+    This happens only while another node still works. It also applies to a node that succeeded before it
+    learned of the loss.
     """
     if not state.goes_back:
         return
@@ -153,8 +152,8 @@ def _chief_is_there(state: JobState) -> bool:
 
 
 def activate_version(state: JobState, saved: checkpoints.SavedCheckpoint | None) -> None:
-    """Makes the next version active; model and data return to the checkpoint together. In place, neither
-    returns."""
+    """Makes the next version active, and returns model and data to the checkpoint; in place, both stay as
+    they are."""
     if state.versions.change is not None and state.versions.change.in_place:
         state.versions = cluster_versions.activate_next(state.versions, None, replica_size=state.replica_size)
         state.checkpoints = checkpoints.withdraw_request(state.checkpoints)
@@ -181,8 +180,8 @@ def _begin_anew(state: JobState) -> None:
 
 
 def start_from(state: JobState, ref: CheckpointRef, position: JobPosition | None, now: float) -> None:
-    """Makes the active version start from a checkpoint that its chief found; the data position follows the
-    model.
+    """Makes the active version start from a checkpoint that its chief found, and moves the data to the
+    checkpoint's position.
     """
     state.versions = cluster_versions.set_restore(state.versions, ref)
     state.shards.resume(ref.uri, position)
