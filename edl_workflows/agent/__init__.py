@@ -7,11 +7,12 @@
         ...
         job.report_step(step, loss)
 
-Needs the base install only. The TensorFlow adapters, `edl_workflows.agent.tensorflow` (parameter servers) and
-`edl_workflows.agent.tensorflow_collective` (collective jobs), that for PyTorch,
-`edl_workflows.agent.torch_collective`, those for the loops of Hugging Face and Lightning,
-`edl_workflows.agent.hugging_face` and `edl_workflows.agent.lightning`, and the framework-independent loop of
-collective jobs, `edl_workflows.agent.world`, are imported separately.
+This package needs the base install only. These modules must be imported separately: the adapters for
+TensorFlow, `edl_workflows.agent.tensorflow` (parameter servers) and
+`edl_workflows.agent.tensorflow_collective` (collective jobs); the adapter for PyTorch,
+`edl_workflows.agent.torch_collective`; the adapters for the training loops of Hugging Face and Lightning,
+`edl_workflows.agent.hugging_face` and `edl_workflows.agent.lightning`; and the framework-independent loop of
+collective jobs, `edl_workflows.agent.world`.
 """
 
 from edl_workflows.agent.checkpoints import CheckpointStore

@@ -1,8 +1,8 @@
-"""An agent's part in the checkpoints of its node: it persists the copies that the training process made in
-shared memory, even after that process has died, and replicates them to another node if the training program
-asks for it.
+"""What an agent does for the checkpoints of its node: it persists the copies of the model that the training
+process makes in shared memory, even after that process has died. It also replicates them to another node if
+the training program asks for that.
 
-Without shared memory it does nothing: the training process then saves to storage itself.
+Without shared memory the agent does nothing: the training process then saves to storage itself.
 """
 
 import logging
@@ -20,11 +20,11 @@ from edl_workflows.jobs import names
 from edl_workflows.protocol.nodes import Directive
 
 CLOSE_SECONDS = 4.0
-"""Extra time for an exiting agent to finish persisting. A master that was unreachable is retried every 3
-s."""
+"""Extra time for an exiting agent to finish persisting; longer than the interval of 3 s at which calls to an
+unreachable master are retried."""
 LOST_SECONDS = 60.0
-"""Time that the next process waits until the copies of a lost version, from which it continues, are
-persisted."""
+"""Longest time that the start of the next process is delayed until the copies of a lost version are
+persisted, so that the process can continue from them."""
 LOOK_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class AgentCheckpoints:
         environment: the pod's environment.
         client: connection to the master.
         directive: returns the newest directive.
-        wake: called in another thread when something was persisted.
-        environ: environment variables, which give the folder of shared memory.
+        wake: called in another thread when something has been persisted.
+        environ: environment variables, which name the folder in shared memory.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class AgentCheckpoints:
         self._peers: PeerCopies | None = None
         self._lost = 0
         self.waits_until = 0.0
-        """Deadline after which `settled` is true in any case (monotonic seconds)."""
+        """Monotonic time after which `settled` returns True in any case."""
         try:
             self._folder = take_folder(snapshot_folder(environ, environment.node))
             self._persister = Persister(self._folder, client, environment.node, self._look)
@@ -70,17 +70,17 @@ class AgentCheckpoints:
         self.environment = {names.ENV_SNAPSHOT_DIR: str(self._folder.folder)}
 
     def start(self) -> None:
-        """Start, first with the copies that a previous agent left in memory."""
+        """Start, and first persist the copies that a previous agent left in memory."""
         if self._persister is not None:
             self._persister.start()
             self._persister.save_newest()
 
     def save_newest(self, timeout: float, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Persist the last copy of the training process, which has exited, and wait for it.
+        """Persist the last copy of the training process, which has exited, and wait until that is done.
 
         Args:
             timeout: maximum seconds to wait.
-            stopped: ends the waiting when true.
+            stopped: ends the wait when it returns True.
         """
         if self._persister is None:
             return
@@ -95,11 +95,11 @@ class AgentCheckpoints:
             log.warning("step %d is still not persisted after %.0f s", newest.step, max(0.0, timeout))
 
     def settled(self, lost: int) -> bool:
-        """Whether the copies of a lost cluster version are persisted. The first call starts that. True after
-        a time-out, too: the next version then continues from an older checkpoint.
+        """Whether the copies of a lost cluster version are persisted. The first call starts to persist them.
+        Also True after a time-out: the next version then continues from an older checkpoint.
 
         Args:
-            lost: the version.
+            lost: number of the lost version.
         """
         if self._persister is None:
             return True
@@ -121,7 +121,7 @@ class AgentCheckpoints:
             shutil.rmtree(self._folder.folder, ignore_errors=True)
 
     def _look(self) -> None:
-        """Called by the idle persister: start replication if the training program has asked for it."""
+        """Start replication if the training program has asked for it. The persister calls this when idle."""
         assert self._folder is not None
         if self._peers is None and self._folder.shared:
             self._peers = PeerCopies(self._folder, self._node, self._client, self._directive, self._wake)

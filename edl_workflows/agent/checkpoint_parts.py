@@ -1,7 +1,7 @@
-"""A checkpoint in parts: several processes save one together, each its own part.
+"""A checkpoint in parts: several processes save it together, each its own part.
 
-Each part is a file in safetensors format (`edl_workflows.agent.tensors`). The names and the metadata of the
-parts are as PyTorch's ``HuggingFaceStorageReader`` reads them.
+Each part is a file in safetensors format (`edl_workflows.agent.tensors`). PyTorch's
+``HuggingFaceStorageReader`` can read the parts: their names and metadata are as it expects.
 """
 
 import hashlib
@@ -16,16 +16,16 @@ from edl_workflows.exceptions import CheckpointError
 from edl_workflows.protocol.message import describe_problems
 
 STATE_FILE = "state.safetensors"
-"""The only file of a checkpoint that one process saved in two stages."""
+"""The only file of a checkpoint that was saved in two stages by a single process."""
 _STATE_FILES = re.compile(r"^state(-[0-9]{5,}-of-[0-9]{5,})?\.safetensors$")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a checkpoint a process saves, if several save one together.
+    """The part of a checkpoint that a process saves, if several processes save the checkpoint together.
 
     Attributes:
-        index: of the part, from 0. The process that saves part 0 is the chief.
+        index: index of the part, from 0. The process that saves part 0 is the chief.
         count: number of parts.
     """
 
@@ -55,27 +55,27 @@ def state_files(manifest: Manifest) -> list[str]:
 
 
 def entry_file(part: Part) -> str:
-    """Name of the file that says a part is whole; it holds the part's entry for the manifest."""
+    """Name of the file whose presence shows that a part is complete. It holds the part's manifest entry."""
     return f"{part.file}.json"
 
 
 def find_missing_parts(sizes: Mapping[str, int], count: int) -> tuple[list[int], int]:
-    """Which parts of a checkpoint are not whole yet.
+    """Find the parts of a checkpoint that are not complete yet.
 
     Args:
-        sizes: name of each file in the checkpoint's folder → bytes.
+        sizes: size in bytes of each file in the checkpoint's folder, by name.
         count: number of parts.
 
     Returns:
-        The indices of the missing parts, and how many bytes all files have together: a caller that sees the
-        sum grow knows that a part is being written.
+        The indices of the missing parts, and the total size of all files. If the total grows from call to
+        call, a part is being written.
     """
     missing = [part.index for part in list_parts(count) if entry_file(part) not in sizes]
     return missing, sum(sizes.values())
 
 
 def read_entries(parts: Iterable[Part], read: Callable[[str], bytes]) -> dict[str, FileEntry]:
-    """The manifest's entries of the parts' files, by name of the file.
+    """The manifest entries of the parts' files, by name of the file.
 
     Args:
         parts: all parts of the checkpoint.
@@ -96,7 +96,7 @@ def _parse_entry(content: bytes, part: Part) -> FileEntry:
 
 def shared_checkpoint_name(step: int, job: str, version: int) -> str:
     """The name that all members of a cluster version give to their checkpoint of a step, without asking each
-    other. In one version a step has one data position, so the name is not reused for another.
+    other. Within a version a step has only one data position, so the name always means the same state.
 
     Args:
         step: global step.

@@ -2,11 +2,10 @@
 
 A checkpoint is a folder ``checkpoint-<step>-<random>`` with the framework's files and a manifest
 (`edl_workflows.agent.manifest`). It is written under a hidden name, synced and renamed, so a crash leaves no
-partial checkpoint under a valid name; the manifest reveals later damage. Names are never reused: after a
-rollback the same step comes again with another data position.
+partial checkpoint under a valid name; the manifest reveals later damage. Names are never reused, because
+after a rollback the same step can occur again with another data position.
 
-Works with files of any framework. When to save is decided in `edl_workflows.agent.saving`, how to save in the
-adapters.
+Works with files of any framework. `edl_workflows.agent.saving` decides when to save, the adapters how.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ OnDamage = Callable[[str, CheckpointError], object]
 
 
 def ignore_damage(_uri: str, _error: CheckpointError) -> None:
-    """For callers that only need complete checkpoints."""
+    """Do nothing: the callback for callers that need only complete checkpoints."""
 
 
 class CheckpointStore:
@@ -71,7 +70,7 @@ class CheckpointStore:
     """
 
     part_seconds = 30.0
-    """How long the chief waits for other members' parts of a checkpoint while nothing of them arrives."""
+    """Seconds after which the chief gives up a checkpoint if no bytes of the other members' parts arrive."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         if keep < 1:
@@ -96,17 +95,18 @@ class CheckpointStore:
         writer: str = "",
         retire: bool = True,
     ) -> CheckpointRef:
-        """Save a checkpoint; it is the newest when this returns. A failure leaves nothing behind.
+        """Save a checkpoint. When this returns, it is the newest one. A failure leaves nothing behind.
 
         Args:
             step: global step of the checkpoint.
             write: writes the checkpoint's files into the given folder.
             name: from `checkpoint_name`; "" for a new one.
             position: the data consumed at that step.
-            variables: the model's variables, if a restored training must cut them the same way.
+            variables: the model's variables, if training that continues from the checkpoint must cut them
+                the same way.
             writer: unique name of the writer, if several may save a checkpoint of this name at the same time.
-            retire: whether to remove older checkpoints beyond `keep`; else call `retire` when the new one is
-                sure to stay.
+            retire: whether to remove older checkpoints beyond `keep`. If False, call `retire` once the new
+                checkpoint is sure to stay.
 
         Raises:
             CheckpointError: nothing was written, or the storage failed. Exceptions of `write` propagate.
@@ -124,7 +124,7 @@ class CheckpointStore:
         return CheckpointRef(uri=f"{self.place}/{name}", step=step)
 
     def _save(self, name: str, step: int, fill: Callable[[Path], None], writer: str) -> None:
-        """Make a checkpoint of what `fill` writes into a folder; see `publish`."""
+        """Make a checkpoint from the files that `fill` writes into a folder; see `publish`."""
         unfinished = self.folder / f"{_UNFINISHED}{name}{'-' * bool(writer)}{writer}"
         shutil.rmtree(unfinished, ignore_errors=True)  # left by this writer, if it was killed
         try:
@@ -138,11 +138,12 @@ class CheckpointStore:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def put_part(self, name: str, part: Part, write: Callable[[Path], object], writer: str) -> None:
-        """Save one part of a checkpoint, which counts when `publish_parts` has published all. Repeatable.
+        """Save one part of a checkpoint. The checkpoint exists once `publish_parts` has published all parts.
+        Repeatable.
 
         Args:
-            name: of the checkpoint, from `shared_checkpoint_name`.
-            part: which.
+            name: name of the checkpoint, from `shared_checkpoint_name`.
+            part: which part.
             write: writes the part's file at the given path.
             writer: unique name of the writer, if several may save this part at the same time.
 
@@ -157,7 +158,7 @@ class CheckpointStore:
             entry = describe_file(unfinished).model_dump_json()
             unfinished.rename(folder / part.file)
             unfinished.write_text(entry)
-            unfinished.rename(folder / entry_file(part))  # the part is whole
+            unfinished.rename(folder / entry_file(part))  # the part is complete
             sync_path(folder)
         except OSError as error:
             raise unwritable_error(unfinished, 0, error) from error
@@ -165,8 +166,8 @@ class CheckpointStore:
             unfinished.unlink(missing_ok=True)
 
     def missing_parts(self, name: str, count: int) -> tuple[list[int], int]:
-        """Which parts of a checkpoint are still missing, and how many bytes are there of all parts together,
-        so that a caller sees whether somebody is still writing."""
+        """The indices of the parts of a checkpoint that are still missing, and the total size of what has
+        been written, which grows while somebody is still writing."""
         sizes: dict[str, int] = {}
         with contextlib.suppress(OSError):
             for file in self._parts_folder(name).iterdir():
@@ -183,8 +184,8 @@ class CheckpointStore:
         position: Mapping[str, Any] | None = None,
         variables: Layout | None = None,
     ) -> CheckpointRef:
-        """Publish a checkpoint whose parts are all there; see `put_part` and `publish`. Older checkpoints are
-        not removed.
+        """Publish a checkpoint of which all parts have been saved; see `put_part` and `publish`. Older
+        checkpoints are not removed.
 
         Raises:
             CheckpointError: a part is missing, or the storage failed.
@@ -222,15 +223,15 @@ class CheckpointStore:
         self._remove(Path(ref.uri))
 
     def newest(self, on_damage: OnDamage = ignore_damage) -> CheckpointRef | None:
-        """The newest complete checkpoint; None if there is none at all. Damaged ones are skipped with a
-        warning.
+        """The newest complete checkpoint; None if there are no checkpoints at all. Damaged checkpoints are
+        skipped with a warning.
 
         Args:
             on_damage: called for each skipped checkpoint.
 
         Raises:
-            CheckpointError: there are checkpoints, but none is complete. Whether to start anew is then up to
-                the user.
+            CheckpointError: there are checkpoints, but none is complete. The user must decide whether to
+                start anew.
         """
         damaged: dict[str, CheckpointError] = {}
         found = None
@@ -240,7 +241,7 @@ class CheckpointStore:
                 break
             except CheckpointError as error:
                 damaged[uri] = error
-        # Retention may have removed some meanwhile.
+        # Some may have been removed in the meantime because of `keep`.
         damaged = {uri: reason for uri, reason in damaged.items() if self._exists(uri)}
         if damaged and found is None:
             last = damaged[max(damaged)]
@@ -263,12 +264,12 @@ class CheckpointStore:
         return manifest, CheckpointRef(uri=uri, step=manifest.step)
 
     def follow(self, stopped: Callable[[], bool]) -> Iterator[CheckpointRef]:
-        """New checkpoints as they appear, for an evaluator. Checkpoints that appear during an evaluation may
-        be skipped.
+        """Yields new checkpoints as they appear, for an evaluator. It always yields the newest one, so some
+        may be skipped during a long evaluation.
 
         Args:
-            stopped: called about once a second; when true, the iteration ends after the checkpoints that
-                exist then.
+            stopped: called about once a second. After it has returned True, the iteration ends once the
+                newest checkpoint has been yielded.
         """
         seen = ""
         while True:
@@ -276,7 +277,7 @@ class CheckpointStore:
             published = self._published()
             if published and published[0][1] != seen:
                 manifest, seen = published[0]
-                with contextlib.suppress(CheckpointError):  # retention may have removed it meanwhile
+                with contextlib.suppress(CheckpointError):  # it may have been removed in the meantime
                     yield self.verify(CheckpointRef(uri=seen, step=manifest.step))
             elif last:
                 return
@@ -309,7 +310,7 @@ class CheckpointStore:
         return newest_first(found)
 
     def _after_all(self) -> int:
-        """A publication time that makes a checkpoint the newest, even after the clock has jumped back."""
+        """A publication time later than that of all checkpoints, even after the clock has jumped back."""
         newest = next((manifest.published_ns for manifest, _ in self._published()), 0)
         return min(max(time.time_ns(), newest + 1), MAX_PUBLISHED_NS)
 
@@ -329,14 +330,14 @@ class CheckpointStore:
         shutil.rmtree(hidden, ignore_errors=True)
 
     def retire(self) -> None:
-        """Remove checkpoints beyond `keep`, and leftovers of killed writers. What can't be removed now is
-        retried next time."""
+        """Remove checkpoints beyond `keep`, and leftovers of killed writers. The next call retries what can't
+        be removed now."""
         with contextlib.suppress(CheckpointError):
             for _, uri in self._published()[self.keep :]:
                 self._remove(Path(uri))
             for left in self._listed(_UNFINISHED):
                 with contextlib.suppress(OSError):
-                    # Check the files, too: the folder's time does not change while a large file is written.
+                    # Check the files too: the folder's mtime does not change while a large file is written.
                     written = max(path.lstat().st_mtime for path in (left, *left.rglob("*")))
                     if time.time() - written > ABANDONED_SECONDS:
                         shutil.rmtree(left, ignore_errors=True)
@@ -354,6 +355,6 @@ def newest_first(found: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]
 
 
 def checkpoint_name(step: int) -> str:
-    """A new unique name. The same step may come again with another data position, so names are never
-    reused."""
+    """A new unique name. Names are never reused, because the same step can occur again with another data
+    position."""
     return f"{PREFIX}{step:012d}-{secrets.token_hex(4)}"

@@ -62,12 +62,13 @@ from edl_workflows.protocol.training import (
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
-"""An acknowledgement waits for the master's grouped write, which takes about a second."""
+"""Must be longer than the master's grouped write, which takes about a second: an acknowledgement waits for
+it."""
 
 FIRST_DELAY = 0.1
 """Seconds: a brief failure should cost little, even during a switch of versions."""
 LONGEST_DELAY = 3.0
-"""Seconds: bounds the load of a job's thousands of nodes on a master that comes back."""
+"""Seconds; limits the load that the nodes of a large job put on a master that restarts."""
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer", bound=Message)
@@ -89,7 +90,7 @@ class MasterClient:
     """HTTP calls of one node. Thread-safe; threads share a connection pool.
 
     Every method raises:
-        UnavailableError: no answer, or the master failed: the same call may succeed later.
+        UnavailableError: the master did not answer, or failed. The same call may succeed later.
         ForbiddenError, NotFoundError, ConflictError, InvalidError: the master rejected the call, with its own
             message.
 
@@ -127,7 +128,7 @@ class MasterClient:
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
-        # httpx would leak a connection that another thread is just opening.
+        # If closed earlier, httpx would leak a connection that another thread is just opening.
         with self._lock:
             idle = self._closed and not self._under_way
         if idle:
@@ -160,7 +161,7 @@ class MasterClient:
         return self._post("/v1/processes/deaths", report, Directive)
 
     def presence(self, report: PresenceReport) -> Directive:
-        """Report that a training process lives, and whether it waits for other members."""
+        """Report that a training process is alive, and whether it waits for other members."""
         return self._post("/v1/processes/presence", report, Directive)
 
     def crash(self, report: CrashReport) -> Directive:
@@ -232,7 +233,7 @@ class MasterClient:
         return self._post(f"/v1/sync/{name}", join, SyncState)
 
     def sync(self, name: str, wait: float) -> SyncState:
-        """Whether all of a sync group have joined; waits up to `wait` seconds for it."""
+        """Whether all members of a sync group have joined; waits up to `wait` seconds for that."""
         return self._get(f"/v1/sync/{name}", {"wait": wait}, SyncState, wait)
 
     def open_barrier(self, name: str, join: SyncJoin) -> BarrierState:
@@ -306,7 +307,7 @@ class BackOff:
         return delay
 
     def wait(self) -> bool:
-        """Wait for the next attempt; True when stopped instead."""
+        """Wait until the next attempt is due. Returns True if `stop` was set in the meantime."""
         return self._stop.wait(self.next_delay())
 
 
@@ -318,7 +319,7 @@ def call_until_answered(call: Callable[[], Result], stop: threading.Event) -> Re
         stop: ends the retries when set.
 
     Returns:
-        The answer; None when stopped before there was one.
+        The answer; None if `stop` was set before an answer arrived.
 
     Raises:
         EdlError: the master rejected the call.

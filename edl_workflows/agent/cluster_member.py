@@ -1,5 +1,5 @@
-"""A training process as a member of its cluster version: what it knows of it, and what it reports of
-itself."""
+"""A training process as a member of its cluster version: what it knows about the version, and what it reports
+about itself."""
 
 import logging
 import os
@@ -22,8 +22,8 @@ TERMINATED = 143
 """Exit code after SIGTERM."""
 _REASON_CHARACTERS = 1024
 CLUSTER_LOST_SECONDS = 30.0
-"""Time that a process whose cluster broke waits for the next version before it exits by itself. The master
-learns within seconds of a lost parameter server from the end of its pod."""
+"""Time for which a process waits for the next version after its cluster broke, before it exits by itself. The
+master learns of a lost parameter server within seconds, because its pod ends."""
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +43,10 @@ class ClusterMember(ABC):
         self.process = version
         """The version for which this process was started."""
         self.version = version
-        """The version in which it is now: the same, unless it went on in a later one (`go_on_in`)."""
+        """The version to which it belongs now: later than `process` if it continued in place (`go_on_in`)."""
         self.replica_size = 1
-        """Number of processes, in consecutive ranks, that hold the model together: 1 if each holds all of it.
-        Set it before `wait_until_active`."""
+        """Number of processes, with consecutive ranks, that hold the model together; 1 if each process holds
+        all of it. Set it before `wait_until_active`."""
         self._client = client
         self._followers: list[Callable[[], None]] = []
         self._watch = DirectiveWatch(client, environment.node, self._tell_followers)
@@ -68,17 +68,17 @@ class ClusterMember(ABC):
 
     @property
     def rank(self) -> int:
-        """Rank of this node: in a collective job among the workers of its version, else among the nodes of
-        its type."""
+        """Rank of this node: among the workers of its version in a collective job, otherwise among the nodes
+        of its type."""
         rank = self.cluster.rank_of(self.node.type, self.node.id) if self.cluster.collective else None
         return self.environment.rank if rank is None else rank
 
     @property
     def checkpoint_dir(self) -> str:
-        """Folder or URI of checkpoints that the job's submitter has named.
+        """Folder or URI for checkpoints that was given when the job was submitted.
 
         Raises:
-            InvalidError: none was named.
+            InvalidError: none was given.
         """
         if found := os.environ.get(names.ENV_CHECKPOINT_DIR, ""):
             return found
@@ -89,7 +89,7 @@ class ClusterMember(ABC):
 
     @property
     def cluster(self) -> TrainingCluster:
-        """The cluster version of this process. Blocks until the first directive that contains it."""
+        """The cluster version of this process. Blocks until the master's directive contains it."""
         for known in self._watch.latest.clusters:
             if known.version == self.version:
                 self._cluster = known
@@ -103,7 +103,7 @@ class ClusterMember(ABC):
 
     @property
     def is_chief(self) -> bool:
-        """Whether this node initializes, saves and restores the model. May change when a lost chief is
+        """Whether this node initializes, saves and restores the model. This may change when a lost chief is
         replaced."""
         cluster = self.cluster
         return (cluster.chief_type, cluster.chief_id) == (self.node.type, self.node.id)
@@ -121,7 +121,7 @@ class ClusterMember(ABC):
 
     @property
     def preparing(self) -> bool:
-        """Whether this process is prepared to succeed a version that still trains."""
+        """Whether this process belongs to the next version, while an earlier one still trains."""
         active = self._watch.latest.active
         return active is not None and active.version < self.version
 
@@ -131,14 +131,14 @@ class ClusterMember(ABC):
         return self._terminated
 
     def terminate(self) -> None:
-        """Exit at the next step boundary, as on SIGTERM. Callable from any thread, but not from a signal
+        """Exit at the next step boundary, as on SIGTERM. May be called from any thread, but not from a signal
         handler."""
         self._terminated = True
         self._watch.nudge()
 
     @property
     def saves_only_part(self) -> bool:
-        """Whether this process holds a part of the model that the chief has not."""
+        """Whether this process holds a part of the model that the chief does not hold."""
         return self.replica_size > 1 and not self.is_chief
 
     @property
@@ -148,30 +148,30 @@ class ClusterMember(ABC):
 
     @property
     def successor(self) -> TrainingCluster | None:
-        """The later version, now active, in which this process goes on; None if there is none."""
+        """The active version, if it is later and this process continues in it in place; else None."""
         return self._successor_in(self._watch.latest)
 
     @property
     def newest_group_over(self) -> int:
-        """The newest version whose members can't make a step together any more; 0 if there is none."""
+        """The newest version whose members can no longer make a step together; 0 if there is none."""
         directive = self._watch.latest
         if directive.active is None:
             return 0
         return directive.active.version - (not (directive.broken or directive.lost))
 
     def follow_directive(self, changed: Callable[[], None]) -> None:
-        """Have a function called now, and in another thread after each change of the master's directive."""
+        """Call a function now, and in another thread after each change of the master's directive."""
         self._followers.append(changed)
         changed()
 
     def wait_for_successor(self, reason: str) -> TrainingCluster | None:
-        """Wait for the version in which this process goes on with the model in memory.
+        """Wait for the version in which this process continues with the model in memory.
 
         Args:
             reason: why the present version is over, for the log.
 
         Returns:
-            The version; None if the master names another process, or names no version in time.
+            The version; None if this process is not to continue in it, or if none becomes active in time.
 
         Raises:
             SystemExit: the process was asked to exit.
@@ -179,19 +179,20 @@ class ClusterMember(ABC):
         if self.successor is None:
             log.warning("the group of cluster version %d is over: %s", self.version, reason)
         self._watch.wait_for(lambda d: d.broken or self._decided(d), CLUSTER_LOST_SECONDS)
-        if self._watch.latest.broken:  # the master knows; it waits for more members
+        if self._watch.latest.broken:  # the master knows of the loss, and waits for more members
             self._watch.wait_for(self._decided)
         if self._terminated:
             self.leave()
         return self.successor
 
     def tell_presence(self, waiting: Callable[[], float]) -> None:
-        """Tell the master every few seconds that this process lives, and for how many seconds it has waited
-        for other members, as `waiting` returns in another thread; so it knows for whom the others wait."""
+        """Report to the master every few seconds that this process is alive, and for how many seconds it has
+        waited for other members. `waiting` returns these seconds; it is called in another thread. So the
+        master knows which members the others wait for."""
         self._reporter.tell_presence(waiting)
 
     def go_on_in(self, cluster: TrainingCluster) -> None:
-        """Belong to another version from now on."""
+        """Make this process belong to another version from now on."""
         log.info("going on in cluster version %d with %d members", cluster.version, len(cluster.workers))
         self.version = cluster.version
         self._reporter.go_on_in(cluster.version)
@@ -199,8 +200,8 @@ class ClusterMember(ABC):
     def wait_until_active(self, *, in_place: bool = False) -> TrainingCluster:
         """Report that this process is prepared, and wait until its cluster version is the one that trains.
 
-        Call it after the imports, when the model is built: what runs before costs no training time, what runs
-        after is the stall of the switch.
+        Call it after the imports, when the model is built: the previous version trains until then, whereas
+        everything that runs afterwards prolongs the pause in training.
 
         Args:
             in_place: whether this process can change its group while it runs.
@@ -219,18 +220,18 @@ class ClusterMember(ABC):
         return self.cluster
 
     def wait_until(self, true: Callable[[], bool]) -> None:
-        """Wait until `true` returns True or this process disconnects. It is called after each change of the
-        directive, and after each `wake`."""
+        """Wait until `true` returns True or this process disconnects. `true` is called after each change of
+        the directive, and after each `wake`."""
         self._watch.wait_for(lambda _: true())
 
     def wake(self) -> None:
-        """Have `wait_until` call its function again. Callable from any thread, but not from a signal
+        """Make `wait_until` call its function again. May be called from any thread, but not from a signal
         handler."""
         self._watch.nudge()
 
     def allow_server_changes(self, changes: ServerChanges, reason: str = "") -> None:
-        """State which changes of parameter servers the model survives. The master rejects others, and the
-        job's status gives the reason. Call it before `wait_until_active`."""
+        """State which changes of the parameter servers the model survives. The master rejects other changes,
+        and the job's status shows `reason`. Call it before `wait_until_active`."""
         self._servers = ServerReport(changes=changes, reason=reason[:_REASON_CHARACTERS])
 
     def declare_one_model(self) -> None:
@@ -245,8 +246,8 @@ class ClusterMember(ABC):
         self._reporter.tell_own_copy(trained=not self._one_model and trains_own_copy(self.cluster))
 
     def refuse_version(self, reason: str) -> NoReturn:
-        """Reject this prepared version because the model would differ with its servers; training continues
-        with the current ones.
+        """Reject the version for which this process is prepared, because the model would differ with its
+        parameter servers; training continues with the current servers.
 
         Raises:
             SystemExit: the process was asked to exit.
@@ -256,7 +257,7 @@ class ClusterMember(ABC):
         self._wait_for_end()
 
     def serve(self) -> NoReturn:
-        """Report that this process is ready, and block until it is asked to exit: the main thread of a
+        """Report that this process is ready, and block until it is asked to exit. For the main thread of a
         parameter server.
 
         Raises:
@@ -297,7 +298,7 @@ class ClusterMember(ABC):
         return active if active.process_of(node.type, node.id) == self.process else None
 
     def _decided(self, directive: Directive) -> bool:
-        """Whether it is known if this process goes on."""
+        """Whether the master has decided if this process continues in place."""
         active = directive.active
         return self._terminated or (active is not None and (active.version > self.version or directive.lost))
 
@@ -309,5 +310,5 @@ class ClusterMember(ABC):
         return any(cluster.version == self.version for cluster in directive.clusters)
 
     def _superseded_by(self, directive: Directive) -> bool:
-        """Whether the directive names a later version than that of this process."""
+        """Whether the directive contains a later version than that of this process."""
         return any(cluster.version > self.version for cluster in directive.clusters)

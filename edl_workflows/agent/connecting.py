@@ -1,4 +1,4 @@
-"""How a training program becomes a member of its job."""
+"""Connects a training program to its job."""
 
 import atexit
 import os
@@ -13,12 +13,13 @@ from edl_workflows.agent.signals import call_on_signals, die_with_parent, dump_s
 def connect() -> Job:
     """Connect to the job's master, whose address the agent provides in the environment.
 
-    Call it early, in the main thread. From then on SIGTERM means *save, return leases, exit at the next
-    boundary*, and the process exits with its agent. On SIGUSR2 the process writes the stacks of its threads
-    to stderr; the agent asks for that when training hangs.
+    Call it early, in the main thread. From then on, SIGTERM makes the process save, return its leases and
+    exit at the next step boundary, and the process exits when its agent does. On SIGUSR2 the process writes
+    the stacks of its threads to stderr; the agent sends that signal when training hangs.
 
     Raises:
-        InvalidError: not started by ``edl agent run``; the message names the missing variable.
+        InvalidError: the program was not started by ``edl agent run``; the message names the missing
+            variable.
     """
     environment = NodeEnvironment.read()
     version = cluster_version(os.environ)

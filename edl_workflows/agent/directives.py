@@ -9,7 +9,7 @@ from edl_workflows.exceptions import EdlError, NotFoundError
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 POLL_SECONDS = 25.0
-"""Below the master's limit of 30 s, and below what proxies cut."""
+"""Less than the master's limit of 30 s, and than the usual time-outs of proxies."""
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class DirectiveWatch:
 
     Args:
         client: connection to the master.
-        node: whose directive.
+        node: the node whose directive is followed.
         on_change: called in the watching thread after each change.
         register: called in the watching thread before the first poll and when the master does not know the
             node.
@@ -53,7 +53,7 @@ class DirectiveWatch:
             self._changed.notify_all()
 
     def offer(self, directive: Directive) -> None:
-        """Accept a directive that came with the response to another call, if it is newer."""
+        """Accept a directive from the response to another call, if it is newer."""
         if directive.revision > self.latest.revision:
             self._take(directive)
 
@@ -66,13 +66,15 @@ class DirectiveWatch:
         before = self.latest
         answer = self._client.directive(self._node, before.revision, 0.0)
         with self._changed:
-            # A restarted master may count from a lower revision; but a directive that came meanwhile must not
-            # be undone.
+            # A lower revision can come from a restarted master and is accepted, but not if a directive
+            # arrived from another call in the meantime.
             if self.latest is before or answer.revision > self.latest.revision:
                 self._take(answer)
 
     def wait_for(self, predicate: Callable[[Directive], bool], timeout: float | None = None) -> bool:
-        """Wait until the directive satisfies `predicate`; False on time-out or when the watch was closed."""
+        """Wait until the directive satisfies `predicate`, at most `timeout` seconds or until the watch is
+        closed. Returns whether the directive satisfies it.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: self._stop.is_set() or (self._heard and predicate(self.latest)), timeout
@@ -80,7 +82,7 @@ class DirectiveWatch:
             return self._heard and predicate(self.latest)
 
     def nudge(self) -> None:
-        """Have waiters evaluate their predicates again. Takes a lock, so don't call it in a signal
+        """Make waiters evaluate their predicates again. Takes a lock, so don't call it in a signal
         handler."""
         with self._changed:
             self._changed.notify_all()

@@ -1,5 +1,5 @@
-"""Environment variables: those of a training pod, which the agent and training code read, and those of a
-training process, which the agent sets.
+"""Environment variables: those of the training pod, which the agent and training code read, and those that
+the agent sets for the training process.
 
 The names are constants of `edl_workflows.jobs.names`.
 """
@@ -36,8 +36,9 @@ def open_snapshots(environ: Mapping[str, str]) -> SnapshotFolder | None:
 
 
 def snapshot_folder(environ: Mapping[str, str], node: NodeRef) -> Path:
-    """Folder of the node's copies: the same when the agent restarts in its pod. Without the job's uid, which
-    the controller sets, each start has its own folder, because job names are reused."""
+    """Folder for the node's copies of the model. It stays the same when the agent restarts in its pod.
+    Without the job's uid, which the controller sets, each start has its own folder, because job names are
+    reused."""
     base = Path(environ.get(names.ENV_SHARED_MEMORY, "") or SHARED_MEMORY)
     return node_folder(base, environ.get(names.ENV_JOB_UID, "") or secrets.token_hex(8), node.type, node.id)
 
@@ -49,9 +50,9 @@ class NodeEnvironment:
     Attributes:
         master: base URL of the master's API.
         token: bearer token of the job.
-        job, namespace, pod: names.
-        node: type and id.
-        rank: among the nodes of its type.
+        job, namespace, pod: their names.
+        node: type and id of the node.
+        rank: rank of the node among the nodes of its type.
     """
 
     master: str
@@ -83,11 +84,11 @@ class NodeEnvironment:
         )
 
     def listen_address(self, version: int) -> str:
-        """Address at which others reach this node's process of a cluster version."""
+        """Address at which other nodes reach this node's process of a cluster version."""
         host, port = addresses.listen(names.NODE_PORTS[self.node.type][version % 2])
         if host == _ANY_INTERFACE:
             return names.node_address(self.job, self.namespace, self.node.type, self.node.id, version)
-        return f"{host}:{port}"  # without a pod network others use the process's own port
+        return f"{host}:{port}"  # without a pod network, the process's own port is used
 
 
 def _node(environ: Mapping[str, str]) -> NodeRef:
@@ -121,12 +122,12 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 def process_environment(
     environment: NodeEnvironment, cluster: TrainingCluster, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """Environment of the node's training process of a cluster version.
+    """Environment of the node's training process for a cluster version.
 
     Args:
         environment: the pod's environment.
         cluster: the cluster version.
-        base: variables to extend; its PET_NPROC_PER_NODE is kept.
+        base: variables to extend; PET_NPROC_PER_NODE is kept if it is set here.
     """
     said = {
         names.ENV_CLUSTER_VERSION: str(cluster.version),
@@ -141,8 +142,8 @@ def process_environment(
 
 
 def _torch_style(environment: NodeEnvironment, cluster: TrainingCluster, rank: int) -> dict[str, str]:
-    """Variables in PyTorch's style: options of ``torchrun``, and those for a program without a launcher, with
-    one process per node. The master address is that of rank 0 in this version."""
+    """PyTorch's variables: options of ``torchrun``, and variables for a program without a launcher, which has
+    one process per node. The master address is the address of rank 0 in this version."""
     address = addresses.resolve(cluster.workers[0].address)
     host, _, port = (environment.listen_address(cluster.version) if rank == 0 else address).rpartition(":")
     size = str(len(cluster.workers))
@@ -168,10 +169,12 @@ def task_index(environment: NodeEnvironment, cluster: TrainingCluster) -> int:
 def tf_config(environment: NodeEnvironment, cluster: TrainingCluster) -> str:
     """The value of ``TF_CONFIG`` for the process that this node runs for a cluster version, as JSON.
 
-    The cluster is sparse, as TensorFlow allows: parameter servers by rank, and of the workers only the
-    process itself, since workers come and go within a cluster version. In a collective job all workers are
-    listed by rank. A worker's own address is the one that it listens on; all others are those to dial from
-    here. An evaluator has no task in the training cluster, by TensorFlow's convention.
+    With parameter servers the cluster is sparse, as TensorFlow allows: it lists the parameter servers by
+        rank,
+    but only one worker, the process itself, since workers come and go within a cluster version. In a
+    collective job all workers are listed by rank. For the process itself the address on which it listens is
+    given, for all others the address that this node must dial. An evaluator has no task in the training
+    cluster, by TensorFlow's convention.
     """
     index = task_index(environment, cluster)
     if cluster.collective:

@@ -1,4 +1,4 @@
-"""Calls the function of a program that was made from a function
+"""Calls the training function of a program that was generated from a function
 (`edl_workflows.jobs.elastic_job.program.TrainingProgram.of_function`), and reports its result."""
 
 import json
@@ -15,18 +15,18 @@ from edl_workflows.jobs.function_result import render_result
 from edl_workflows.protocol.training import ResultReport
 
 REPORT_SECONDS = 300.0
-"""How long a result waits for a master that restarts."""
+"""How long reporting a result is retried, for example while the master restarts."""
 
 
 def call_function(function: Callable[..., Any], arguments: str) -> None:
-    """Call a training function and report what it returns. None is no result.
+    """Call a training function and report what it returns, unless that is None.
 
     Args:
         function: the function.
         arguments: its arguments by name, as a JSON object.
 
     Raises:
-        InvalidError, UnavailableError: as `report_result`.
+        InvalidError, UnavailableError: see `report_result`.
     """
     value = function(**json.loads(arguments))
     if value is not None:
@@ -34,17 +34,18 @@ def call_function(function: Callable[..., Any], arguments: str) -> None:
 
 
 def report_result(value: object) -> None:
-    """Report the result of a training, a small JSON value: it reaches the job's status and pipelines. Returns
-    when the master has stored it. Every worker may report; the master keeps the result of rank 0.
+    """Report the result of training, a small JSON value. The job's status shows it, and pipelines receive it.
+    Returns when the master has stored it. Every worker may report; the master keeps the result of rank 0.
 
-    Does nothing outside a job, on parameter servers, and in all but the first process of a pod.
+    Does nothing outside a job, on parameter servers and evaluators, and in all but the first process of a
+    pod.
 
     Args:
-        value: numbers, texts, lists and maps. Scalars and arrays of the frameworks become numbers and lists,
-            numbers that are not finite become null.
+        value: numbers, strings, lists and maps. Scalars and arrays of the frameworks are converted to numbers
+            and lists; numbers that are not finite become null.
 
     Raises:
-        InvalidError: it is not a JSON value, is larger than 8 KiB, or has a key that begins with two
+        InvalidError: `value` is not a JSON value, is larger than 8 KiB, or has a key that begins with two
             underscores.
         UnavailableError: the master did not answer in time.
     """

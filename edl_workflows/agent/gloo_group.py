@@ -1,15 +1,15 @@
-"""The group of a collective job's members over Gloo, whose waits end at once when the group is over.
+"""The group of a collective job's members over Gloo. All waits end at once when the group is over.
 
-Behaviour of PyTorch 2.15 on which this rests, measured on one machine with processes on loopback:
+It relies on this behavior of PyTorch 2.15, which was measured with processes on the loopback of one machine:
 
-* `ProcessGroupGloo` can be made directly over a store, any number of times in one process. Its constructor
+* `ProcessGroupGloo` can be created directly from a store, any number of times in one process. Its constructor
   waits until all members have called it, and can't be interrupted.
-* If a member is killed during an operation, a neighbour's operation fails within milliseconds ("Connection
-  reset by peer"); another member may wait for the whole time-out. ``abort`` from another thread ends the
-  operations that have begun. One that begins afterwards may wait again, so ``abort`` is repeated until all
-  operations have ended.
+* If a member is killed during an operation, a neighbor's operation fails within milliseconds ("Connection
+  reset by peer"), while the other members may wait for the whole time-out. ``abort`` from another thread ends
+  the operations that have begun. An operation that begins afterwards may wait again, so ``abort`` is repeated
+  until all operations have ended.
 * The destructor waits for the operations that have begun.
-* Gloo does not take 16-bit integers, so states are sent as bytes.
+* Gloo does not support 16-bit integers, so states are sent as bytes.
 """
 
 import contextlib
@@ -29,11 +29,12 @@ from edl_workflows.agent.world import Place
 from edl_workflows.exceptions import UnavailableError
 
 WAIT_LIMIT = dt.timedelta(hours=1)
-"""Limit of an operation. A slow member is waited for; `GlooGroup.interrupt` ends the wait for a dead one."""
+"""Time limit of an operation. It is long because members wait for a slow one; `GlooGroup.interrupt` ends the
+wait for a dead one."""
 _CONNECT = dt.timedelta(seconds=30)
-"""Limit for connecting the members once all of them have arrived, and of a call to the store."""
+"""Time limit for connecting the members once all of them have arrived, and for a call to the store."""
 _DIAL_SECONDS = 1.0
-"""Limit of one attempt to reach rank 0."""
+"""Time limit of one attempt to reach rank 0."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 """Seconds between two attempts."""
 _ABORT_SECONDS = 0.02
@@ -43,15 +44,15 @@ T = TypeVar("T")
 
 
 class GlooGroup:
-    """The members of a version. `form` connects them; `interrupt` ends all waits, whatever they wait for.
+    """The members of a version. `form` connects them; `interrupt` ends all waits.
 
     The methods raise UnavailableError when the group is broken or interrupted.
 
     Args:
-        place: of this member.
+        place: this member's place in the group.
 
     Attributes:
-        device: of the tensors that are reduced.
+        device: device of the tensors that are reduced.
     """
 
     def __init__(self, place: Place) -> None:
@@ -70,13 +71,13 @@ class GlooGroup:
 
     @property
     def quiet(self) -> bool:
-        """Whether no operation has begun that has not ended, so that its tensor may be used again."""
+        """Whether all operations that have begun have also ended, so that their tensors may be reused."""
         with self._changed:
             return not self._running
 
     @property
     def waiting(self) -> float:
-        """Seconds for which this member has waited for the others; 0 while it does not."""
+        """Seconds for which this member has waited for the others; 0 if it is not waiting."""
         since = self._waits_since
         return time.monotonic() - since if since else 0.0
 
@@ -88,9 +89,9 @@ class GlooGroup:
         if self.rank == 0:
             host = own
             self._server = collectively(lambda: serve_store(own, int(port)))
-        # In a thread of its own, since neither the store's calls nor the group's constructor can be
+        # Connect in a separate thread, since neither the store's calls nor the group's constructor can be
         # interrupted. If this group is over before they return, the thread ends by itself: the store's server
-        # is closed or dead, and connecting has a limit.
+        # is closed or dead, and connecting has a time limit.
         connect = threading.Thread(
             target=self._connect, args=(own, host, int(port)), name=f"form-v{self.version}", daemon=True
         )
@@ -100,7 +101,7 @@ class GlooGroup:
             self._check()
 
     def interrupt(self, reason: str) -> None:
-        """End all waits, now and later: the group is over. Callable from any thread."""
+        """End all present and future waits, because the group is over. May be called from any thread."""
         with self._changed:
             if self._reason:
                 return
@@ -114,7 +115,7 @@ class GlooGroup:
         self._server = None
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Operation":
-        """Begin to sum a tensor over the members, in place; returns what `wait` takes."""
+        """Begin to sum a tensor over the members, in place. Returns the operation, for `wait`."""
         options = distributed.AllreduceOptions()
         options.timeout = WAIT_LIMIT
         return self._begin(lambda group: group.allreduce([tensor], options))
@@ -129,7 +130,7 @@ class GlooGroup:
             collectively(operation.work.wait)
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
-        """The tensor of rank `root`; the others give one of the same type and shape."""
+        """The tensor of rank `root`. The other members pass a tensor of the same type and shape."""
         flat = tensor.detach().contiguous().to(self.device).reshape(-1).view(torch.uint8)
         if flat.numel():
             options = distributed.BroadcastOptions()
@@ -175,7 +176,7 @@ class GlooGroup:
         return operation
 
     def _watch(self, operation: "_Operation") -> None:
-        """Learn when the operation ends."""
+        """Arrange that `_end` is called when the operation ends."""
         operation.work.get_future().add_done_callback(lambda _: self._end(operation))
 
     def _end(self, operation: "_Operation") -> None:
@@ -216,7 +217,7 @@ class GlooGroup:
         return build_gloo(store, self.rank, self.size, own, _CONNECT)
 
     def _abort(self) -> None:
-        """Abort until all operations have ended, then free the group, which would wait for them."""
+        """Abort until all operations have ended, then free the group; its destructor would wait for them."""
         while not self.quiet:
             if self._group is not None:
                 self._group.abort()
@@ -228,7 +229,7 @@ class GlooGroup:
 
 
 class NoGroup:
-    """A member on its own, for the warm-up before its group forms."""
+    """A group of one member, for the warm-up before the real group forms."""
 
     rank = 0
     device = torch.device("cpu")
@@ -238,7 +239,7 @@ class NoGroup:
         return tensor
 
     def wait(self, begun: Sequence[Any]) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
 
 class _Operation:
@@ -261,11 +262,11 @@ def build_gloo(store: Any, rank: int, size: int, own: str, limit: dt.timedelta) 
     """PyTorch's group over Gloo, which listens on this member's own address only.
 
     Args:
-        store: over which the members find each other.
-        rank: of this member.
+        store: the store through which the members find each other.
+        rank: rank of this member.
         size: number of members.
-        own: its address.
-        limit: of an operation, if it has none of its own, and of connecting.
+        own: address of this member.
+        limit: time limit for connecting, and for operations that set none of their own.
     """
     options = distributed.ProcessGroupGloo._Options()  # noqa: SLF001 - has no public name
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname=own)]  # noqa: SLF001
@@ -274,7 +275,7 @@ def build_gloo(store: Any, rank: int, size: int, own: str, limit: dt.timedelta) 
 
 
 def dial_store(host: str, port: int, check: Callable[[], object]) -> Any:
-    """A connection to another member's store, which may not listen yet; `check` raises to give up."""
+    """Connect to another member's store, which may not listen yet. Retries until `check` raises."""
     pause = _FIRST_PAUSE
     while True:
         check()
@@ -286,12 +287,14 @@ def dial_store(host: str, port: int, check: Callable[[], object]) -> Any:
 
 
 _SERVED: "weakref.WeakValueDictionary[tuple[str, int], Any]" = weakref.WeakValueDictionary()
-"""The stores of this process, by address. One that its replica group keeps is used for the members of a
-version, too, since a process has one port for them."""
+"""The stores that this process serves, by address. A store that was made for the replica group is reused for
+the members of a version, since the process has only one port for both."""
 
 
 def serve_store(own: str, port: int) -> Any:
-    """The store, on this member's own address only. It is closed when nothing refers to it any more."""
+    """The store, served on this member's own address only. It is closed when nothing refers to it any
+    more.
+    """
     store = _SERVED.get((own, port))
     if store is None:
         store = _SERVED[own, port] = _listen_as_store(own, port)
@@ -314,8 +317,8 @@ def _listen_as_store(own: str, port: int) -> Any:
 
 
 def own_address(host: str) -> str:
-    """The address to listen on: what the host's name stands for if this machine has it, else the address of
-    the machine's own name. In a pod network a name may stand for a Service."""
+    """The address to listen on: the one to which `host` resolves if it belongs to this machine, else the one
+    to which the machine's own name resolves. In a pod network, `host` may resolve to a Service."""
     for name in (host, socket.gethostname()):
         with contextlib.suppress(OSError):
             address = str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
@@ -330,8 +333,8 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def collectively(work: Callable[[], T]) -> T:
-    """What `work` returns; PyTorch's error of a group becomes UnavailableError."""
+    """Return the result of `work`, and convert errors of PyTorch's group to UnavailableError."""
     try:
         return work()
-    except RuntimeError as error:  # all that PyTorch raises of a group: DistError and its subclasses, too
+    except RuntimeError as error:  # the base of all errors of PyTorch's groups, such as DistError
         raise UnavailableError(" ".join(str(error).split())[:500]) from error

@@ -1,5 +1,5 @@
-"""The gradients of a PyTorch model, summed over the members of a group while the backward pass computes the
-next ones, as in ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2)."""
+"""Sums the gradients of a PyTorch model over the members of a group while the backward pass still computes
+further gradients, as in ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2)."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -12,21 +12,22 @@ from edl_workflows.agent.torch_shards import as_shard, local_part
 from edl_workflows.exceptions import UnavailableError
 
 _BUCKET_BYTES, _FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
-"""As in ``DistributedDataParallel``: the first is small, so that the group begins early."""
+"""As in ``DistributedDataParallel``. The first bucket is small, so that communication begins early."""
 
 
 class GradientBuckets:
     """The gradients of all trained parameters, in buckets that are all-reduced one after the other.
 
-    Each parameter's ``grad`` is a part of a bucket, to which later backward passes of a step add. The members
-    begin the buckets in the same order, whichever gradients are ready first. Of a sharded parameter a bucket
-    has this process' shard.
+    Each parameter's ``grad`` is a part of a bucket, so later backward passes of a step add to the bucket. All
+    members begin to reduce the buckets in the same order, whichever gradients are ready first. For a sharded
+    parameter, a bucket contains the shard of this process.
 
-    Gradients are summed as shares of `expected_records`, the records of the last step, the same number in all
-    members: if this step has as many, the sum is the mean already, and no pass over the gradients is needed.
+    Gradients are divided by `expected_records` before they are summed. It is the number of records in the
+    last step, which is the same in all members. If this step has as many records, the sum is already the
+    mean, and no further pass over the gradients is needed.
 
     Args:
-        trained: the parameters.
+        trained: the trained parameters.
     """
 
     def __init__(self, trained: Sequence[torch.nn.Parameter]) -> None:
@@ -44,11 +45,12 @@ class GradientBuckets:
         """Reduce over another group from now on.
 
         Args:
-            group: of the present members.
-            renew: whether to take other memory, because operations of the former group may still use it.
+            group: the group of the present members.
+            renew: whether to allocate new memory, because operations of the former group may still use the
+                present memory.
         """
         self._group = group
-        self.expected_records = 1.0  # a member that comes, or is a step behind, expects another number
+        self.expected_records = 1.0  # new members, and those a step behind, know no other number
         if renew:
             for bucket in self._buckets:
                 bucket.renew()
@@ -61,8 +63,8 @@ class GradientBuckets:
 
     @contextlib.contextmanager
     def reducing(self) -> Iterator[None]:
-        """Within it a bucket's all-reduce begins once all its gradients are there: for the last backward pass
-        of a step."""
+        """A context for the last backward pass of a step: each bucket's all-reduce begins as soon as all its
+        gradients are ready."""
         self._reducing = True
         try:
             yield
@@ -70,7 +72,9 @@ class GradientBuckets:
             self._reducing = False
 
     def reduce(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Sum gradients and numbers over the members; returns the sums of the numbers. `divide` follows."""
+        """Sum gradients and `numbers` over the members, and return the sums of `numbers`. Call `divide`
+        next.
+        """
         for bucket in self._buckets[len(self._begun) :]:
             self._begin(bucket)
         if self._failure is not None:
@@ -80,7 +84,7 @@ class GradientBuckets:
         return numbers
 
     def divide(self, records: float) -> None:
-        """Make the gradients means over the records of all members."""
+        """Turn the summed gradients into means over the records of all members."""
         if records != self.expected_records:
             for bucket in self._buckets:
                 bucket.content.mul_(self.expected_records / records)
@@ -101,7 +105,7 @@ class GradientBuckets:
         bucket.collect()
         try:
             self._begun.append(self._group.all_reduce(bucket.content))
-        except UnavailableError as error:  # raised by `reduce`, since autograd would hide its type here
+        except UnavailableError as error:  # `reduce` raises it, since autograd would hide its type here
             self._failure = self._failure or error
             self._begun.append(None)
 
@@ -128,7 +132,7 @@ class _Bucket:
             parameter.grad = None  # the first backward pass then writes gradients instead of adding to zeros
 
     def take(self, parameter: torch.nn.Parameter) -> None:
-        """Have a parameter's gradient in the bucket, wherever autograd or the program has put it."""
+        """Copy a parameter's gradient into the bucket, unless it is there already."""
         part, gradient = local_part(self.parts[parameter]), parameter.grad
         if gradient is None:
             part.zero_()
@@ -144,7 +148,8 @@ class _Bucket:
 
 
 def _cut_into_buckets(trained: Sequence[torch.nn.Parameter]) -> list[_Bucket]:
-    """From the last parameter to the first, which is about the order in which gradients become ready."""
+    """Fill buckets from the last parameter to the first, which is roughly the order in which their gradients
+    become ready."""
     cuts: list[list[torch.nn.Parameter]] = []
     size = 0
     for one in reversed(trained):

@@ -1,4 +1,4 @@
-"""Hugging Face's ``Trainer`` in a collective job: its training goes on when members come, leave or die.
+"""Hugging Face's ``Trainer`` in a collective job: training continues when members join, leave or die.
 
 ::
 
@@ -8,17 +8,17 @@
     make_elastic(trainer, job, TrainingOptions(checkpoint_dir))
     trainer.train()
 
-Each pod runs one process, for which the ``Trainer`` believes to be alone. Where it would compute a batch and
-step its optimizer, the members of the job make one step together (`edl_workflows.agent.trainer_loop`): with
-the ``Trainer``'s own ``compute_loss``, gradient clipping, optimizer and schedule, but over the global batch
-of the job, whose size does not depend on the number of members. Processes keep the model in memory when
-members change, as with `edl_workflows.agent.torch_collective`.
+Each pod runs one process, whose ``Trainer`` behaves as if it were alone. Where it would compute a batch and
+step its optimizer, the members of the job make one step together (`edl_workflows.agent.trainer_loop`). The
+step uses the ``Trainer``'s own ``compute_loss``, gradient clipping, optimizer and schedule, but covers the
+global batch of the job, whose size does not depend on the number of members. Processes keep the model in
+memory when members change, as with `edl_workflows.agent.torch_collective`.
 
 The job saves model, optimizer, schedule, data position and the ``TrainerState``, and restores the newest
-verified checkpoint. The checkpoints that the ``Trainer`` writes itself (``save_strategy``) are exports.
+verified checkpoint. The checkpoints that the ``Trainer`` writes itself (``save_strategy``) are only exports.
 
-``Accelerator`` in a loop of your own can't be driven this way; use `edl_workflows.agent.torch_collective`
-there.
+A training loop of your own that uses ``Accelerator`` can't be driven this way; use
+`edl_workflows.agent.torch_collective` for it.
 """
 
 import itertools
@@ -47,29 +47,29 @@ _SAVED = (
     "num_input_tokens_seen",
     "total_flos",
 )
-"""Fields of ``TrainerState`` that belong to the training, and not to a start of it."""
+"""Fields of ``TrainerState`` that belong to the training as a whole, not to one start of the program."""
 
 
 def make_elastic(trainer: Trainer, job: Job, options: TrainingOptions) -> None:
-    """Have ``trainer.train()`` train with the job's other members. Call it once, before.
+    """Make ``trainer.train()`` train with the job's other members. Call this once, before ``train()``.
 
     Args:
-        trainer: with a ``train_dataset`` that has a length. In a step each of at most N members
-            (``rendezvous.maxNodes``) computes ``per_device_train_batch_size`` x
-            ``gradient_accumulation_steps`` records; fewer members share those of all N.
+        trainer: a ``Trainer`` whose ``train_dataset`` has a length. With N members (``rendezvous.maxNodes``),
+            each computes ``per_device_train_batch_size`` x ``gradient_accumulation_steps`` records per step;
+            fewer members share the same total.
         job: from `connect`.
-        options: where the job's checkpoints go, and how often.
+        options: where and how often the job saves checkpoints.
 
     Raises:
-        InvalidError: the ``Trainer`` already belongs to a group, uses several GPUs, float16 with a gradient
-            scaler, or a sharded model.
+        InvalidError: the ``Trainer`` already belongs to a group, or uses several GPUs, float16 with a
+            gradient scaler, or a sharded model.
     """
     _check(trainer)
     trainer.add_callback(ElasticCallback(trainer, job, options))
 
 
 class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the environment of the checks
-    """Puts the job's steps in place of the ``Trainer``'s. Created by `make_elastic`."""
+    """Replaces the ``Trainer``'s steps by the job's steps. Created by `make_elastic`."""
 
     def __init__(self, trainer: Trainer, job: Job, options: TrainingOptions) -> None:
         self._trainer = trainer
@@ -83,7 +83,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         self._own_dataloader = trainer.get_train_dataloader
         trainer.get_train_dataloader = self._get_train_dataloader
         trainer.training_step = self._training_step
-        trainer.floating_point_ops = lambda _inputs: 0  # of which inputs, only the job knows
+        trainer.floating_point_ops = lambda _inputs: 0  # the Trainer does not see the inputs
         # The Trainer asks for the norm after the job's update, when the gradients are already clipped.
         trainer._clip_grad_norm = lambda *_arguments: self._norm  # noqa: SLF001
         trainer._get_grad_norm = lambda *_arguments, **_more: self._norm  # noqa: SLF001
@@ -101,7 +101,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         self._rates = trainer.lr_scheduler.get_last_lr()
         trainer.optimizer = SteppedByJob(trainer.optimizer)
         trainer.lr_scheduler = SteppedByJob(trainer.lr_scheduler)
-        trainer.lr_scheduler.get_last_lr = lambda: self._rates  # of the step, not of the next one
+        trainer.lr_scheduler.get_last_lr = lambda: self._rates  # rates of this step, not of the next
         state.global_step = run.global_step
         trainer._globalstep_last_logged = trainer._initial_global_step = run.global_step  # noqa: SLF001
         self._take_place(state)
@@ -109,15 +109,14 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
     def on_step_end(
         self, _args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
     ) -> None:
-        """Rank 0 saves for all."""
+        """Let only rank 0 save."""
         state.epoch = self._joined.epochs_done
         control.should_save = control.should_save and self._joined.run.rank == 0
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_more: Any
     ) -> None:
-        """Skip an epoch that was trained before this process joined: nothing is logged, evaluated or
-        saved."""
+        """If the epoch was trained before this process joined, prevent logging, evaluation and saving."""
         self.on_step_end(args, state, control)
         if self._steps.skipped:
             control.should_log = control.should_evaluate = control.should_save = False
@@ -138,7 +137,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
     def on_train_end(
         self, _args: TrainingArguments, _state: TrainerState, _control: TrainerControl, **_more: Any
     ) -> None:
-        """Save, and finish together."""
+        """Save, and finish together with the other members."""
         self._joined.finish()
         self._finished = True
 
@@ -165,7 +164,7 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         return self._steps
 
     def _build(self) -> TorchModel:
-        """What the ``Trainer`` has prepared."""
+        """The model, optimizer and schedule that the ``Trainer`` has prepared."""
         trainer = self._trainer
         if isinstance(trainer.lr_scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise InvalidError("ReduceLROnPlateau follows the evaluation; use a schedule of steps")
@@ -189,8 +188,8 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
         )
 
     def _loss(self, batch: Mapping[str, Any]) -> tuple[torch.Tensor, float]:
-        """The mean loss of a batch, and what it is the mean of: tokens with a label if the model counts them,
-        else records."""
+        """The mean loss of a batch, and over how many items it is the mean: over tokens with a label if the
+        model counts them, else over records."""
         trainer = self._trainer
         inputs = send_to_device(batch, trainer.args.device)
         items = trainer._get_num_items_in_batch([inputs], trainer.args.device)  # noqa: SLF001
@@ -204,12 +203,12 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # no types in the
     def _training_step(
         self, model: torch.nn.Module, _inputs: Mapping[str, Any], _num_items: Any = None
     ) -> torch.Tensor:
-        """In place of ``Trainer.training_step``: a step of all members, with the update."""
+        """Replaces ``Trainer.training_step``: makes a step of all members, including the update."""
         state = self._trainer.state
         model.train()
         self._norm = None
         self._joined.advance(state.global_step)
-        state.global_step = self._joined.run.global_step - 1  # to which the Trainer adds this step
+        state.global_step = self._joined.run.global_step - 1  # the Trainer adds this step
         self._take_place(state)
         return torch.tensor(self._joined.run.loss, device=self._trainer.args.device)
 
@@ -239,7 +238,7 @@ class _Steps:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Empty batches, one for each step that is left of the epoch."""
+        """Empty batches, one for each remaining step of the epoch."""
         state = self._trainer.state
         over = state.global_step >= state.max_steps
         steps = 0 if over else self._loop.steps_left(self._epoch)
@@ -248,20 +247,20 @@ class _Steps:
 
 
 class _SavedState:
-    """The ``TrainerState``, and that of its callbacks, as part of the job's state: the log, the best metric,
-    the patience of early stopping. So it is saved, and new members get it."""
+    """The ``TrainerState`` and the state of its callbacks, such as the log, the best metric and the patience
+    of early stopping. As a part of the job's state they are saved, and new members receive them."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, str]:
-        """As text."""
+        """The state as JSON."""
         fields = {name: getattr(self._trainer.state, name) for name in _SAVED}
         callbacks = [one.state()["attributes"] for one in self._exported]
         return {"json": json.dumps([fields, callbacks], default=float)}
 
     def load_state_dict(self, saved: Mapping[str, str]) -> None:
-        """Continue from this state."""
+        """Continue from a saved state."""
         fields, callbacks = json.loads(saved["json"])
         for name, value in fields.items():
             setattr(self._trainer.state, name, value)

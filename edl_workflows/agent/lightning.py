@@ -1,4 +1,4 @@
-"""Lightning in a collective job: its training goes on when members come, leave or die.
+"""Lightning in a collective job: training continues when members join, leave or die.
 
 ::
 
@@ -7,14 +7,14 @@
     trainer = Trainer(strategy=strategy, max_epochs=10)
     trainer.fit(module, DataLoader(records, batch_size=32, shuffle=True))
 
-Each pod runs one process, for which Lightning believes to be alone. Where it would train a batch, the members
-of the job make one step together (`edl_workflows.agent.trainer_loop`): with the module's ``training_step``,
-gradient clipping, optimizer and schedules, but over the global batch of the job, whose size does not depend
-on the number of members. Processes keep the model in memory when members change, as with
+Each pod runs one process, in which Lightning behaves as if it were alone. Where it would train a batch, the
+members of the job make one step together (`edl_workflows.agent.trainer_loop`). The step uses the module's
+``training_step``, gradient clipping, optimizer and schedules, but covers the global batch of the job, whose
+size does not depend on the number of members. Processes keep the model in memory when members change, as with
 `edl_workflows.agent.torch_collective`.
 
 The job saves module, optimizer, schedules, the callbacks' states and the data position, and restores the
-newest verified checkpoint. The checkpoints of ``ModelCheckpoint`` are exports by rank 0.
+newest verified checkpoint. The checkpoints of ``ModelCheckpoint`` are only exports, which rank 0 writes.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ __all__ = ["ElasticStrategy", "TrainingOptions", "connect"]
 class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped for the checks
     """Trains with the job's other members.
 
-    In a step each of at most N members (``rendezvous.maxNodes``) computes ``batch_size`` x
-    ``accumulate_grad_batches`` records; fewer members share those of all N.
+    With N members (``rendezvous.maxNodes``), each computes ``batch_size`` x ``accumulate_grad_batches``
+    records per step; fewer members share the same total.
 
     Args:
         job: from `connect`.
-        options: where the job's checkpoints go, and how often.
-        device: of the model; default: the pod's GPU if it has one, else the CPU.
-        seed: of the order of the records.
+        options: where and how often the job saves checkpoints.
+        device: device of the model; by default the pod's GPU if it has one, else the CPU.
+        seed: seed for the order of the records.
     """
 
     strategy_name = "elastic"
@@ -71,7 +71,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         return bool(self.global_rank == 0)
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """In place of the training data, a batch without content for each step."""
+        """Replaces the training data by one empty batch for each step."""
         trainer = self._module.trainer
         if not trainer.training or trainer.state.fn != "fit":
             return dataloader
@@ -90,23 +90,23 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         return _Steps(self._loop)
 
     def training_step(self, *arguments: Any) -> torch.Tensor:
-        """A step of all members, with the update."""
+        """Make a step of all members, including the update."""
         trainer, run = self._module.trainer, self._joined.run
         self._more = arguments[1:]
         if self.is_global_zero and trainer.global_step % trainer.log_every_n_steps == 0:
             self._job.report(run.global_step, reported_metrics(trainer.callback_metrics))
         self._joined.advance(trainer.global_step)
-        self._take_place(trainer, run.global_step - 1)  # to which Lightning adds this step
+        self._take_place(trainer, run.global_step - 1)  # Lightning adds this step
         return torch.tensor(run.loss, device=self.root_device)
 
     def backward(self, closure_loss: torch.Tensor, *_arguments: Any, **_more: Any) -> torch.Tensor:
-        """Done already."""
+        """Do nothing: the step has already computed the gradients."""
         return closure_loss
 
     def optimizer_step(
         self, _optimizer: torch.optim.Optimizer, closure: Callable[[], Any], *_arguments: Any, **_more: Any
     ) -> Any:
-        """The closure makes the step, with the update."""
+        """Only call the closure, which makes the step, including the update."""
         return closure()
 
     def on_train_end(self) -> None:
@@ -145,9 +145,9 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
             raise InvalidError("ckpt_path: the job itself continues from its newest checkpoint; leave it out")
 
     def _begin(self, trainer: Trainer) -> None:
-        """Join the other members, and have Lightning count from where they are."""
+        """Join the other members, and set Lightning's counters to their progress."""
         if threading.current_thread() is threading.main_thread():  # elsewhere Lightning sets no handlers
-            signal.signal(signal.SIGTERM, self._on_sigterm)  # its own would end this process in mid-step
+            signal.signal(signal.SIGTERM, self._on_sigterm)  # Lightning's would end the process in mid-step
         self._warms_up = True
         with _without_logging(self._module):
             self._joined.begin()
@@ -164,7 +164,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         self._take_place(trainer, loop.run.global_step)
 
     def _build(self) -> TorchModel:
-        """What Lightning has set up."""
+        """The module, optimizer and schedules that Lightning has set up."""
         module, optimizer = self._module, self.optimizers[0]
         trainer = module.trainer
         module.train()
@@ -181,13 +181,13 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         )
 
     def _loss(self, batch: Any) -> tuple[torch.Tensor, float]:
-        """The mean loss of a batch, and its records."""
+        """The mean loss of a batch, and the number of its records."""
         module = self._module
         batch = self.precision_plugin.convert_input(batch)
         batch = self.batch_to_device(batch)
         records = extract_batch_size(batch)
         if not self._warms_up:
-            module.trainer._results.batch = batch  # noqa: SLF001 - from which `log` knows the records
+            module.trainer._results.batch = batch  # noqa: SLF001 - `log` takes the batch size from it
         indexed = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
         more = ((0,) if indexed else ()) if self._warms_up else self._more
         output = super().training_step(batch, *more)
@@ -197,7 +197,7 @@ class ElasticStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # untyped fo
         return loss, float(records)
 
     def _updating(self, trainer: Trainer, schedules: list[tuple[Any, Any]]) -> Callable[[], None]:
-        """The update, with Lightning's hooks."""
+        """A function that makes the update and calls Lightning's hooks."""
         module, optimizer = self._module, self.optimizers[0]
 
         def update() -> None:
@@ -236,15 +236,15 @@ class _Steps:
         return self._loop.steps_per_epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """As many batches as the present epoch has steps left."""
+        """Empty batches, one for each remaining step of the present epoch."""
         return itertools.repeat({}, self._loop.steps_left(int(self._loop.epochs_done)))
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the job has the position."""
+        """An empty state: the job keeps the position."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Callbacks:
@@ -255,18 +255,18 @@ class _Callbacks:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """By the callbacks' keys."""
+        """The states by the callbacks' keys."""
         return {one.state_key: one.state_dict() for one in self._trainer.callbacks}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Take them over; of callbacks that this program has not, nothing."""
+        """Restore the callbacks' states. States of callbacks that this program does not have are ignored."""
         for one in self._trainer.callbacks:
             if saved.get(one.state_key):
                 one.load_state_dict(dict(saved[one.state_key]))
 
 
 def _set_progress(progress: Any, current: int, total: int) -> None:
-    """Set a progress of Lightning's loops, as its checkpoints would."""
+    """Set a progress counter of Lightning's loops, as restoring one of its checkpoints would."""
     for name in ("ready", "started", "processed", "completed"):
         setattr(progress.current, name, current)
         setattr(progress.total, name, total)
@@ -274,7 +274,9 @@ def _set_progress(progress: Any, current: int, total: int) -> None:
 
 @contextlib.contextmanager
 def _without_logging(module: LightningModule) -> Iterator[None]:
-    """Within it, what the module logs goes nowhere: it makes a step that is undone."""
+    """A context in which everything that the module logs is discarded, for the warm-up step, which is
+    undone.
+    """
     module.log = module.log_dict = lambda *_arguments, **_more: None
     try:
         yield

@@ -30,9 +30,9 @@ from edl_workflows.jobs import names
 from edl_workflows.protocol.cluster import CheckpointRef
 
 STOP_SECONDS = 30.0
-"""Time between SIGTERM and SIGKILL for the scripts when the group changes, as torchrun's."""
+"""Time between SIGTERM and SIGKILL for the scripts when the group changes; as in torchrun."""
 OWN_CHECKPOINT = "program://own-checkpoint"
-"""Stands for the script's own checkpoint, whose place and step the master does not know."""
+"""URI that stands for the script's own checkpoint; the master knows neither its place nor its step."""
 _KILLED = 137
 _MANY_RESTARTS = str(2**31 - 1)
 _COUNTS = re.compile(r"auto|cpu|gpu|[1-9][0-9]{0,3}")
@@ -50,7 +50,7 @@ def group_command(processes: str, command: Sequence[str]) -> list[str]:
             Python.
 
     Raises:
-        InvalidError: `processes` is none of these.
+        InvalidError: `processes` is not one of these.
     """
     if not _COUNTS.fullmatch(processes):
         raise InvalidError(f"--nproc-per-node {processes}: give a number from 1 to 9999, auto, gpu or cpu")
@@ -61,10 +61,10 @@ def group_command(processes: str, command: Sequence[str]) -> list[str]:
 def count_processes(
     wanted: str, environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")
 ) -> int:
-    """How many processes `group_command`'s argument means on this machine.
+    """The number of processes that an argument of `group_command` means on this machine.
 
     Raises:
-        InvalidError: one per GPU, and there is none.
+        InvalidError: one process per GPU is wanted, but there is no GPU.
     """
     if wanted.isdigit():
         return int(wanted)
@@ -83,10 +83,10 @@ def rank_environments(base: Mapping[str, str], processes: int) -> list[dict[str,
 
     Args:
         base: environment of the training process, in which the agent has set rank and number of the *nodes*.
-        processes: per node, the same on all nodes.
+        processes: number of processes per node, the same on all nodes.
 
     Raises:
-        InvalidError: the job is not collective, so that the variables are missing.
+        InvalidError: the job is not collective, so the variables are missing.
     """
     if names.ENV_RANK not in base:
         raise InvalidError(
@@ -121,8 +121,8 @@ class LocalGroup:
 
     Args:
         job: this process's view of the job.
-        command: of each script.
-        environments: of each, by local rank.
+        command: command that starts a script.
+        environments: environment of each script, by local rank.
     """
 
     def __init__(self, job: Job, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
@@ -132,14 +132,14 @@ class LocalGroup:
         self._scripts: list[TrainingProcess] = []
 
     def run(self) -> int:
-        """Run the scripts until all have ended with 0, and start them again whenever the master wanted them
-        to stop and then changed its mind.
+        """Run the scripts until all have exited with code 0. If the master asks them to stop and then
+        continues with the same version, start them again.
 
         Returns:
             The exit code of this process.
 
         Raises:
-            SystemExit: asked to exit, or a script failed.
+            SystemExit: this process was asked to exit, or a script failed.
         """
         job = self._job
         job.save_with(self._own_checkpoint)
@@ -159,7 +159,8 @@ class LocalGroup:
             job.between_steps()
 
     def _train(self) -> None:
-        """Wait until the scripts are to stop, or some have. A plan begins with a request for a checkpoint."""
+        """Wait until the scripts must stop, one has failed, or all have ended. Requests for a checkpoint,
+        with which a plan begins, are answered in the meantime."""
         job = self._job
 
         def stops() -> bool:
@@ -172,7 +173,7 @@ class LocalGroup:
 
     @property
     def _step(self) -> int:
-        """The step that the master is told: how many groups there were. It must grow from group to group."""
+        """The step to report to the master. It must grow from group to group, so it is the group's number."""
         restored = self._job.cluster.restore
         return 1 + (restored.step if restored is not None else 0)
 
@@ -198,7 +199,7 @@ class LocalGroup:
         ]
 
     def _stop(self) -> None:
-        """Send SIGTERM, after `STOP_SECONDS` SIGKILL, and wait."""
+        """Send SIGTERM to the scripts, after `STOP_SECONDS` SIGKILL, and wait until they have ended."""
         deadline = time.monotonic() + STOP_SECONDS
         for script in self._scripts:
             script.terminate()
@@ -208,8 +209,8 @@ class LocalGroup:
                 script.wait(STOP_SECONDS)
 
     def _give_up(self, failed: Sequence[tuple[int, int]]) -> int:
-        """The exit code of the first failed script. A script that failed by itself may have failed because
-        another node was lost, so the master is given time to say so."""
+        """The exit code of the first failed script. Unless the script was killed, it may have failed because
+        another node was lost; then this first waits until the master may have reported that loss."""
         rank, code = failed[0]
         said = f"the process of local rank {rank} exited with code {code}"
         if code != _KILLED:

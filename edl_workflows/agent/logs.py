@@ -20,8 +20,8 @@ from edl_workflows.jobs.trace_context import trace_id_of
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as JSON: event, level, logger, timestamp, job, namespace, pod, node, rank and version;
-    and ``trace_id``, if the job belongs to a trace.
+    """Formats a record as JSON with the fields event, level, logger, timestamp, job, namespace, pod, node,
+    rank and version, and with ``trace_id`` if the job belongs to a trace.
 
     Args:
         environment: the pod's environment.
@@ -57,8 +57,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def leave_out_requests() -> None:
-    """Leave httpx's line for each request to the master out of the log: it would bury the output of the
-    training."""
+    """Don't log httpx's line for each request to the master: these lines would bury the training's output."""
     for noisy in ("httpx", "httpcore"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

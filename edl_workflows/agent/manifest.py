@@ -1,10 +1,10 @@
 """The manifest of a checkpoint: its files with sizes and SHA-256 sums, its data position, and how its
 variables are cut.
 
-How a variable is cut into parts, which parameter servers hold, belongs to the model: TensorFlow's
-``embedding_lookup`` finds row *id // n* of part *id % n* with its default ``mod`` strategy. So the manifest
-records it, and a training that continues from the checkpoint cuts its variables the same way, on any number
-of servers.
+Parameter servers hold parts of variables, and the way in which a variable is cut belongs to the model: with
+its default ``mod`` strategy, TensorFlow's ``embedding_lookup`` reads row *id // n* of part *id % n*. So the
+manifest records the parts, and training that continues from the checkpoint cuts its variables the same way,
+on any number of servers.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class VariableLayout(BaseModel):
     """A variable in a checkpoint's manifest.
 
     Attributes:
-        shape: of the whole variable; None if unknown in advance, or if what is saved is not a variable.
+        shape: shape of the whole variable; None if it is not known in advance, or if this is not a variable.
         parts: number of parts along each axis.
     """
 
@@ -46,7 +46,8 @@ Layout = Mapping[str, VariableLayout]
 
 
 def describe_difference(saved: Layout, model: Layout) -> str:
-    """How the first variable that differs between a checkpoint and a model does so; "" if none differs."""
+    """Describes how the first variable that differs between a checkpoint and a model differs; "" if none
+    does."""
     for name in sorted(saved.keys() | model.keys()):
         if (said := _difference(saved.get(name), model.get(name))) != "":
             return f"variable {name}: {said}"
@@ -85,10 +86,10 @@ class Manifest(BaseModel):
 
     Attributes:
         step: global step of the checkpoint.
-        published_ns: publication time in Unix nanoseconds. The newest checkpoint is the one published last,
-            which after a rollback need not have the highest step. Always later than that of earlier
-            checkpoints, even if the clock jumps.
-        files: by path relative to the checkpoint's folder.
+        published_ns: publication time in Unix nanoseconds, always later than that of earlier checkpoints,
+            even if the clock jumps. The newest checkpoint is the one published last; after a rollback it need
+            not have the highest step.
+        files: the files, by path relative to the checkpoint's folder.
         position: data consumed at that step, as reported by the job's master; None if unknown.
         variables: the model's variables and how they are cut; None if unknown.
     """
@@ -106,7 +107,7 @@ def verify_checkpoint(path: Path) -> CheckpointRef:
     """Check that a checkpoint is complete and unchanged.
 
     Raises:
-        CheckpointError: it is missing, truncated or changed; the message names the file.
+        CheckpointError: a file is missing, truncated or changed; the message names it.
     """
     manifest = read_manifest(path)
     root = path.resolve()

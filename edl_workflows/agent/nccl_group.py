@@ -1,14 +1,15 @@
-"""The group of a collective job's members over NCCL, for models on GPUs. It forms and is interrupted as that
-of Gloo. It was tested with a stand-in for NCCL, not on GPUs.
+"""The group of a collective job's members over NCCL, for models on GPUs. It is formed and interrupted in the
+same way as the group over Gloo. It was tested with a stand-in for NCCL, not on GPUs.
 
-How it differs from Gloo, by NCCL's and PyTorch's documentation:
+According to the documentation of NCCL and PyTorch, NCCL differs from Gloo as follows:
 
-* An operation is put on a stream. ``Work.wait`` makes the stream wait, not the process, and a future is done
-  before the operation is. So the process asks ``is_completed`` before it updates the model.
-* An operation that waits for a dead member ends only when the communicator is aborted. Then it counts as
-  completed, with any content. So after each operation the group looks whether it was interrupted.
-* The communicator is made when the group forms, not in the first step, and can be aborted meanwhile.
-* PyTorch's watchdog would end the process when a member is lost; it is told not to.
+* An operation is queued on a CUDA stream. ``Work.wait`` makes the stream wait, not the process, and a future
+  is done before its operation is. So the process polls ``is_completed`` before it updates the model.
+* An operation that waits for a dead member ends only when the communicator is aborted. It then counts as
+  completed, but its result is undefined. So after each operation the group checks whether it was interrupted.
+* The communicator is created when the group forms, not in the first step, and can be aborted while it is
+  being created.
+* PyTorch's watchdog would end the process when a member is lost, so it is configured only to log.
 """
 
 import logging
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_group(place: Place, device: torch.device) -> GlooGroup:
-    """A group over NCCL if the model is on a GPU of NVIDIA, else over Gloo."""
+    """A group over NCCL if the model is on an NVIDIA GPU, else over Gloo."""
     if device.type == "cuda" and distributed.is_nccl_available():
         return NcclGroup(place, device)
     return GlooGroup(place)
@@ -40,8 +41,8 @@ class NcclGroup(GlooGroup):
     """The members of a version, each with one GPU.
 
     Args:
-        place: of this member.
-        device: of the model.
+        place: this member's place in the group.
+        device: device of the model.
     """
 
     def __init__(self, place: Place, device: torch.device) -> None:
@@ -50,19 +51,19 @@ class NcclGroup(GlooGroup):
         self._unfinished: Any = None
 
     def wait(self, begun: Sequence[Any]) -> None:
-        """Wait until operations are done on the GPU, too."""
+        """Wait until operations are done, also on the GPU."""
         with self._wait_for_others():
             for operation in begun:
                 while not collectively(operation.work.is_completed):
                     self._check()
                     self._changed.wait(_POLL_SECONDS)
-                self._check()  # an aborted operation is completed, too
+                self._check()  # an aborted operation also counts as completed
                 self._end(operation)
         for operation in begun:
             collectively(operation.work.wait)
 
     def _watch(self, operation: Any) -> None:
-        """Nothing: `wait` asks."""
+        """Do nothing: `wait` polls the operation instead."""
 
     def _build(self, store: Any, _own: str) -> Any:
         os.environ.setdefault(_WATCHDOG_VARIABLE, _ONLY_LOG)
@@ -90,8 +91,8 @@ class NcclGroup(GlooGroup):
         self._group = self._unfinished = None
 
     def _save_recording(self) -> None:
-        """Write the last operations, as PyTorch's recorder does after a time-out, which an abort forestalls.
-        PyTorch's analyzer reads the file."""
+        """Write the last operations to a file for PyTorch's analyzer. PyTorch's recorder would write it after
+        a time-out, but the abort comes first."""
         file = recording_of(os.environ, self.rank)
         if file is None or not self._running:
             return

@@ -1,10 +1,10 @@
-"""Checks a machine and its network before training: how many seconds a fixed amount of work and data exchange
-takes.
+"""Checks a machine and its network before training: measures how many seconds a fixed amount of work and data
+exchange takes.
 
-Where PyTorch is installed, the work is done on the devices that training would use, by a process of its own
-(`edl_workflows.agent.torch_check`). Elsewhere blocks are hashed and sent to the partners, which authenticate
-each other by the job's token, which is never sent. The image decides, so all nodes of a role measure the same
-way. The master judges the results (`edl_workflows.protocol.node_check`).
+If PyTorch is installed, a separate process works on the devices that training would use
+(`edl_workflows.agent.torch_check`). Otherwise blocks of bytes are hashed and exchanged with the partners. A
+partner proves that it has the job's token without sending it. All nodes of a role have the same image, so
+they measure in the same way. The master judges the results (`edl_workflows.protocol.node_check`).
 """
 
 import hashlib
@@ -33,14 +33,14 @@ EXCHANGE_BLOCKS = 32
 """Blocks that are sent to a partner and back."""
 BLOCK = bytes(2**20)
 RETRY_SECONDS = 0.2
-"""Interval of connection attempts: a partner may learn of the round a little later."""
+"""Interval between connection attempts; a partner may learn of the round a little later."""
 MIN_SECONDS = 0.01
 HELLO_SECONDS = 5.0
 """Time for a partner to authenticate."""
 _ANSWER_CHARACTERS = 4096
 _NONCE_BYTES = 32
 _SHARE = 0.9
-"""Share of the round's time that may be used: the report must arrive within the round."""
+"""Share of the round's time that the check may use, since the report must arrive within the round."""
 
 
 class CheckPlace(BaseModel):
@@ -53,7 +53,7 @@ class CheckPlace(BaseModel):
 
 
 class CheckAnswer(BaseModel):
-    """What it found: the seconds that work and exchange took, or why they failed."""
+    """The answer of that process: the seconds that work and exchange took, or why they failed."""
 
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     error: str = ""
@@ -132,9 +132,9 @@ def _exchange(
 
 
 def _serve(partners: int, environment: NodeEnvironment, secret: bytes, deadline: float) -> float:
-    """Seconds of the slowest exchange. Failed exchanges don't count if another succeeded: this node then
-    works."""
-    # One thread for each, so that a partner that hangs does not block the others.
+    """Seconds of the slowest exchange. Failed exchanges don't count if another one succeeded, which shows
+    that this node works."""
+    # One thread per partner, so that a partner that hangs does not block the others.
     with (
         socket.create_server(addresses.listen(names.NODE_PORTS[environment.node.type][0])) as server,
         ThreadPoolExecutor(partners) as pool,
@@ -150,7 +150,7 @@ def _serve(partners: int, environment: NodeEnvironment, secret: bytes, deadline:
 
 
 def _partners(server: socket.socket, count: int, secret: bytes, deadline: float) -> Iterator[socket.socket]:
-    """Connections of partners that arrive in time and prove to have the job's token."""
+    """Connections of partners that arrive in time and prove that they have the job's token."""
     while count:
         server.settimeout(max(MIN_SECONDS, deadline - time.monotonic()))
         try:
@@ -220,7 +220,8 @@ def _send_blocks(connection: socket.socket) -> None:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    """Receive exactly `count` bytes; returns the last part, since only short messages are inspected."""
+    """Receive exactly `count` bytes, and return at most the last `_NONCE_BYTES` of them: only short messages
+    are inspected."""
     last = b""
     while count:
         part = connection.recv(min(count, len(BLOCK)))

@@ -1,7 +1,7 @@
-"""Saving one part of a checkpoint to storage, and publishing the checkpoint when all parts are there.
+"""Saves one part of a checkpoint to storage, and publishes the checkpoint when all parts have been saved.
 
-Each member of a cluster version saves its part by itself. The chief, which saves part 0, publishes. Until
-then the checkpoint does not exist for anybody, whatever dies, and the one before it stays valid.
+Each member of a cluster version saves its own part. The chief, which saves part 0, publishes the checkpoint.
+Until then nobody sees the checkpoint, whichever member dies, and the previous one stays valid.
 """
 
 import contextlib
@@ -22,40 +22,42 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 LOST_PART_SECONDS, LOST_PART_FACTOR = 8.0, 2.0
-"""How long the chief waits after a loss: so many seconds, and so often the time that its own part took."""
+"""After a loss, the chief waits for the other parts for this many seconds plus this many times the time that
+its own part took."""
 
 
 @runtime_checkable
 class PartFramework(Protocol):
-    """What an adapter implements, beside `edl_workflows.agent.world.Framework`, so that all members save
-    checkpoints together."""
+    """What an adapter implements, in addition to `edl_workflows.agent.world.Framework`, so that all members
+    save checkpoints together."""
 
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> "State":
-        """This member's part of the state of model and optimizer, to be saved."""
+        """This member's part of the state of model and optimizer to save."""
         ...
 
     def load_parts(self, parts: Iterable["Loaded"], where: str) -> None:
-        """Load from the parts of a checkpoint what this member holds, if several hold the model together.
+        """Load this member's share of the state from the parts of a checkpoint, if several members hold the
+        model together.
 
         Args:
-            parts: all of them.
-            where: of the checkpoint, for errors.
+            parts: all parts of the checkpoint.
+            where: place of the checkpoint, for error messages.
 
         Raises:
-            CheckpointError: it belongs to another model, or a part is damaged.
+            CheckpointError: the checkpoint belongs to another model, or a part is damaged.
         """
         ...
 
 
 class SavedAs(NamedTuple):
-    """What a part belongs to.
+    """The checkpoint to which a part belongs.
 
     Attributes:
-        name: of the checkpoint; the same in all members.
+        name: name of the checkpoint; the same in all members.
         step: global step.
         part: which part.
-        position: the data consumed at that step; known to the chief only.
-        variables: of the model, for the manifest.
+        position: the data consumed at that step; only the chief knows it.
+        variables: variables of the model, for the manifest.
     """
 
     name: str
@@ -74,16 +76,17 @@ def save_part(
     *,
     lost: bool = False,
 ) -> None:
-    """Save a part; the chief's also waits for the others, and publishes the checkpoint.
+    """Save a part. The chief then also waits for the other parts, and publishes the checkpoint.
 
     Args:
-        store: where the checkpoint goes.
-        saved_as: what the part belongs to.
+        store: where the checkpoint is saved.
+        saved_as: the checkpoint to which the part belongs.
         write: writes the part's file at the given path.
         writer: unique name of the writer.
-        stop: ends the waiting.
-        lost: whether a training process was lost. If the others go on, their parts will not come, and the
-            next process waits for this checkpoint: the chief waits about as long as its own part took.
+        stop: ends the wait when set.
+        lost: whether a training process was lost. If the other processes continue, their parts will not come,
+            while the next process waits for this checkpoint. So the chief waits only for a time that depends
+            on how long its own part took.
 
     Raises:
         CheckpointError: the storage failed, or the other parts did not come.

@@ -1,10 +1,10 @@
 """HTTP server with which an agent serves its newest copy of the model to another node's agent
 (`edl_workflows.agent.peers`).
 
-Two requests, both with the job's token: ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>`` returns the
-header of the newest complete copy, or 204 while that is the named one; ``GET /v1/snapshots/<name>`` returns
-its bytes. Copies that the node holds for another one are served, too, so that a chief that replaces a lost
-one gets its predecessor's.
+There are two requests, both with the job's token. ``GET /v1/snapshots/newest?unless=<name>&wait=<seconds>``
+returns the header of the newest complete copy, or 204 if that is still copy `unless` after `wait` seconds.
+``GET /v1/snapshots/<name>`` returns a copy's bytes. Copies that the node holds for another node are also
+served, so that the replacement of a lost chief gets its predecessor's copy.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from edl_workflows.agent.snapshots import ModelSnapshot, SnapshotFolder
 MAX_QUESTIONS = 8
 """Requests that are answered concurrently."""
 MAX_SILENT = 32
-"""Limit for connections without a valid token. Beyond it the oldest is dropped for a new one."""
+"""Limit for connections that have not sent a valid token yet. Beyond it, each new connection replaces the
+oldest one."""
 MAX_HEAD_BYTES = 16 * 2**10
 HEAD_SECONDS = 5.0
 """Time for a request to arrive."""
@@ -41,9 +42,9 @@ class PeerServer(ThreadingTCPServer):
     """Serves a node's copies in a separate thread until closed.
 
     Args:
-        folder: of the copies.
-        address: to listen on.
-        token: of the job.
+        folder: folder of the copies.
+        address: address to listen on.
+        token: token of the job.
 
     Raises:
         OSError: the address is not available.
@@ -75,7 +76,7 @@ class PeerServer(ThreadingTCPServer):
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[memoryview | None]:
-        """The bytes of a copy; None if it was overwritten."""
+        """A context with the bytes of a copy; None if the copy was overwritten."""
         for folder in self.folders:
             for copy in folder.whole():
                 if copy.name == name:
@@ -120,7 +121,7 @@ class PeerServer(ThreadingTCPServer):
 
     @contextlib.contextmanager
     def answering(self, request: socket.socket) -> Iterator[bool]:
-        """Admit a request with a valid token; False if too many are being answered."""
+        """Admit a request with a valid token. Yields False if too many are being answered."""
         with self._lock:
             self._silent.pop(request, None)
         if not self._free.acquire(blocking=False):
@@ -214,7 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        """Requests are not logged."""
+        """Do nothing: requests are not logged."""
 
     def version_string(self) -> str:
         return "edl-agent"

@@ -1,8 +1,8 @@
 """Replication of the newest copy of the model to the memory of another node.
 
 If the training program asks for it, two nodes hold the newest copy: the chief, which makes it, and the node
-that would be the next chief. So the loss of a machine does not lose the copy, and the node that continues
-already has the model.
+that would be the next chief. So the copy survives the loss of a machine, and the next chief already has the
+model.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ log = logging.getLogger(__name__)
 
 
 def partner_host(directive: Directive, environment: NodeEnvironment, *, in_parts: bool = False) -> str:
-    """The host whose newest copy this node must hold, too; "" for most nodes.
+    """The host whose newest copy this node must also hold; "" for most nodes.
 
-    The first worker that is not the chief holds the chief's copy. The chief holds that worker's, since a
-    chief that replaces a lost one has no copy of its own. If each member copies its part, each worker holds
-    the part of the one before it.
+    The first worker that is not the chief holds the chief's copy. The chief fetches that worker's newest
+    copy, since a chief that replaces a lost one has no copy of its own. If each member copies its own part,
+    each member holds the part of the member before it, and the chief that of the last member.
     """
     active = directive.active
     if active is None:
@@ -64,16 +64,15 @@ class PeerAgent:
     """Another node's agent.
 
     Attributes:
-        host: of the node.
-        token: of the job.
+        host: host of the node.
+        token: token of the job.
     """
 
     host: str
     token: str
 
     def newest(self, unless: str, wait: float) -> ModelSnapshot | None:
-        """The header of the peer's newest copy; None if that is still the one named `unless` after `wait`
-        seconds.
+        """The header of the peer's newest copy; None if after `wait` seconds that is still the copy `unless`.
 
         Raises:
             UnavailableError: the peer can't be reached, or its answer is invalid.
@@ -116,7 +115,7 @@ class PeerAgent:
 
 
 class PeerCopies:
-    """Serves this node's copies to its partner, and holds the partner's.
+    """Serves this node's copies to its partner, and holds the partner's copies.
 
     Args:
         own: this node's copies.
@@ -165,7 +164,7 @@ class PeerCopies:
         self._persister.close(timeout, newest=False)  # the partner is presumably alive
 
     def rescue(self) -> None:
-        """After the loss of a version: if the partner is lost, too, persist its last copy here."""
+        """After the loss of a version: if the partner is also lost, persist its last copy on this node."""
         peer = self._partner()
         if peer is not None:
             self._rescued.clear()
@@ -205,7 +204,7 @@ class PeerCopies:
             self._stop.wait(RETRY_SECONDS)
 
     def _copied(self, peer: PeerAgent) -> bool:
-        """Fetch a newer copy if there is one; returns whether the partner may be asked again at once."""
+        """Fetch a newer copy if there is one. Returns whether the partner may be asked again at once."""
         held = self.copies.newest
         found = peer.newest(held.name if held else "", WAIT_SECONDS)
         if found is None or any(

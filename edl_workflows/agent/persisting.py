@@ -1,8 +1,8 @@
 """The second stage of a checkpoint: the agent writes complete copies of the model from shared memory to
 storage.
 
-It does so while training continues, and also after the training process has died, so that its last copy is
-not lost. The result of each ticket is reported to the master.
+It does so while training continues, and also after the training process has died, so that the last copy is
+not lost. The result of each save is reported to the master under the save's ticket.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class Persister:
     """Persists a node's copies in one thread, the oldest first.
 
     Args:
-        folder: of the copies.
+        folder: folder of the copies.
         client: connection to the master.
         node: the reporting node.
         on_idle: called in the thread when it has been woken and nothing is left to do.
@@ -81,8 +81,8 @@ class Persister:
             os.close(self._bell)
 
     def save_newest(self) -> None:
-        """Persist the newest complete copy, even one that is only for the death of its process: the process
-        has died."""
+        """Persist the newest complete copy, even if it was made only for the case that its process dies. Call
+        this when the process has died."""
         with self._changed:
             self._asked += 1
         self.folder.ring()
@@ -112,7 +112,8 @@ class Persister:
             self._persist(due)
         while newest and not self._stop.is_set() and (last := self._newest()) is not None:
             done = self._persist(last, lost=True)
-            # Another member may hold only the part of an earlier checkpoint: then the chief publishes that.
+            # Another member may have only its part of an earlier checkpoint. So all earlier copies are
+            # persisted, too, until the chief has published one.
             newest = last.parts > 1 and not (done and last.part == 0)
 
     def _due(self) -> ModelSnapshot | None:
@@ -131,7 +132,7 @@ class Persister:
         return next(later, None)
 
     def _persist(self, snapshot: ModelSnapshot, *, lost: bool = False) -> bool:
-        """Persist a copy, because it is due, or because its process was lost; False if that failed."""
+        """Persist a copy, because it is due or its process was lost. Returns False if that failed."""
         error, fresh = "", False
         with self.folder.reading(snapshot.number) as block:
             if block is None:
@@ -151,13 +152,13 @@ class Persister:
             with contextlib.suppress(EdlError):
                 store = open_store(snapshot.place, snapshot.keep)
                 if wanted:
-                    store.retire()  # only now: one that the master does not want takes no other's place
+                    store.retire()  # only now: an unwanted checkpoint must not displace an older one
                 else:
                     store.discard(snapshot.ref)
         return not error
 
     def _report(self, snapshot: ModelSnapshot, error: str) -> bool:
-        """Tell the master; False if it does not want the checkpoint."""
+        """Report the result to the master. Returns False if the master does not want the checkpoint."""
         if error:
             end = CheckpointEnd(node=self._node, error=error[:4096])
         else:
@@ -177,8 +178,8 @@ class Persister:
 def _store(
     snapshot: ModelSnapshot, block: memoryview, writer: str, stop: threading.Event, *, lost: bool
 ) -> bool:
-    """Persist a copy; False if another agent has published it: a predecessor that died before recording it,
-    or the peer, which may do so at the same time.
+    """Persist a copy. Returns False if there was no need, for example because another agent has published it:
+    this node's previous agent, which died before it recorded that, or the peer's agent.
 
     Raises:
         CheckpointError: the storage failed.
@@ -210,7 +211,8 @@ def _store(
 
 
 def _is_outdated(snapshot: ModelSnapshot, store: CheckpointStore) -> bool:
-    """Whether a later checkpoint is published, as after the end of a training: nobody waits for this part."""
+    """Whether a checkpoint of the same or a later step is published, as after the end of training; then
+    nobody needs this part."""
     latest = store.latest()
     return latest is not None and latest[1].step >= snapshot.step
 

@@ -1,4 +1,4 @@
-"""Which training processes a node runs: the pure part of `edl_workflows.agent.supervisor`."""
+"""Decides which training processes a node runs: the pure part of `edl_workflows.agent.supervisor`."""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ class ProcessPlan:
     """The processes to start and to end now.
 
     Attributes:
-        start: versions whose process is to be started.
-        end: versions whose process is to be terminated.
+        start: versions whose process must be started.
+        end: versions whose process must be terminated.
     """
 
     start: tuple[TrainingCluster, ...] = ()
@@ -26,14 +26,14 @@ def plan_processes(
 ) -> ProcessPlan:
     """Compare the processes that the directive asks for with the running ones.
 
-    A process keeps its version's port until it exits, so a successor of the same parity starts only then:
-    this plan ends the one, and a later plan starts the other.
+    Versions whose numbers have the same parity use the same port, which a process keeps until it exits. So if
+    a process is in the way of a new one, this plan ends it, and a later plan starts the new one.
 
     Args:
-        directive: from the master.
-        node: whose processes.
-        running: the running processes, each by the version for which it was started.
-        ended: versions whose process exited and is not to be restarted.
+        directive: the master's directive.
+        node: the node whose processes are planned.
+        running: for each running process, the version for which it was started.
+        ended: versions whose process has exited and must not be restarted.
     """
     wanted = {
         cluster.process_of(node.type, node.id): cluster
@@ -61,21 +61,19 @@ def plan_processes(
 
 
 def _takes_part(node: NodeRef, cluster: TrainingCluster) -> bool:
-    """Whether the node has a process in a version: as a member, or as a worker that comes and goes within
-    it."""
+    """Whether the node has a process in a version, either as a member or because its role has no members."""
     is_member = node.type == (names.WORKER_TYPE if cluster.collective else names.PS_TYPE)
     return not is_member or cluster.rank_of(node.type, node.id) is not None
 
 
 def _broken(cluster: TrainingCluster, directive: Directive) -> bool:
-    """Whether a collective version lost a member, so that its processes would block for ever in a collective
-    operation. Processes of a version with parameter servers notice the loss themselves, and one of them may
-    still save."""
+    """Whether a collective version lost a member, so that its processes would block forever in a collective
+    operation. With parameter servers the processes notice the loss themselves, and one may still save."""
     return directive.lost and cluster.collective and cluster == directive.active
 
 
 def _still_needed(version: int, directive: Directive) -> bool:
-    """Whether the job may still roll back to a version, which it may until the active one has trained."""
+    """Whether the job may still roll back to a version, because the active version has not trained yet."""
     return directive.active is not None and version < directive.active.version > directive.trained
 
 

@@ -1,8 +1,8 @@
-"""The files of NCCL's flight recorder, which say what each rank's collective operations were when training
+"""The files of NCCL's flight recorder, which show the last collective operations of each rank when training
 stopped.
 
-PyTorch writes them if its variables say so: ``TORCH_NCCL_TRACE_BUFFER_SIZE`` (operations to remember) and
-``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` (the files' path without the rank at its end).
+PyTorch writes them if ``TORCH_NCCL_TRACE_BUFFER_SIZE`` (number of operations to remember) is not 0;
+``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` is the files' path without the rank at its end.
 """
 
 from collections.abc import Mapping
@@ -12,25 +12,25 @@ _PREFIX_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 _BUFFER_VARIABLE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's
 MOST = 16
-"""A pod has one process a GPU."""
+"""Most files of a pod, which has one process per GPU."""
 
 
 def recording_of(environ: Mapping[str, str], rank: int) -> Path | None:
     """The file of a rank; None unless the recorder is on.
 
     Args:
-        environ: of the training process.
-        rank: of the process.
+        environ: environment of the training process.
+        rank: rank of the process.
     """
     prefix = _prefix(environ)
     return None if prefix is None else prefix.with_name(f"{prefix.name}{rank}")
 
 
 def find_recordings(environ: Mapping[str, str]) -> list[str]:
-    """The files, by name; none unless the recorder is on.
+    """The existing files, sorted by name; none unless the recorder is on.
 
     Args:
-        environ: of the training process.
+        environ: environment of the training process.
     """
     prefix = _prefix(environ)
     if prefix is None or not prefix.parent.is_dir():

@@ -1,16 +1,16 @@
-"""How a member of a collective job goes on in the same process when the members change.
+"""How a member of a collective job continues in the same process when the members change.
 
-The model stays in the processes' memory. When a member is lost, the master names the next version at once
-(`edl_workflows.protocol.cluster.Member.process`), and each survivor:
+The model stays in the memory of the processes. When a member is lost, the master announces the next version
+at once (`edl_workflows.protocol.cluster.Member.process`), and each survivor:
 
 1. leaves the group of the old version. A thread that follows the master's directive ends the waits of an
    operation under way, so that no member waits for a dead one;
 2. forms the group of the new version;
-3. compares its newest step with the others'. A step is made when all sums have arrived, so a member may have
-   made one that another has not, but never two. Members that are behind, and new ones, get the state of a
-   member that is not.
+3. compares its newest step with those of the others. A member has made a step once it has received all sums,
+   so it can be one step ahead of another member, but never two. Members that are behind, and new members, get
+   the state of a member that is not behind.
 
-A member that joins gets there by the same way, from a state without steps.
+A member that joins follows the same steps, beginning without a state.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """How far a member's model is: its global step, and the data position after it.
+    """The progress of a member's model: its global step, and the data position after that step.
 
     Attributes:
         step: global step; `NO_STATE` for a member that has no model yet.
-        epoch: as of `edl_workflows.agent.sampler.ElasticSampler`.
-        completed: as of the same.
+        epoch: as in `edl_workflows.agent.sampler.ElasticSampler`.
+        completed: as in `edl_workflows.agent.sampler.ElasticSampler`.
     """
 
     step: int
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 
 
 class CannotTakePartError(UnavailableError):
-    """This member can't take part, whoever the others are: its process ends at once, with `exit_code`."""
+    """This member can't take part in any group: its process exits at once, with `exit_code`."""
 
     exit_code = CLUSTER_LOST_EXIT_CODE
 
@@ -56,8 +56,8 @@ NOTHING_YET = Progress(NO_STATE, 1, 0)
 
 @runtime_checkable
 class RegroupingFramework(Protocol):
-    """What an adapter implements, beside `edl_workflows.agent.world.Framework`, so that its processes go on
-    when the members change. All but `prepare`, `interrupt` and `waiting` are collective."""
+    """What an adapter implements, in addition to `edl_workflows.agent.world.Framework`, so that its processes
+    continue when the members change. All methods but `prepare`, `interrupt` and `waiting` are collective."""
 
     def prepare(self) -> None:
         """Build the model and warm up, alone."""
@@ -73,22 +73,22 @@ class RegroupingFramework(Protocol):
         ...
 
     def interrupt(self, version: int) -> None:
-        """End the waits in the group of this version, or of an earlier one, now and later: they raise
-        UnavailableError. Called in any thread."""
+        """End all present and future waits in the group of this version or of an earlier one: they raise
+        UnavailableError. May be called in any thread."""
         ...
 
     def waiting(self) -> float:
-        """Seconds for which this member has waited for the others in the present collective call; 0 while it
-        waits for none. Called in any thread."""
+        """Seconds for which this member has waited for the others in the present collective call; 0 if it
+        does not wait. May be called in any thread."""
         ...
 
     def any_of_replica(self, wanted: bool) -> bool:
-        """Whether one of the processes that hold the model together with this one wants it; collective among
-        these. They must do the same next."""
+        """Whether `wanted` is true in at least one process of this process's replica group. Collective within
+        the replica group, whose processes must all do the same next."""
         ...
 
     def compare(self, number: int) -> list[int]:
-        """The numbers that the members give, by rank."""
+        """The numbers that the members pass, by rank."""
         ...
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
