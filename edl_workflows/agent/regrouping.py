@@ -92,11 +92,11 @@ class RegroupingFramework(Protocol):
         ...
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
-        """Broadcast the model and optimizer of rank `root`; returns its `numbers`. A member loads the state
-        only when all of it has arrived, and only if `load` says so.
+        """Broadcast the model and optimizer of rank `root`, and return that rank's `numbers`. A member loads
+        the state only if `load` is set, and only after all of it has arrived.
 
         Raises:
-            DamagedStateError: what arrived differs from what was sent.
+            DamagedStateError: the received state differs from the sent one.
         """
         ...
 
@@ -119,12 +119,12 @@ class GroupChanges:
 
     @property
     def due(self) -> bool:
-        """Whether this process goes on in a later version, between two steps; the same in all that hold the
-        model together. Collective among these."""
+        """Whether this process must continue in a later version now, between two steps. Collective within the
+        replica group, in which the answer is the same for all processes."""
         return self._framework.any_of_replica(self._job.successor is not None)
 
     def join(self) -> Progress:
-        """As a new member: build the model, wait until the version is active, and get the state."""
+        """For a new member: build the model, wait until the version is active, and get the state."""
         self._framework.prepare()
         self._job.wait_until_active(in_place=True)
         try:
@@ -135,17 +135,17 @@ class GroupChanges:
             return self.go_on(str(error), NOTHING_YET)
 
     def go_on(self, reason: str, progress: Progress) -> Progress:
-        """Wait for the version in which this process goes on, and form its group.
+        """Wait for the version in which this process continues, and form its group.
 
         Args:
             reason: why the present group is over, for the log.
-            progress: of this member.
+            progress: the progress of this member.
 
         Returns:
-            The progress of all members now.
+            The progress of the new group, which is the same in all its members.
 
         Raises:
-            SystemExit: this process does not go on.
+            SystemExit: this process does not continue.
         """
         while True:
             successor = self._job.wait_for_successor(reason)

@@ -1,8 +1,9 @@
 """Checkpoints in an object store, or at any URI that fsspec supports (``pip install edl-workflows[fsspec]``,
 plus a driver).
 
-Object stores have no rename, so a checkpoint is published by its manifest, which is written last: without it
-the other files don't count. To be restored, a checkpoint is downloaded and checked against its manifest.
+Object stores have no rename, so a checkpoint is published by its manifest, which is written last: without a
+manifest the other files don't count. Before it is restored, a checkpoint is downloaded and checked against
+its manifest.
 """
 
 import contextlib
@@ -76,7 +77,7 @@ class RemoteStore(CheckpointStore):
     """The checkpoints of one training run at a URI.
 
     Args:
-        uri: of the folder or prefix.
+        uri: URI of the folder or prefix.
         keep: number of complete checkpoints to keep, at least 1; the newest are kept.
 
     Raises:
@@ -141,7 +142,7 @@ class RemoteStore(CheckpointStore):
                 self._fs.put_file(str(entry), f"{self._root}/{name}/{entry.name}")
 
     def missing_parts(self, name: str, count: int) -> tuple[list[int], int]:
-        """Which parts are missing, and how many bytes are there; see `CheckpointStore.missing_parts`."""
+        """The missing parts, and the total size of all files; see `CheckpointStore.missing_parts`."""
         self._fs.invalidate_cache()
         with self._reaching(f"{name} can't be listed"):
             try:
@@ -160,7 +161,7 @@ class RemoteStore(CheckpointStore):
         position: Mapping[str, Any] | None = None,
         variables: Layout | None = None,
     ) -> CheckpointRef:
-        """Publish a checkpoint whose parts are all there; see `CheckpointStore.publish_parts`."""
+        """Publish a checkpoint of which all parts have been saved; see `CheckpointStore.publish_parts`."""
         parts, folder = list_parts(count), f"{self._root}/{name}"
         with (
             self._reaching(f"{name} can't be published"),
@@ -267,7 +268,7 @@ class RemoteStore(CheckpointStore):
                     self._remove_remote(name)
 
     def _abandoned(self, name: str) -> bool:
-        """Whether a checkpoint has no manifest, and was not written to for a long time."""
+        """Whether a checkpoint has no manifest and has not been written to for a long time."""
         if self._exists(f"{self._uri}/{name}"):
             return False
         with contextlib.suppress(Exception):  # some stores have no modification times; then it is kept

@@ -1,8 +1,8 @@
-"""Restoring: the checkpoint from which a training process starts, reports of damaged ones, and the check of
-the model.
+"""Restoring: finds and loads the checkpoint from which a training process starts, reports damaged
+checkpoints, and checks the restored model.
 
-The master chooses the checkpoint. Where its bytes are read is decided here: this node's shared memory may
-hold the same as the storage, and is faster.
+The master chooses the checkpoint. This module decides from where its bytes are read: this node's shared
+memory may hold a copy, which is faster to read than the storage.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class CheckpointRestorer:
         client: connection to the master.
         node: this node.
         version: cluster version of the process.
-        memory: the copies in the node's shared memory, its own and those of a peer; None without shared
-            memory.
+        memory: the copies of the model in the node's shared memory, including those of a peer; None without
+            shared memory.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class CheckpointRestorer:
     def find(self, named: CheckpointRef | None, store: CheckpointStore) -> CheckpointRef | None:
         """The checkpoint to start from; None if there is none yet.
 
-        The one that the master names wins: model and data position must belong together. If it names none,
-        the newest complete one in the store is taken, and damaged ones that were skipped are reported to the
-        master.
+        The checkpoint that the master names is always used, because model and data position must belong
+        together. If it names none, the newest complete checkpoint in the store is used, and damaged ones that
+        were skipped are reported to the master.
 
         Args:
             named: the checkpoint that the master names.
             store: checkpoints of the job.
 
         Raises:
-            CheckpointError: the named one is damaged, or the store has no complete one; this was reported to
-                the master.
+            CheckpointError: the named checkpoint is damaged, or the store has checkpoints but no complete
+                one; this has been reported to the master.
         """
         passed_over: list[tuple[str, CheckpointError]] = []
         try:
@@ -92,12 +92,13 @@ class CheckpointRestorer:
         return found
 
     def tell(self, found: CheckpointRef, store: CheckpointStore) -> None:
-        """Report the checkpoint that this process starts from, if the master named none, so that the data
-        position goes back to it. Retries until the master answers, since the previous process's records would
-        otherwise be trained twice.
+        """Report the checkpoint that this process starts from, if the master named none, so that the master
+        moves the data to the checkpoint's position. Retries until the master answers: without the report,
+        data that the restored model has already been trained with would be trained again.
 
         Raises:
-            CheckpointError: the data position in the manifest is damaged; this was reported to the master.
+            CheckpointError: the data position in the manifest is damaged; this has been reported to the
+                master.
             EdlError: another version has become active; this process will be terminated.
         """
         restore = CheckpointRestore(
@@ -135,7 +136,7 @@ class CheckpointRestorer:
     def _found_parts(
         self, checkpoint: CheckpointRef, store: CheckpointStore, reading: contextlib.ExitStack
     ) -> Iterator[Loaded]:
-        """Parts in shared memory first, then the others."""
+        """The parts in shared memory, then all other parts from storage."""
         from edl_workflows.agent import tensors
 
         there: set[str] = set()
@@ -174,9 +175,9 @@ class CheckpointRestorer:
         """Report to the master that a checkpoint can't be restored; retries until the master answers.
 
         Args:
-            uri: of the checkpoint.
-            error: what is wrong with it.
-            instead: the checkpoint that this process starts from instead; None: it can't start.
+            uri: URI of the checkpoint.
+            error: what is wrong with the checkpoint.
+            instead: the checkpoint from which this process starts instead; None if it can't start.
         """
         damage = CheckpointDamage(
             node=self._node,
@@ -211,24 +212,25 @@ class ModelCheck:
 
     def evaluate_with(self, evaluate: Callable[[], float]) -> None:
         """Set how to evaluate the model before it is saved for a plan. `confirm` must evaluate the restored
-        one the same way.
+        model in the same way.
 
         Args:
-            evaluate: returns one number that the variables determine, such as the loss of fixed records; the
-                same number until the next step. Raises an error if there is none.
+            evaluate: returns one number that depends only on the variables, such as the loss of fixed
+                records, so that it stays the same until the next step. Raises an error if there is no such
+                number.
         """
         self._evaluate = evaluate
 
     def before(self) -> Evaluation | None:
-        """Evaluate the model now; None if the program did not set `evaluate_with`."""
+        """Evaluate the model now; None if the program did not call `evaluate_with`."""
         return None if self._evaluate is None else run_evaluation(self._evaluate)
 
     def confirm(self, evaluate: Callable[[], float]) -> str:
-        """Report the evaluation of the restored model before any training in this version; called by the
+        """Report the evaluation of the restored model, before any training in this version. Called by the
         chief. Retries until the master answers.
 
         Args:
-            evaluate: as for `evaluate_with`.
+            evaluate: see `evaluate_with`.
 
         Returns:
             Why this version may not train, because its model differs; "" if it may.

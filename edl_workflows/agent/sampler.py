@@ -1,10 +1,10 @@
-"""Which records each member of a collective job takes in each step, for any number of members.
+"""Decides which records each member of a collective job trains in each step, for any number of members.
 
 The global batch is fixed: N mini-batches of `Dataset.batch_size` records, where N is the maximum number of
-workers. A step's mini-batches are consecutive parts of the epoch's order, and
-`mini_batch_counts` deals them out by rank. So the position of a training is a
-place in the order alone, independent of the number of members. When that number changes, the rest of the
-epoch is split among the new members, and only records of steps after the restored checkpoint are seen twice.
+workers. A step's mini-batches are consecutive parts of the epoch's order of records, and `mini_batch_counts`
+distributes them among the ranks. So the position in the data is just a place in that order, whatever the
+number of members. When the number changes, the rest of the epoch is split among the new members. Only the
+records of steps after a restored checkpoint are trained twice.
 
 Pure: every member computes its share by itself.
 """
@@ -16,7 +16,7 @@ from edl_workflows.exceptions import InvalidError
 from edl_workflows.protocol.permutation import Permutation
 
 State = dict[str, int | str]
-"""What `ElasticSampler.state_dict` gives."""
+"""Type of `ElasticSampler.state_dict`."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,13 @@ class Dataset:
     """The training data of a collective job; the same in all members.
 
     Attributes:
-        size: records of an epoch.
-        batch_size: records of a mini-batch, the share of one worker in a step at the maximum number of
-            workers.
-        num_epochs: passes over all records; 0 or less: endless.
+        size: number of records in an epoch.
+        batch_size: number of records in a mini-batch. With the maximum number of workers, each worker trains
+            one mini-batch per step.
+        num_epochs: number of passes over all records; 0 or less: endless.
         shuffle: whether each epoch has its own random order.
-        seed: of the shuffle. The same seed gives the same order in every process and after every restart.
+        seed: seed of the shuffle. The same seed gives the same order in every process and after every
+            restart.
     """
 
     size: int
@@ -54,8 +55,8 @@ class ElasticSampler:
         max_workers: N, the number of mini-batches in a global batch.
 
     Attributes:
-        epoch: of the next step, counted from 1.
-        completed: records of this epoch that are done.
+        epoch: epoch of the next step, counted from 1.
+        completed: number of records of this epoch that are done.
     """
 
     def __init__(self, dataset: Dataset, max_workers: int) -> None:
@@ -85,10 +86,10 @@ class ElasticSampler:
     def mini_batches(self, rank: int, members: int) -> tuple[Sequence[int], ...]:
         """The records of a member's mini-batches in the next step.
 
-        In the last step of an epoch all mini-batches are shorter alike, and may be empty.
+        In the last step of an epoch, all mini-batches are shorter by the same share, and some may be empty.
 
         Args:
-            rank: of the member.
+            rank: rank of the member.
             members: number of members.
 
         Raises:
@@ -101,10 +102,11 @@ class ElasticSampler:
         return tuple(self._mini_batch(number) for number in range(first, first + counts[rank]))
 
     def upcoming(self, rank: int, members: int) -> Iterator[tuple[Sequence[int], ...]]:
-        """The same of the next step and all later ones, as long as the members stay. The position stays, too.
+        """Yields `mini_batches` of the next step and of all later steps, assuming that the members stay the
+        same. The position is not changed.
 
         Raises:
-            InvalidError: as of `mini_batches`.
+            InvalidError: see `mini_batches`.
         """
         ahead = ElasticSampler(self._dataset, self._max_workers)
         ahead.go_to(self.epoch, self.completed)
@@ -121,12 +123,12 @@ class ElasticSampler:
             self._order = self._shuffled()
 
     def state_dict(self) -> State:
-        """The position, and the parameters of the order that it refers to."""
+        """The position, and the parameters on which the order of records depends."""
         data = self._dataset
         return {"epoch": self.epoch, "completed": self.completed, **_order(data)}
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Go to a position from `state_dict`, which may be from a job with another batch size or more epochs.
+        """Go to a position from `state_dict`. It may come from a job with another batch size or more epochs.
 
         Raises:
             InvalidError: it is not such a position, or it refers to another order of records.
@@ -171,7 +173,8 @@ def _order(dataset: Dataset) -> State:
 
 
 def mini_batch_counts(max_workers: int, workers: int) -> tuple[int, ...]:
-    """How many mini-batches each worker computes in a step, by rank: ⌊N/N0⌋ + (1 if rank < N mod N0).
+    """The number of mini-batches that each worker computes in a step, by rank: ⌊N/N0⌋ + (1 if rank < N mod
+    N0).
 
     This is the "fixed batch size" of DLRover's design.
 

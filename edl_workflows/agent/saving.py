@@ -1,5 +1,5 @@
-"""When the chief saves a checkpoint, and its reports to the master. How to save is set by the training
-code."""
+"""Decides when the chief saves a checkpoint, and reports the result to the master. The training code sets how
+to save."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # needs numpy, which a program with its own saver may not hav
     from edl_workflows.agent.two_stages import FirstStage, TwoStages
 
 _OF_MEMBER = CheckpointTicket(id="")
-"""In place of a ticket, for parts other than the chief's."""
+"""Stands for a ticket in members other than the chief, which have none."""
 RETRY_SECONDS = 1.0
 """Polling interval while waiting for the agent's second stage, or for a report to reach the master."""
 
@@ -50,11 +50,11 @@ class CheckpointSaver:
 
     Args:
         client: connection to the master.
-        watch: of the directive.
+        watch: the watch of the master's directive.
         reporter: reports the result to the master.
         node: this node.
         version: cluster version of the process.
-        consumed: returns what this process has trained beyond its acknowledgements.
+        consumed: returns what this process has trained but not acknowledged yet.
         evaluate: evaluates the model, for a checkpoint that a plan requests.
     """
 
@@ -71,8 +71,8 @@ class CheckpointSaver:
         self.position: Mapping[str, Any] | None = None
         """The data position of the newest checkpoint that was begun."""
         self.drained = False
-        """Whether the process has stopped for a switch. Requests during the drain wait for that, since a step
-        after the switch checkpoint would be lost."""
+        """Whether the process has stopped for a switch. A checkpoint requested during a drain is saved only
+        then, since a step made after the switch checkpoint would be lost."""
         self.trained = False
         """Whether something was trained since the last checkpoint of this process."""
         self.saved = False
@@ -110,7 +110,7 @@ class CheckpointSaver:
 
     @property
     def next_periodic(self) -> float:
-        """When the next periodic checkpoint is due (monotonic seconds)."""
+        """Monotonic time at which the next periodic checkpoint or copy is due."""
         return min(self._next_stored, self._next_copied)
 
     def configure(self, save: Callable[[], CheckpointRef], every_seconds: float | None) -> None:
@@ -135,8 +135,8 @@ class CheckpointSaver:
             self._first_stage.reserve(chief=chief)
 
     def due(self, directive: Directive) -> bool:
-        """Whether the chief must save now; during a drain only on request, since a switch waits for the
-        drain."""
+        """Whether the chief must save now. During a drain it saves only on request, since a switch waits for
+        the drain."""
         now = time.monotonic()
         if not self.configured or now < self._not_before:
             return False
@@ -147,7 +147,7 @@ class CheckpointSaver:
         return self._first_stage is None or not self._put_off_while_busy(self._first_stage)
 
     def requested(self, directive: Directive) -> bool:
-        """Whether the master requests a checkpoint that this process has not saved, or its part of it."""
+        """Whether the master requests a checkpoint of which this process has not saved its part yet."""
         return self.configured and bool(self._request(directive))
 
     def save(
@@ -157,9 +157,9 @@ class CheckpointSaver:
 
         Args:
             patience: seconds to wait for an unreachable master.
-            stopped: ends the waiting when true.
-            stored: wait until the checkpoint is on storage, also in two stages.
-            last: whether it is the last checkpoint of the training, which the caller retries.
+            stopped: ends the wait when it returns True.
+            stored: whether to wait until the checkpoint is on storage, even if it is saved in two stages.
+            last: whether it is the training's last checkpoint, which the caller retries.
         """
         assert self.configured, "set how to save first: save_with, or save_in_two_stages"
         began = time.monotonic()
@@ -194,7 +194,7 @@ class CheckpointSaver:
         return saved
 
     def wish(self, directive: Directive) -> SaveWish:
-        """What all members must save together after this step; asked by the chief."""
+        """What all members must save together after this step. Called by the chief."""
         if not self.due(directive):
             return SaveWish.NOTHING
         persist = bool(self._request(directive)) or not self._only_copies()
@@ -216,7 +216,7 @@ class CheckpointSaver:
         if not chief:
             self._served = request or self._served
         if ticket is None:
-            return  # what the other members copy is not published
+            return  # the copies of the other members are then not published
         try:
             made = self._first_stage.save_part(ticket, persist=persist)
         except Exception as error:
@@ -229,15 +229,15 @@ class CheckpointSaver:
         self._plan_next(persist)
 
     def _report_failure(self, ticket: CheckpointTicket, error: Exception) -> None:
-        """Tell the master why a checkpoint failed; callable from any thread."""
+        """Report to the master why a checkpoint failed. May be called from any thread."""
         if ticket.id:
             self._reporter.checkpoint(ticket.id, CheckpointEnd(node=self._node, error=_reason(error)))
 
     def _saved(
         self, ticket: CheckpointTicket, persist: bool, stopped: Callable[[], bool], stored: bool
     ) -> CheckpointRef | None:
-        """Save; None if stopped before the checkpoint was stored. This process or the agent reports it to the
-        master."""
+        """Save; None if stopped before the checkpoint was stored. Either this process or the agent reports
+        the checkpoint to the master."""
         if self._first_stage is None:
             assert self._save is not None
             saved = self._save()
@@ -270,8 +270,8 @@ class CheckpointSaver:
             self._next_stored = now + self._every
 
     def _begin(self, request: str, persist: bool, last: bool) -> CheckpointTicket | None:
-        """Announce a checkpoint, so that the master records the data position; None if the master can't take
-        it now."""
+        """Announce a checkpoint, so that the master records the data position. Returns None if no checkpoint
+        is possible now."""
         begin = CheckpointBegin(
             node=self._node,
             version=self._version,
@@ -303,6 +303,6 @@ class CheckpointSaver:
 
 
 def _reason(error: Exception) -> str:
-    """Message for users; an EdlError's text is complete without its type."""
+    """The error as a message for users; the text of an EdlError is complete without its type."""
     text = str(error) if isinstance(error, EdlError) else f"{type(error).__name__}: {error}"
     return text[:4096]

@@ -1,7 +1,8 @@
 """Shards of a data set for one training process, leased and acknowledged by background threads.
 
-Delivery is at least once: a shard is acknowledged when the loop asks for the next one, never before. When the
-process stops, held shards are returned, a partly processed shard with the number of its processed records.
+Delivery is at least once: a shard is acknowledged only when the loop asks for the next one. When the process
+stops, it returns the shards that it holds; a partly processed shard is returned with the number of records
+that have been processed.
 """
 
 import logging
@@ -31,10 +32,10 @@ from edl_workflows.protocol.message import describe_problems
 from edl_workflows.protocol.training import ConsumedShards
 
 ACK_SECONDS = 0.2
-"""Time during which acknowledgements are collected into one message; the master's grouped writes take
-longer."""
+"""Time during which acknowledgements are collected into one message. This costs little, since the master's
+grouped writes take longer."""
 BOUNDARY_SECONDS = 0.05
-"""Interval at which a loop that waits for shards follows the directive."""
+"""Interval at which a loop that waits for shards checks the directive."""
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,9 @@ class Batch:
     """The records of one step.
 
     Attributes:
-        indices: of the records in the data set, or offsets in the partition.
-        epoch: counted from 1.
-        partition: of a streaming data set.
+        indices: indices of the records in the data set, or offsets in the partition.
+        epoch: the epoch, counted from 1.
+        partition: the partition of a streaming data set.
     """
 
     indices: Sequence[int]
@@ -71,10 +72,10 @@ class _Held:
     """The shards that the process holds, guarded by the reader's lock.
 
     Attributes:
-        ahead: leased, not begun.
-        current: being processed.
-        records_done: processed records of the current shard.
-        done, released: processed and returned shards, to be acknowledged.
+        ahead: shards that are leased but not begun.
+        current: the shard being processed.
+        records_done: number of processed records of the current shard.
+        done, released: processed and returned shards that must still be acknowledged.
         sending: shards whose acknowledgement is being sent.
     """
 
@@ -97,10 +98,10 @@ class ShardReader:
 
     Args:
         client: connection to the master.
-        ask: the node, its cluster version, and the number of shards to hold beyond the one being processed
-            (as ``max_shards``). If the worker is killed, others process these, the current one, and
-            unacknowledged ones again.
-        params: of the data set.
+        ask: the node, its cluster version, and how many shards to hold in addition to the one being processed
+            (``max_shards``). If the worker is killed, other workers process again the held shards, the
+            current shard and all shards that were not acknowledged.
+        params: parameters of the data set.
         may_lease: whether the process may lease shards now.
         between: called between two batches or shards, and regularly while there is nothing to process; may
             call `settle`.
@@ -136,7 +137,7 @@ class ShardReader:
 
         Raises:
             JobFailedError: a shard failed too often.
-            UnavailableError: closed before the data was consumed.
+            UnavailableError: the reader was closed before the data was consumed.
             EdlError: the master rejected a request.
         """
         while (shard := self._next()) is not None:
@@ -165,9 +166,9 @@ class ShardReader:
                     self._between()
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Return held shards, and wait until the master has stored all acknowledgements.
+        """Return the held shards, and wait until the master has stored all acknowledgements.
 
-        Nothing is leased until `resume`.
+        Nothing is leased until `resume` is called.
 
         Args:
             timeout: seconds to wait; None: without limit.
@@ -205,14 +206,14 @@ class ShardReader:
         return self._params.task_type is TaskType.TRAINING
 
     def consumed(self) -> ConsumedShards:
-        """What was trained, but may not be acknowledged yet. Call it in the loop's thread, between two
-        steps."""
+        """Shards and records that were trained but may not be acknowledged yet. Call it in the loop's thread,
+        between two steps."""
         with self._lock:
             held = self._held
             begun = _released(held.current, held.records_done) if held.current and held.records_done else None
             done = [key for key in (*held.sending, *held.done) if not isinstance(key, ReleasedShard)]
-            # Shards beyond the limit of a message are acknowledged normally: they may be trained again, but
-            # not lost.
+            # Shards beyond the limit of a message are left out and acknowledged later: they may be trained
+            # again, but are not lost.
             return ConsumedShards(done=[_key(shard) for shard in done[:MAX_SHARDS_PER_MESSAGE]], begun=begun)
 
     def close(self, timeout: float) -> None:
@@ -281,12 +282,12 @@ class ShardReader:
                 back_off.wait()
 
     def _wants_more(self) -> bool:
-        # Refill at half, so that a request gets several shards and the loop need not wait for it.
+        # Refill when half are left, so that a request gets several shards and the loop need not wait for it.
         few = len(self._held.ahead) <= self._ask.max_shards // 2
         return few and not self._paused and self._error is None and self._may_lease()
 
     def _take(self, reply: LeaseReply | None) -> bool:
-        """Process an answer; False if there was nothing, so that the next request must wait."""
+        """Process an answer. Returns False if it had no shards, so that the next request must wait."""
         with self._lock:
             self._leasing = False
             if reply is not None:
@@ -340,7 +341,7 @@ class ShardReader:
 
 
 def consumed_by_dataset(readers: Sequence[ShardReader]) -> dict[str, ConsumedShards]:
-    """What a process has trained beyond its acknowledgements, by data set name."""
+    """What a process has trained but not acknowledged yet, by data set name."""
     found = {reader.name: reader.consumed() for reader in readers}
     return {name: one for name, one in found.items() if one.done or one.begun}
 

@@ -1,4 +1,4 @@
-"""Signals handled in a thread, since a Python signal handler must not take locks that the main thread may
+"""Handles signals in a thread, since a Python signal handler must not take locks that the main thread may
 hold."""
 
 import ctypes
@@ -43,12 +43,12 @@ def put_handler_back(number: signal.Signals) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent exits. Linux only; a no-op elsewhere."""
+    """Make the kernel kill this process when its parent exits. Linux only; a no-op elsewhere."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def dump_stacks_on_signal() -> None:
-    """Have `DUMP_STACKS` write the stacks of all threads to stderr, even if the main thread hangs in native
+    """Make `DUMP_STACKS` write the stacks of all threads to stderr, even if the main thread hangs in native
     code."""
     faulthandler.register(DUMP_STACKS, file=_STDERR, all_threads=True, chain=False)

@@ -1,10 +1,10 @@
-"""A node's copies of the model in shared memory: made by the training process between steps, persisted by the
-agent.
+"""A node's copies of the model in shared memory. The training process makes them between steps; the agent
+persists them.
 
-There are two slots. A slot is a data file, whose pages are reused, and a header beside it. The header is
-removed before the bytes change, and put in place by a rename when they are complete: a process that dies in
-between leaves a slot without a header, and the other slot intact. The newest complete copy is never
-overwritten.
+There are two slots. A slot consists of a data file, whose pages are reused, and a header file. The header is
+removed before the data changes, and a new header is renamed into place when the data is complete. So a
+process that dies in between leaves a slot without a header, and the other slot intact. The newest complete
+copy is never overwritten.
 
 Readers of a slot (the agent that persists it, a peer that copies it, a process that restores it) hold a
 shared lock, and its writer an exclusive one. The kernel releases the locks of a process that dies.
@@ -32,7 +32,7 @@ from edl_workflows.protocol.cluster import CheckpointRef
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is created in it
 ABANDONED_SECONDS = 3600.0
-"""Time that the folder of a dead agent is kept: its container may restart and persist the copies."""
+"""Time for which the folder of a dead agent is kept: its container may restart and persist the copies."""
 SLOTS = 2
 MAX_PARTS = 100_000
 LOCK_SECONDS = 0.001
@@ -54,7 +54,7 @@ class SnapshotStage(StrEnum):
     MEMORY = "memory"
     """Complete, in this node's memory."""
     SAVED = "saved"
-    """On storage, too."""
+    """Also on storage."""
     FAILED = "failed"
     """Could not be persisted, or was rejected by the master."""
 
@@ -63,19 +63,19 @@ class ModelSnapshot(BaseModel):
     """The header of a complete copy.
 
     Attributes:
-        number: 1, 2, …; increases with each copy of the node.
-        ticket: id of the master's ticket, for which the master records the data position; "" for parts other
-            than the chief's.
-        version: cluster version that made it.
+        number: 1, 2, …; increases with each copy on the node.
+        ticket: id of the master's ticket, with which the master has recorded the data position; "" for parts
+            other than the chief's.
+        version: cluster version that made the copy.
         step: global step of the copy.
-        size: bytes.
-        place: folder or URI of the checkpoints, where it is persisted as ``name``.
-        name: of the checkpoint.
+        size: size in bytes.
+        place: folder or URI of the checkpoints, where the copy is persisted as ``name``.
+        name: name of the checkpoint.
         keep: number of checkpoints to keep there.
-        part, parts: which part of the checkpoint it is, and how many there are.
-        persist: whether it is persisted in any case, or only if the training process is lost.
+        part, parts: index of this part of the checkpoint, and number of parts.
+        persist: whether the copy is persisted in any case, or only if the training process is lost.
         position: the data position from the master.
-        variables: of the model, for the checkpoint's manifest.
+        variables: variables of the model, for the checkpoint's manifest.
         stage, error: progress of the copy, and why it failed.
     """
 
@@ -104,7 +104,7 @@ class ModelSnapshot(BaseModel):
 
     @property
     def ref(self) -> CheckpointRef:
-        """The checkpoint as which it is persisted."""
+        """The checkpoint that the copy becomes when it is persisted."""
         return CheckpointRef(uri=f"{self.place.rstrip('/')}/{self.name}", step=self.step)
 
 
@@ -114,7 +114,7 @@ class SnapshotDraft:
 
     Attributes:
         bytes: buffer to write into; valid within `SnapshotFolder.writing`.
-        number: of the future copy.
+        number: number of the copy.
         commit: writes the header, which completes the copy.
     """
 
@@ -127,7 +127,7 @@ class SnapshotFolder:
     """The two slots of a node.
 
     Args:
-        folder: in shared memory; exists.
+        folder: an existing folder in shared memory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -141,7 +141,7 @@ class SnapshotFolder:
 
     @property
     def shared(self) -> bool:
-        """Whether another node should hold the newest copy, too."""
+        """Whether another node should also hold the newest copy."""
         return (self.folder / _SHARED).exists()
 
     def share(self) -> None:
@@ -164,29 +164,29 @@ class SnapshotFolder:
         return next((snapshot for snapshot in self.whole() if snapshot.number == number), None)
 
     def reserve(self, size: int) -> None:
-        """Allocate memory for both slots before the first copy, so that the step does not wait for it.
+        """Allocate memory for both slots before the first copy, so that no step has to wait for that.
 
         Args:
             size: bytes of a copy.
 
         Raises:
-            NoMemoryError: there is not enough.
+            NoMemoryError: there is not enough shared memory.
         """
         for slot in self._slots:
             self._map(slot, size)
 
     @property
     def busy(self) -> bool:
-        """Whether no copy can be made now, because the content of its slot is being read or waits to be
-        persisted."""
+        """Whether no copy can be made now, because the present content of the slot to overwrite is being read
+        or waits to be persisted."""
         slot = self._target()
         with _locked(slot, "ab", fcntl.LOCK_EX) as file:
             return file is None or _is_due(slot)
 
     @contextlib.contextmanager
     def writing(self, size: int) -> Iterator["SnapshotDraft | None"]:
-        """A slot to write a copy into; None while its content is being read or waits to be persisted.
-        `SnapshotDraft.commit` completes the copy.
+        """A context with a slot for a new copy; None while the slot's present content is being read or waits
+        to be persisted. `SnapshotDraft.commit` completes the copy.
 
         Args:
             size: bytes of the copy.
@@ -227,7 +227,7 @@ class SnapshotFolder:
 
     def settle(self, number: int, stage: SnapshotStage, error: str = "") -> None:
         """Record the result of a copy. Call it within `reading`. If there is no room for the record, the copy
-        is given up."""
+        is discarded."""
         for slot in self._slots:
             found = _header(slot)
             if found is not None and found.number == number:
@@ -235,7 +235,7 @@ class SnapshotFolder:
                 try:
                     _put(slot, noted)
                 except OSError:
-                    # Remove the old header: it would have the copy persisted again, and it takes the room.
+                    # Remove the old header: with it the copy would be persisted again, and it takes up room.
                     with contextlib.suppress(OSError):
                         _header_of(slot).unlink()
                         _put(slot, noted)
@@ -292,20 +292,20 @@ class SnapshotFolder:
 
 
 def node_folder(base: Path, job: str, node_type: str, node_id: int) -> Path:
-    """The folder of a node's slots: the same for an agent that restarts in the same pod.
+    """The folder of a node's slots. It is the same for an agent that restarts in the same pod.
 
     Args:
         base: folder of shared memory.
         job: uid of the job.
-        node_type: of the node.
-        node_id: of the node; never reused.
+        node_type: type of the node.
+        node_id: id of the node; never reused.
     """
     return base / f"{_PREFIX}{job}-{node_type}-{node_id}"
 
 
 def take_folder(folder: Path) -> SnapshotFolder:
-    """Create a private folder for a node's agent, or take over that of the previous agent. Abandoned folders
-    of other nodes are removed.
+    """Create a private folder for a node's agent, or take over the folder of the node's previous agent.
+    Abandoned folders of other nodes are removed.
 
     Raises:
         CheckpointError: it can't be created, or belongs to another user.
@@ -346,7 +346,7 @@ def _header_of(slot: Path) -> Path:
 
 
 def _header(slot: Path) -> ModelSnapshot | None:
-    """The header of a slot; None without a complete copy."""
+    """The header of a slot; None if the slot has no complete copy."""
     try:
         found = ModelSnapshot.model_validate_json(_header_of(slot).read_bytes())
         return found if slot.stat().st_size >= found.size else None
@@ -355,7 +355,7 @@ def _header(slot: Path) -> ModelSnapshot | None:
 
 
 def _put(slot: Path, snapshot: ModelSnapshot) -> None:
-    # Only the holder of the slot's lock writes this file; one from a killed writer is overwritten.
+    # Only the holder of the slot's lock writes this file. A file left by a killed writer is overwritten.
     fresh = slot.with_name(f"{slot.name}.new")
     try:
         fresh.write_text(snapshot.model_dump_json())

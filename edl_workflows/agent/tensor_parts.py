@@ -1,8 +1,9 @@
-"""Tensors of a checkpoint in parts: where each piece belongs, and how the pieces make whole tensors again.
+"""Tensors of a checkpoint in parts: where each piece belongs, and how whole tensors are assembled from
+pieces.
 
-A part's file says where its pieces belong in the key ``DCP_SHARDING_INFO`` of its metadata, as PyTorch's
-``HuggingFaceStorageWriter`` does: the offset of each piece in its tensor. A file without that key holds whole
-tensors. A tensor's shape is where its pieces end.
+The metadata of a part's file contains the offset of each piece in its tensor, under the key
+``DCP_SHARDING_INFO``, as PyTorch's ``HuggingFaceStorageWriter`` writes it. A file without that key holds
+whole tensors. The shape of a tensor is the maximum of its pieces' ends.
 """
 
 import json
@@ -27,8 +28,8 @@ class Piece(NamedTuple):
     """A piece of a tensor.
 
     Attributes:
-        name: of the tensor.
-        offset: of the piece in it, along each axis.
+        name: name of the tensor.
+        offset: offset of the piece in the tensor, along each axis.
         content: the piece.
     """
 
@@ -43,20 +44,20 @@ class Piece(NamedTuple):
 
 
 def write_offsets(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
-    """A part's metadata that says where its pieces belong.
+    """The metadata of a part that records where its pieces belong.
 
     Args:
-        offsets: of all pieces of the part, by name of their tensor.
+        offsets: offsets of all pieces of the part, by name of their tensor.
     """
     said = {name: {_SAVED_OFFSETS: list(offset)} for name, offset in offsets.items()}
     return {OFFSETS: json.dumps(said, separators=(",", ":"))}
 
 
 def pieces(part: Loaded, where: str) -> list[Piece]:
-    """The pieces of a part; `where` is for errors.
+    """The pieces of a part. `where` names the checkpoint in errors.
 
     Raises:
-        CheckpointError: the part does not say where they belong.
+        CheckpointError: the part does not record where its pieces belong.
     """
     try:
         offsets = json.loads(part.metadata.get(OFFSETS, "null"))
@@ -74,8 +75,8 @@ def _piece(name: str, content: Array, offsets: Any) -> Piece:
 
 
 def assemble(parts: Sequence[Loaded], where: str) -> Loaded:
-    """The whole tensors of a checkpoint, made of all its parts, and their metadata. Tensors in one piece are
-    not copied. `where` is for errors.
+    """Assemble the whole tensors of a checkpoint, and the metadata, from all its parts. Tensors that consist
+    of one piece are not copied. `where` names the checkpoint in errors.
 
     Raises:
         CheckpointError: a piece is missing, or pieces do not fit together.
@@ -104,15 +105,15 @@ def _join(found: list[Piece], where: str) -> Array:
 
 
 def load_checkpoint(folder: Path) -> Loaded:
-    """Read the state of a checkpoint that was saved in two stages, by one process or in parts, after a check
-    of its checksums.
+    """Read the state of a checkpoint that was saved in two stages, by one process or in parts. Its checksums
+    are verified first.
 
     Args:
-        folder: of the checkpoint.
+        folder: folder of the checkpoint.
 
     Raises:
-        CheckpointError: it is missing or damaged, or holds no such state.
-        InvalidError: ``ml_dtypes``, which its types need, is not installed here.
+        CheckpointError: the checkpoint is missing or damaged, or was not saved in two stages.
+        InvalidError: ``ml_dtypes``, which the tensors' types need, is not installed here.
     """
     verify_checkpoint(folder)
     files = state_files(read_manifest(folder))
@@ -126,11 +127,11 @@ def export_safetensors(checkpoint: Path, file: Path) -> None:
 
     Args:
         checkpoint: folder of the checkpoint.
-        file: to write; replaced if it exists.
+        file: the file to write; it is replaced if it exists.
 
     Raises:
         CheckpointError, InvalidError: see `load_checkpoint`.
-        OSError: of the storage.
+        OSError: the storage failed.
     """
     loaded = load_checkpoint(checkpoint)
     unfinished = file.with_name(f".{file.name}.unfinished")

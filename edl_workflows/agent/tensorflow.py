@@ -1,16 +1,16 @@
 """TensorFlow adapter for parameter servers: between-graph training with ``tf.compat.v1`` in an elastic
 cluster.
 
-A training program defines how to build its model, and runs steps in a ``with training(...)`` block; in a
-parameter server the same line serves until the end. Everything possible is done before a cluster version
-becomes active: imports, the graph with its save and restore operations, the server, the session, the
-variables' initial values. Only restoring and stepping remain for the switch.
+A training program defines how to build its model, and runs steps in a ``with training(...)`` block. In a
+parameter server, the same ``with`` statement serves until the process is told to exit. As much as possible is
+done before a cluster version becomes active: imports, the graph with its save and restore operations, the
+server, the session, the variables' initial values. Only restoring and stepping remain for the switch.
 
-Each process runs a TensorFlow server that knows no other task. The worker's session brings the cluster
-(ClusterSpec propagation), which lists the parameter servers and the worker itself, so parameter servers need
-not know later workers. This rests on two facts of TensorFlow: a server that was started as the task that the
-propagated cluster assigns to it is rejected, hence the job name ``local``; and sessions share variables only
-with ``share_session_state_in_clusterspec_propagation``.
+Each process runs a TensorFlow server that knows no other task. The worker's session passes the cluster to the
+servers (ClusterSpec propagation). That cluster lists the parameter servers and only this worker, so parameter
+servers need not know workers that are added later. Two properties of TensorFlow matter here: it rejects a
+server that was started as the same task that the propagated cluster assigns to it, hence the job name
+``local``; and sessions share variables only with ``share_session_state_in_clusterspec_propagation``.
 """
 
 import contextlib
@@ -56,8 +56,8 @@ MODEL_FILE = "model.ckpt"
 """Prefix of TensorFlow's files in a checkpoint's folder."""
 CONNECT_SECONDS = 0.05
 INITIALISED_SECONDS = 0.02
-"""Interval at which a worker checks whether the chief has initialized the variables; part of the stall of a
-switch."""
+"""Interval at which a worker checks whether the chief has initialized the variables. It adds to the pause of
+a switch."""
 
 _LOST = (
     tf.errors.AbortedError,
@@ -66,10 +66,10 @@ _LOST = (
     tf.errors.NotFoundError,
     tf.errors.UnavailableError,
 )
-"""Errors of a step when a parameter server is lost, or came back without its variables."""
+"""Errors of a step when a parameter server was lost, or was restarted without its variables."""
 
 _UNFIT = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-"""Errors of a restore when the files don't fit the model's variables."""
+"""Errors of a restore if the files don't fit the model's variables."""
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,11 @@ class Model:
         train: operation that makes one step and increments the global step.
         loss: scalar tensor with the step's loss.
         inputs: placeholders by name.
-        example: input values for a warm-up step, which a prepared successor makes and discards, since
-            TensorFlow optimizes and places the graph in the first step. Without it that is part of the stall
-            of a switch.
-        check: scalar tensor that is compared for the last batch before and after the servers change; None:
-            the loss. If the loss is random, as with dropout: the loss without it.
+        example: input values for a warm-up step. TensorFlow optimizes and places the graph in its first step,
+            so the chief's process for the next version makes and discards one while the previous version
+            still trains. Without an example, this work prolongs the pause of a switch.
+        check: scalar tensor whose value for the last batch is compared before and after the servers change;
+            None: the loss. If the loss is random, as with dropout, give the loss without the randomness.
     """
 
     train: Any
@@ -117,7 +117,7 @@ class ParameterServerTraining:
             The global step after it, and the loss.
 
         Raises:
-            SystemExit: the cluster broke, and this process with it; the agent starts the next one.
+            SystemExit: the cluster broke, so this process must exit; the agent starts the next one.
         """
         try:
             step, loss = self._step(self.session, values)
@@ -132,21 +132,23 @@ class ParameterServerTraining:
 def training(
     job: Job, build: Callable[[], Model], options: TrainingOptions
 ) -> Iterator[ParameterServerTraining]:
-    """Train with the job's parameter servers. In a parameter server this serves, and never enters the block.
+    """Train with the job's parameter servers. In a parameter server, this call serves and never enters the
+    block.
 
-    On entry the variables hold the checkpoint that the master names, else the newest one in the store, else
-    their initial values. When the block ends without an error, the chief saves.
+    On entry, the variables have the values of the checkpoint that the master names, else of the newest
+    checkpoint in the store, else their initial values. When the block ends without an error, the chief saves.
 
     Args:
         job: from `edl_workflows.agent.connect`.
         build: builds the model in the default graph with ``tf.compat.v1``. Variables are partitioned and
-            placed on the parameter servers automatically; how they are partitioned does not depend on the
-            number of servers.
+            placed on the parameter servers automatically. Changing the number of servers does not change the
+            partitions.
         options: how to train.
 
     Raises:
         InvalidError: the job has no parameter servers, or this node is an evaluator.
-        SystemExit: asked to exit, or the checkpoint to start from is damaged (`Job.start_from`).
+        SystemExit: the process was asked to exit, or the checkpoint to start from is damaged
+            (`Job.start_from`).
     """
     if job.node.type == names.EVALUATOR_TYPE:
         raise InvalidError(
@@ -221,7 +223,7 @@ class _Graph:
                 self.model = build()
             with tf1.control_dependencies([self.model.train]):
                 self._step_after = tf.identity(self.step.read_value())
-            # Neither saved nor initialized with the others: it marks this version's variables as ready.
+            # This variable marks the others as ready, so it is neither saved nor initialized with them.
             marker = tf1.get_variable(
                 "edl_initialised", shape=(), dtype=tf.int32, trainable=False, collections=["edl"]
             )
@@ -229,7 +231,8 @@ class _Graph:
             self.mark_initialised = marker.assign(1)
             self.initialise = tf1.global_variables_initializer()
             self.initialise_local = tf1.group(tf1.local_variables_initializer(), tf1.tables_initializer())
-            # The chief itself reads and writes the files, so that they are published atomically.
+            # The files are read and written by the chief, not by the servers, so that it can publish them
+            # atomically.
             with tf1.device(f"{me}/cpu:0"):
                 self._saver = tf1.train.Saver(max_to_keep=None)
             self._saved = tf1.global_variables()
@@ -239,7 +242,7 @@ class _Graph:
             self.model.loss if self.model.check is None else self.model.check, self.model.inputs
         )
         self.batch = b""
-        """Batch that was stored with the checkpoint restored last."""
+        """The batch that was stored with the checkpoint that was restored last."""
 
     def make_step(self, session: Any, values: Mapping[str, Any]) -> tuple[int, float]:
         """Make one step; returns the global step after it, and the loss."""
@@ -273,7 +276,7 @@ class _Graph:
         """Set all variables from a checkpoint in either format.
 
         Raises:
-            CheckpointError: it is complete, but of another model, or its variables are cut differently.
+            CheckpointError: it belongs to another model, or its variables are cut differently.
         """
         in_memory = job.holds(checkpoint)
         self._require_same_layout(checkpoint, store, may_be_gone=in_memory)
@@ -316,8 +319,8 @@ class _Graph:
 
 
 def _say_what_may_change(job: Job, graph: _Graph, options: TrainingOptions) -> None:
-    """Report which changes of parameter servers the model survives. A prepared version whose change it would
-    not survive is rejected here, before any training stops for it."""
+    """Report which changes of parameter servers the model survives. If this process prepares a version whose
+    change the model would not survive, reject that version before any training stops for it."""
     if lost := unsaved_state(graph.graph, in_two_stages=options.async_save):
         job.allow_server_changes(ServerChanges.NEVER, lost)
     else:
@@ -347,8 +350,9 @@ def _session_config(options: TrainingOptions) -> Any:
 def _boot(job: Job, options: TrainingOptions) -> Any:
     """Start this process's TensorFlow server on the port of its cluster version.
 
-    Its name is the address that others dial: TensorFlow listens on all interfaces anyway, but the session
-    finds its own task in the propagated cluster only by this name.
+    The server is given the address that other nodes dial: TensorFlow listens on all interfaces anyway, but
+        the
+    session finds its own task in the propagated cluster only by this address.
     """
     address = job.environment.listen_address(job.version)
     return tf1.train.Server(
@@ -373,7 +377,7 @@ def _connect(job: Job, server: Any, cluster: TrainingCluster, graph: _Graph, opt
 
 
 def _await_server(job: Job, address: str) -> str:
-    """Wait until a parameter server listens; returns its address, which may become known only meanwhile."""
+    """Wait until a parameter server listens, and return its address, which may not be known before."""
     while not job.terminated:
         reachable = addresses.resolve(address)
         host, _, port = reachable.rpartition(":")
@@ -400,8 +404,8 @@ def _initialise(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -
 
 
 def _set_values(job: Job, graph: _Graph, session: Any, store: CheckpointStore, *, keep: bool) -> None:
-    """Set the variables to the checkpoint, else to their initial values, which they already have if
-    `keep`."""
+    """Set the variables to the checkpoint's values, or to their initial values if there is no checkpoint.
+    `keep`: they have been initialized already."""
     checkpoint = job.start_from(store)
     if not keep or checkpoint is None:
         session.run(graph.initialise)
@@ -422,17 +426,17 @@ def _loss_of_kept_batch(job: Job, graph: _Graph, session: Any) -> float:
 
 
 def _rehearse(job: Job, graph: _Graph, session: Any, store: CheckpointStore) -> None:
-    """Run once what the switch will need, since the first run is the slowest, while the predecessor still
-    trains.
+    """While the previous version still trains, run once everything that the switch will need, since the first
+    run is the slowest.
 
-    Only the chief may do so, and only before its version is active, since it sets all variables again then.
+    Only the chief may do this, and only before its version is active: it sets all variables again afterwards.
     """
     session.run(graph.initialise)
     with contextlib.suppress(CheckpointError):  # `Job.start_from` reports a damaged one later
         newest = store.newest()
         if newest is not None:
             graph.restore(session, newest, job, store)
-    # There may be no batch, or one of another model.
+    # There may be no batch, or the batch of another model.
     with contextlib.suppress(InvalidError, ValueError, tf.errors.InvalidArgumentError):
         graph.check.of(session, graph.batch)
     if graph.model.example:

@@ -1,7 +1,7 @@
 """TensorFlow adapter for collective jobs: an elastic ``MultiWorkerMirroredStrategy`` with gradient
 accumulation.
 
-A training program defines how to build its model, and makes one step in each turn of the loop::
+A training program defines how to build its model, and makes one step in each iteration of the loop::
 
     with training(job, build, Dataset(len(data), batch_size=32, num_epochs=10), options) as run:
         for mini_batches in run:
@@ -9,24 +9,26 @@ A training program defines how to build its model, and makes one step in each tu
 
 Every member keeps the model in plain variables and sums the gradients of its mini-batches. The strategy's
 all-reduce sums these over the members, and each member applies the same update, so that the variables stay
-equal. The strategy's mirrored variables would need an aggregation method and a broadcast for each variable.
-The same all-reduce serves to broadcast: rank 0 contributes its values, and all others zeros.
+equal. (The strategy's mirrored variables would need an aggregation method and a broadcast for each variable.)
+The all-reduce is also used to broadcast: rank 0 contributes its values, and all others contribute zeros.
 
-Behaviour of TensorFlow 2.21 on which this rests, measured on one machine with processes on loopback:
+It relies on this behavior of TensorFlow 2.21, which was measured with processes on the loopback of one
+machine:
 
-* The strategy's constructor returns in all members within a second after the last one has called it, and
-  waits for that one without limit. So successors form their group, build and warm up while the previous
-  version still trains. Two groups on different ports don't interfere, but one process can't be in two.
-* If a member is killed during a step, the step of the others fails with UnavailableError, after 0.3 to 1.4 s
-  on a machine with three busy processes per core, whatever the rank. The group can't be repaired; the
-  processes survive. If a member's machine disappears silently, the others may not notice for long: then the
-  master's directive has the agent end them.
-* Members that exit one after the other, rank 0 first, leave the others unharmed as long as these call no
-  collective operation.
+* The strategy's constructor waits without limit until all members have called it, and then returns in all of
+  them within a second. So the processes of the next version form their group, build the model and warm up
+  while the previous version still trains. Two groups on different ports don't interfere, but one process
+  can't be in two groups.
+* If a member is killed during a step, the step of the others fails with UnavailableError after 0.3 to 1.4 s
+  on a machine with three busy processes per core, whatever the killed member's rank. The group can't be
+  repaired, but the processes survive. If a member's machine disappears silently, the others may not notice
+  for a long time; then the master's directive makes the agents end their processes.
+* If members exit one after the other, rank 0 first, the remaining members are not affected as long as they
+  call no collective operation.
 * Some time after the constructor, a thread of the group takes over SIGTERM, so the process would not learn
-  that it must exit. So `connect`'s handler is reinstalled once the group has worked.
-* The constructor must precede any other operation of the process and works only once: a process that lost its
-  group exits, and the agent starts a new one.
+  that it must exit. Therefore `connect`'s handler is reinstalled after the group has been used.
+* The constructor must precede any other operation of the process and works only once. So a process that lost
+  its group exits, and the agent starts a new one.
 """
 
 import contextlib
@@ -58,7 +60,7 @@ _BROKEN = (
     tf.errors.InternalError,
     tf.errors.UnavailableError,
 )
-"""Errors of a collective operation when a member is lost, or came back as another process."""
+"""Errors of a collective operation when a member is lost, or was restarted as another process."""
 
 _REDUCIBLE = (tf.float16, tf.float32, tf.float64, tf.int32, tf.int64)
 _STAND_IN = {
@@ -83,11 +85,11 @@ class MirroredModel:
     Attributes:
         weights: variables to train, by a name that is the same in each process.
         losses: returns the loss of each record of a mini-batch; called with the inputs by name.
-        optimizer: of Keras, or any object with ``apply_gradients`` and ``variables``; its ``build``, if there
-            is one, creates these. It receives the mean gradient of the global batch.
+        optimizer: a Keras optimizer, or any object with ``apply_gradients`` and ``variables``; its ``build``,
+            if there is one, creates the variables. It receives the mean gradient of the global batch.
         example: inputs of one mini-batch, for the warm-up step, and for types and shapes.
-        more: further variables that are saved, and broadcast when the members change, such as moving
-            averages. Between changes each member has its own values.
+        more: further variables, such as moving averages. They are saved, and are broadcast when the members
+            change. Between changes each member has its own values.
     """
 
     weights: Mapping[str, Any]
@@ -103,9 +105,9 @@ def training(
 ) -> Iterator[world.World]:
     """Train with the job's other workers.
 
-    On entry the variables hold the checkpoint that the master names, else the newest one in the store, else
-    the initial values of rank 0. When the block ends without an error, rank 0 saves. Checkpoints are saved in
-    two stages, as with ``async_save``.
+    On entry, the variables have the values of the checkpoint that the master names, else of the newest
+    checkpoint in the store, else the initial values of rank 0. When the block ends without an error, rank 0
+    saves. Checkpoints are saved in two stages, as with ``async_save``.
 
     Args:
         job: from `edl_workflows.agent.connect`.
@@ -115,7 +117,7 @@ def training(
 
     Raises:
         InvalidError: the job is not collective, this node is not a member, or a variable can't be broadcast.
-        SystemExit: asked to exit, the group broke, or the checkpoint to start from is damaged
+        SystemExit: the process was asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
     saving = world.Saving.from_options(options)
@@ -128,7 +130,7 @@ class MirroredTraining:
 
     Args:
         build: builds the model.
-        threads: threads of TensorFlow; 0: one per core.
+        threads: number of TensorFlow's threads; 0: one per core.
     """
 
     def __init__(self, build: Callable[[], MirroredModel], threads: int = 0) -> None:
@@ -189,7 +191,7 @@ class MirroredTraining:
     def step(self, mini_batches: Sequence[Inputs], wishes: Wishes) -> Reduced:
         """Accumulate gradients, all-reduce them, and update."""
         for inputs in mini_batches:
-            if len(next(iter(inputs.values()))):  # the last of an epoch may be empty
+            if len(next(iter(inputs.values()))):  # in the last step of an epoch it may be empty
                 self._accumulate(dict(inputs))
         asked = tf.constant([wishes.drain, wishes.leave], tf.float32)
         loss, records, drain, leave = _collectively(lambda: self._update(asked).numpy())
@@ -200,8 +202,8 @@ class MirroredTraining:
         _collectively(self._meet)
 
     def _rehearse(self) -> None:
-        """Trace, place and run everything once, since TensorFlow's first call is slow and would add to the
-        stall."""
+        """Trace, place and run everything once, since TensorFlow's first call is slow and would prolong the
+        pause of a switch."""
         before = {name: variable.numpy() for name, variable in self._variables.items()}
         self.step([self._model.example], Wishes())
         self.broadcast([0])
@@ -242,7 +244,7 @@ class AllReduceGroup:
     """The members of a version, which all-reduce tensors. The constructor waits for all of them.
 
     Args:
-        place: of this member.
+        place: this member's place in the group.
     """
 
     def __init__(self, place: Place) -> None:
@@ -256,10 +258,10 @@ class AllReduceGroup:
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
 
     def all_reduce(self, tensors: Sequence[Any]) -> list[Any]:
-        """The sums over the members, in a ``tf.function``.
+        """The sums over the members. Must be called in a ``tf.function``.
 
         Args:
-            tensors: of types that can be all-reduced; each type takes one operation of the group.
+            tensors: tensors of types that can be all-reduced. Each type takes one collective operation.
         """
         places = {dtype: [i for i, t in enumerate(tensors) if t.dtype == dtype] for dtype in _REDUCIBLE}
 
@@ -309,6 +311,6 @@ def _plain(variable: Any) -> Any:
 
 
 def _spec(value: Any) -> Any:
-    """The TensorSpec of such inputs, with any number of records."""
+    """The TensorSpec of inputs like `value`, with any number of records."""
     array = np.asarray(value)
     return tf.TensorSpec([None, *array.shape[1:]], tf.as_dtype(array.dtype))

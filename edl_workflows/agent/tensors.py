@@ -26,7 +26,7 @@ from edl_workflows.exceptions import CheckpointError, InvalidError
 Array = npt.NDArray[Any]
 
 MAX_HEADER_BYTES = 100 * 2**20
-"""Limit of the format."""
+"""Limit that the format sets."""
 _METADATA = "__metadata__"
 _LENGTH_BYTES = 8
 _NAMES = {
@@ -50,13 +50,13 @@ _NAMES = {
 """The format's names of numpy's types."""
 _TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _OF_ML_DTYPES = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
-"""Types that numpy has not, and that the package ``ml_dtypes`` adds to it."""
+"""Types that numpy lacks and that the package ``ml_dtypes`` adds."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Type and shape of a tensor. In the block its bytes are little-endian, as the format requires, whatever
-    their order in the tensor."""
+    """Type and shape of a tensor. In the block its values are little-endian, as the format requires, whatever
+    the tensor's own byte order."""
 
     dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
@@ -78,11 +78,11 @@ class CopyGuard:
         self._free.set()
 
     def begin(self) -> None:
-        """A copy begins."""
+        """Mark that a copy has begun."""
         self._free.clear()
 
     def end(self) -> None:
-        """It has ended."""
+        """Mark that the copy has ended."""
         self._free.set()
 
     def wait(self) -> None:
@@ -96,13 +96,13 @@ class State:
 
     Attributes:
         step: global step.
-        specs: of its tensors, by name.
+        specs: type and shape of its tensors, by name.
         fill: writes the tensors' values into the given arrays, one for each of ``specs``. Called once.
         metadata: further text that a restore needs.
         layout: how the model cuts its variables, for the checkpoint's manifest; None if that does not matter.
-        part: which part of the checkpoint this is, if several processes save one together.
-        guard: with it ``fill`` may run in another thread, since the tensors' owner waits for it; None: the
-            tensors may change as soon as the training goes on.
+        part: which part of the checkpoint this is, if several processes save the checkpoint together.
+        guard: if given, ``fill`` may run in another thread, since the owner of the tensors waits for the
+            guard before it changes them; None: the tensors may change as soon as training continues.
     """
 
     step: int
@@ -129,7 +129,7 @@ class State:
 class Loaded:
     """A state that was read: read-only tensors by name, and the metadata.
 
-    The tensors are views of the memory or file that they were read from; copy what you keep.
+    The tensors are views of the memory or file from which they were read; copy tensors that you keep.
     """
 
     tensors: Mapping[str, Array]
@@ -143,7 +143,7 @@ class StateBlock:
         size: bytes of the block.
 
     Args:
-        state: to be copied.
+        state: the state to copy.
 
     Raises:
         InvalidError: the format does not support a tensor's type, or a tensor has the reserved name of the
@@ -196,10 +196,10 @@ class StateBlock:
 
 
 def save(folder: Path, state: State) -> None:
-    """Write a state into a checkpoint's folder, as `CheckpointStore.publish` asks for it.
+    """Write a state into a checkpoint's folder; for the argument `write` of `CheckpointStore.publish`.
 
     Raises:
-        OSError: of the storage.
+        OSError: the storage failed.
     """
     write_state(folder / state.part.file, state)
 
@@ -208,10 +208,10 @@ def write_state(path: Path, state: State) -> None:
     """Write a state's file.
 
     Raises:
-        OSError: of the storage.
+        OSError: the storage failed.
     """
     block = StateBlock(state)
-    # Not into a mapping of the file: a full disk would then end the process instead of raising an error.
+    # Don't write into a mapping of the file: a full disk would kill the process instead of raising an error.
     with mmap.mmap(-1, block.size) as memory:
         with memoryview(memory) as view:
             block.write(view)
@@ -223,8 +223,8 @@ def load(path: Path) -> Loaded:
     """Read a state's file; its tensors are views of the file's pages.
 
     Raises:
-        CheckpointError: it is missing, or not whole.
-        InvalidError: it is whole, and ``ml_dtypes``, which its types need, is not installed here.
+        CheckpointError: the file is missing or incomplete.
+        InvalidError: the file is complete, but ``ml_dtypes``, which its types need, is not installed here.
     """
     try:
         with open_regular(path) as file:
@@ -239,12 +239,12 @@ def read_state(block: memoryview, where: str) -> Loaded:
     """The state in a block of bytes.
 
     Args:
-        block: as `StateBlock.write` made it. The tensors are views of it.
-        where: for errors.
+        block: a block that `StateBlock.write` has written. The tensors are views of it.
+        where: path or URI of the state, for errors.
 
     Raises:
-        CheckpointError: it is no such block, or not whole.
-        InvalidError: it is whole, and ``ml_dtypes``, which its types need, is not installed here.
+        CheckpointError: the block does not contain a state, or is incomplete.
+        InvalidError: the block is complete, but ``ml_dtypes``, which its types need, is not installed here.
     """
     length = int.from_bytes(block[:_LENGTH_BYTES], "little")
     if len(block) < _LENGTH_BYTES or length > min(MAX_HEADER_BYTES, len(block) - _LENGTH_BYTES):
@@ -255,7 +255,7 @@ def read_state(block: memoryview, where: str) -> Loaded:
         metadata = {str(key): str(value) for key, value in entries.pop(_METADATA, {}).items()}
         tensors = {name: _tensor(data, entry) for name, entry in entries.items()}
     except ImportError as error:
-        # Not a CheckpointError: the master would take an intact checkpoint for a damaged one.
+        # Not a CheckpointError: the master would consider an intact checkpoint damaged.
         raise InvalidError(
             f"{where}: has tensors of bfloat16 or 8-bit floating point, which numpy reads with ml_dtypes "
             f"({error}): pip install 'edl-workflows[numpy]'"

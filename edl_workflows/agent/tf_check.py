@@ -1,4 +1,4 @@
-"""Compares a ``tf.compat.v1`` model before and after a switch of versions by its loss of the last batch.
+"""Compares a ``tf.compat.v1`` model before and after a switch of versions by its loss on the last batch.
 
 The batch is stored with the variables in the checkpoint of the switch, so that the restored model gets the
 same inputs.
@@ -16,9 +16,9 @@ from edl_workflows.exceptions import InvalidError
 
 BATCH_FILE = "batch.npy"
 BATCH_TENSOR = "edl.batch"
-"""The file's content as a tensor, in a checkpoint that is saved in two stages."""
+"""Name of the tensor with this file's content, in a checkpoint that is saved in two stages."""
 MAX_BATCH_BYTES = 16 * 2**20
-"""Limit for the stored batch; of a larger batch only the first records are stored."""
+"""Limit for the stored batch. If a batch is larger, only its first records are stored."""
 SAME = 1e-6
 """Tolerance for two losses of the same model in the same process."""
 
@@ -71,7 +71,7 @@ class LossCheck:
         return float(session.run(self.loss, {self.inputs[name]: value for name, value in values.items()}))
 
     def take(self) -> bytes:
-        """The batch for the checkpoint that is being saved; returned only once."""
+        """The batch to store with the checkpoint that is being saved. Each batch is returned only once."""
         kept, self._kept = self._kept, b""
         return kept
 

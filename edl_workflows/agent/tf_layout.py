@@ -1,5 +1,6 @@
-"""How the variables of a ``tf.compat.v1`` graph are cut into parts: by size when training begins, afterwards
-as recorded in the checkpoints. The number of parameter servers determines only the placement of the parts.
+"""How the variables of a ``tf.compat.v1`` graph are cut into parts. When training begins, their size decides;
+afterwards the parts are those recorded in the checkpoints. The number of parameter servers determines only
+the placement of the parts.
 """
 
 import math
@@ -24,7 +25,7 @@ _STATEFUL = {"VarHandleOp", "VariableV2", "Variable", *_TABLES, *(f"{name}V2" fo
 PARTS = 16
 """Maximum number of parts of a variable, unless there are more servers."""
 PART_BYTES = 256 * 2**10
-"""Minimum size of a part, since more parts slow a step down."""
+"""Minimum size of a part, since many parts slow a step down."""
 
 _FOOTER_BYTES = 48
 _MAGIC = 0xDB4775248B80FB57
@@ -58,12 +59,14 @@ def partition_as(layout: Layout) -> Callable[..., Any]:
 
 
 def find_layout(store: CheckpointStore) -> Layout | None:
-    """How the newest checkpoint cuts its variables; None if there is none, or if it does not record it.
+    """How the newest checkpoint cuts its variables; None if there is no checkpoint, or if it does not record
+    that.
 
-    All checkpoints of a store agree, since a training that continues from one keeps its parts.
+    All checkpoints of a store have the same parts, since training that continues from a checkpoint keeps
+    them.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the checkpoint is damaged.
     """
     newest = store.latest()
     if newest is None:
@@ -75,18 +78,18 @@ def find_layout(store: CheckpointStore) -> Layout | None:
 
 
 def layout_of_checkpoint(ref: CheckpointRef, store: CheckpointStore) -> Layout | None:
-    """How a complete checkpoint cuts its variables; None if it does not record it.
+    """How a complete checkpoint cuts its variables; None if it does not record that.
 
     Raises:
-        CheckpointError: it is damaged.
+        CheckpointError: the checkpoint is damaged.
     """
     recorded = store.manifest(ref).variables
     return recorded if recorded is not None else _layout_in_files(ref, store)
 
 
 def _layout_in_files(ref: CheckpointRef, store: CheckpointStore) -> Layout | None:
-    """Read the layout from TensorFlow's own files, for a checkpoint of an earlier version without it in the
-    manifest."""
+    """Read the layout from TensorFlow's own files. For checkpoints of earlier versions of this library, whose
+    manifest does not contain it."""
     index = next(store.local(ref).glob("*.index"), None)
     return None if index is None else read_layout(index)
 
@@ -113,12 +116,12 @@ def layout_of_graph(graph: Any) -> dict[str, VariableLayout]:
 
 
 def unsaved_state(graph: Any, *, in_two_stages: bool) -> str:
-    """State of a model that checkpoints don't contain, so that it is lost with the servers; "" if all is
-    saved.
+    """Describes state of a model that checkpoints don't contain, so that it would be lost with the servers;
+    "" if everything is saved.
 
     Args:
-        graph: of the model.
-        in_two_stages: whether only variables are saved, but no tables.
+        graph: graph of the model.
+        in_two_stages: whether checkpoints are saved in two stages, which save variables but no tables.
     """
     kept = {v.op.name for collection in (VARIABLES, LOCAL, "edl") for v in graph.get_collection(collection)}
     if not in_two_stages:

@@ -18,7 +18,7 @@ from edl_workflows.exceptions import CheckpointError, InvalidError
 tf1 = tf.compat.v1
 
 FETCH_BYTES = 64 * 2**20
-"""Size of the variables that are fetched at a time: larger groups would only take memory."""
+"""Total size of the variables that are fetched at a time; larger groups would only take more memory."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class _Part:
     """A variable, which may be a slice of a tensor.
 
     Attributes:
-        variable: of the graph.
+        variable: the variable in the graph.
         tensor: name of the tensor.
-        spec: of the whole tensor.
+        spec: type and shape of the whole tensor.
         slices: position of the variable in the tensor.
     """
 
@@ -49,10 +49,10 @@ class GraphVariables:
     """Saves and restores the variables of a graph.
 
     Args:
-        variables: of the graph; each partition of a partitioned variable separately.
+        variables: variables of the graph; each partition of a partitioned variable is listed separately.
 
     Raises:
-        InvalidError: one of them can't be saved.
+        InvalidError: a variable can't be saved.
     """
 
     def __init__(self, variables: Sequence[Any]) -> None:
@@ -60,7 +60,9 @@ class GraphVariables:
         self._specs = {part.tensor: part.spec for part in self._parts}
 
     def state(self, session: Any, step: int, layout: Layout | None = None, batch: bytes = b"") -> State:
-        """The variables' values, which are fetched when the state is copied, together with `batch`."""
+        """The variables' values and `batch` as a state. The values are fetched only when the state is
+        copied.
+        """
         specs = dict(self._specs)
         if batch:
             specs[BATCH_TENSOR] = TensorSpec(np.dtype(np.uint8), (len(batch),))

@@ -2,10 +2,10 @@
 node check, on the devices that training would use.
 
 The agent (`edl_workflows.agent.node_check`) starts ``python -m edl_workflows.agent.torch_check``, which reads
-one line of JSON (`CheckPlace`) and prints one (`CheckAnswer`). It is a process of its own, since the agent
-does not import PyTorch, and since a device that hangs must not take the agent with it.
+one line of JSON (`CheckPlace`) and prints one line (`CheckAnswer`). It is a separate process, because the
+agent does not import PyTorch, and because a device that hangs must not make the agent hang.
 
-Partners trust each other as members of a training do: who reaches their addresses can join.
+Partners trust each other as members of a training group do: whoever reaches their addresses can join.
 """
 
 import datetime as dt
@@ -26,12 +26,12 @@ from edl_workflows.exceptions import EdlError
 PRODUCTS = {"cpu": 10, "cuda": 200}
 """Matrix products that are measured, by type of device."""
 WIDTHS = {"cpu": 1024, "cuda": 8192}
-"""Of the matrices."""
+"""Width of the matrices, by type of device."""
 GATHERS = 4
 GATHER_BYTES = 8 * 2**20
-"""That each partner gives to a gather."""
+"""Bytes that each partner contributes to a gather."""
 FORM_SECONDS = 600
-"""Limit for forming a group on GPUs; the agent ends this process earlier."""
+"""Time limit for forming a group on GPUs; the agent ends this process earlier."""
 
 Gather = Callable[[torch.Tensor], Any]
 
@@ -44,7 +44,7 @@ def find_devices() -> list[torch.device]:
 
 
 def measure_products(device: torch.device) -> float:
-    """Seconds of the matrix products on a device, after one that does not count.
+    """Seconds that the matrix products take on a device, after a warm-up that does not count.
 
     Raises:
         RuntimeError: the device fails, or computes a wrong product.
@@ -67,10 +67,11 @@ def measure_products(device: torch.device) -> float:
 
 
 def measure_gathers(place: Place, device: torch.device) -> float:
-    """Seconds of the all-gathers with the partners, after one that does not count; 0 without partners.
+    """Seconds that the all-gathers with the partners take, after a warm-up that does not count; 0 without
+    partners.
 
     Raises:
-        RuntimeError, UnavailableError: the group breaks, or gathers wrong values.
+        RuntimeError, UnavailableError: the group breaks, or the gathered values are wrong.
     """
     if place.size == 1:
         return 0.0
@@ -87,11 +88,13 @@ def measure_gathers(place: Place, device: torch.device) -> float:
 
 
 def form_group(place: Place, device: torch.device) -> Gather:
-    """Form the partners' group: of NCCL on GPUs, else of Gloo. Returns the all-gather of a tensor."""
+    """Form the partners' group, over NCCL on GPUs, else over Gloo. Returns a function that all-gathers a
+    tensor.
+    """
     if device.type == "cpu":
         group = GlooGroup(place)
         group.form()
-        # What is received is written into the tensor that is given.
+        # A broadcast writes the received values into the tensor that is passed.
         return lambda mine: torch.stack([group.broadcast(mine.clone(), root) for root in range(place.size)])
     host, _, port = place.addresses[0].rpartition(":")
     limit = dt.timedelta(seconds=FORM_SECONDS)
@@ -109,13 +112,13 @@ def form_group(place: Place, device: torch.device) -> Gather:
 
 
 def _finish(device: torch.device) -> None:
-    """Wait for the device, which computes behind the program's back."""
+    """Wait for the device, which computes asynchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def check_node(given: CheckPlace) -> CheckAnswer:
-    """The answer: the seconds of this node, with the slowest of its devices, or the error."""
+    """Check this node: the answer has the seconds that it took, on the slowest device, or the error."""
     try:
         devices = find_devices()
         work = max(measure_products(device) for device in devices)

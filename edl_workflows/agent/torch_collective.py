@@ -1,7 +1,7 @@
-"""PyTorch adapter for collective jobs: data-parallel training with a fixed global batch, whose members come
-and go.
+"""PyTorch adapter for collective jobs: data-parallel training with a fixed global batch, while members join
+and leave.
 
-A training program defines how to build its model, and makes one step in each turn of the loop::
+A training program defines how to build its model, and makes one step in each iteration of the loop::
 
     def build() -> TorchModel:
         model = Net()
@@ -13,16 +13,16 @@ A training program defines how to build its model, and makes one step in each tu
         for mini_batches in run:
             run.step([{"x": images[list(i)], "y": labels[list(i)]} for i in mini_batches])
 
-Each member sums the gradients of its mini-batches. They are all-reduced in buckets, the last layers' first,
-while the backward pass of the last mini-batch still computes those of the first layers, as in
+Each member sums the gradients of its mini-batches. They are all-reduced in buckets, beginning with the last
+layers, while the backward pass of the last mini-batch still computes the gradients of the first layers, as in
 ``DistributedDataParallel`` (Li et al., "PyTorch Distributed", VLDB 2020, §3.2). Every member then applies the
 same mean gradient, so that the models stay equal.
 
-The group is one of Gloo over a store at rank 0 (`edl_workflows.agent.gloo_group`), or of NCCL for a model on
-GPUs (`edl_workflows.agent.nccl_group`). Store and Gloo listen on the members' own addresses only. When the
+The group uses Gloo over a store at rank 0 (`edl_workflows.agent.gloo_group`), or NCCL for a model on GPUs
+(`edl_workflows.agent.nccl_group`). The store and Gloo listen on the members' own addresses only. When the
 members change, the processes keep model and optimizer in memory and form another group
-(`edl_workflows.agent.regrouping`). A step updates nothing before all sums are there. If it fails, the members
-that are left make it again.
+(`edl_workflows.agent.regrouping`). A step updates nothing until all sums have arrived. If it fails, the
+remaining members repeat it.
 
 A model that is too large for one process is sharded within replica groups
 (`edl_workflows.agent.torch_replica`).
@@ -68,7 +68,7 @@ __all__ = ["Dataset", "TorchModel", "TrainingOptions", "training"]
 Inputs = Mapping[str, Any]
 
 _LARGEST_KEPT_BLOCK = 31 * 2**20
-"""Bytes: the largest block whose release raises glibc's thresholds is just under 32 MiB."""
+"""Bytes. Releasing a block raises glibc's thresholds only if the block is smaller than 32 MiB."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +76,17 @@ class TorchModel:
     """The model that a training program builds.
 
     Attributes:
-        model: its parameters that require a gradient are trained; its buffers are saved, and broadcast when
-            the members change. Between changes each member has its own buffers.
-        optimizer: over these parameters.
+        model: the model. Its parameters that require a gradient are trained. Its buffers are saved, and are
+            broadcast when the members change; between changes each member has its own buffers.
+        optimizer: the optimizer of these parameters.
         losses: returns the loss of each record of a mini-batch; called with the inputs by name, which are
             tensors on the model's device.
         example: inputs of one mini-batch, for the warm-up step.
-        update: makes one update from the parameters' ``grad``, which is the mean over the global batch;
-            default: ``optimizer.step``. The place for gradient clipping and for a scheduler's step.
-        more: what else is saved and broadcast, by name: anything with ``state_dict`` and
+        update: makes one update from the parameters' ``grad``, which is the mean over the global batch; by
+            default ``optimizer.step``. Put gradient clipping and a scheduler's step here.
+        more: other objects to save and broadcast, by name: anything with ``state_dict`` and
             ``load_state_dict``, such as a scheduler.
-        replica: the processes over whose mesh all trained parameters are sharded by ``fully_shard``; None:
+        replica: the replica group over whose mesh ``fully_shard`` has sharded all trained parameters; None if
             this process has the whole model.
     """
 
@@ -105,9 +105,9 @@ def training(
 ) -> Iterator[world.World]:
     """Train with the job's other workers.
 
-    On entry model and optimizer hold the checkpoint that the master names, else the newest one in the store,
-    else the initial values of rank 0. When the block ends without an error, rank 0 saves. Checkpoints are
-    saved in two stages, as with ``async_save``.
+    On entry, model and optimizer have the state of the checkpoint that the master names, else of the newest
+    checkpoint in the store, else the initial values of rank 0. When the block ends without an error, rank 0
+    saves. Checkpoints are saved in two stages, as with ``async_save``.
 
     Args:
         job: from `edl_workflows.agent.connect`.
@@ -118,7 +118,7 @@ def training(
     Raises:
         InvalidError: the job is not collective, this node is not a member, or a part of the state can't be
             saved.
-        SystemExit: asked to exit, the group broke, or the checkpoint to start from is damaged
+        SystemExit: the process was asked to exit, the group broke, or the checkpoint to start from is damaged
             (`Job.start_from`).
     """
     saving = world.Saving.from_options(options)
@@ -140,7 +140,7 @@ class TorchTraining:
         self._lock = threading.Lock()
         self._over = 0
         self.copying = CopyGuard()
-        """Of the state that is copied in another thread."""
+        """Guards the state while another thread copies it."""
         self._group: GlooGroup | None = None
         self._replica: ReplicaGroup | Alone = Alone()
 
@@ -161,7 +161,7 @@ class TorchTraining:
         _require_shards(self._parts, trained)
         self._shards = Shards(self._parts.model, self._parts.optimizer)
         self._device = trained[0].device
-        self._split_state()  # says now what a checkpoint could not hold
+        self._split_state()  # raises now if a checkpoint could not hold the state
         self._gradients = GradientBuckets(trained)
         _keep_freed_memory()
         self._warm_up()
@@ -178,13 +178,14 @@ class TorchTraining:
         try:
             self._replica.agree(group.form)
         finally:
-            # Not earlier: if both have the same port, a member that is quicker has dialled the former store.
+            # Not earlier: if both groups use the same port, a quicker member has already connected to the
+            # former group's store.
             if before is not None:
                 before.close()
         self._gradients.use(group, renew=before is not None and not before.quiet)
 
     def interrupt(self, version: int) -> None:
-        """End the waits of the group if it is of this version or an earlier one."""
+        """End all waits of the group if it belongs to this version or an earlier one."""
         with self._lock:
             self._over = max(self._over, version)
             group = self._group
@@ -192,25 +193,25 @@ class TorchTraining:
             group.interrupt(f"version {group.version} is over")
 
     def waiting(self) -> float:
-        """Seconds for which this member has waited for the others; 0 while it does not."""
+        """Seconds for which this member has waited for the others; 0 if it is not waiting."""
         group = self._group
         return max(0.0 if group is None else group.waiting, self._replica.waiting)
 
     def any_of_replica(self, wanted: bool) -> bool:
-        """Whether a process of this one's replica group wants it."""
+        """Whether `wanted` is true in at least one process of this process's replica group."""
         return any(self._replica.gather(wanted))
 
     def compare(self, step: int) -> list[int]:
-        """The numbers that the members give, by rank; in replica groups, one of each group."""
+        """The numbers that the members pass, by rank; with replica groups, one number per group."""
         return self._replica.agree(lambda: self._formed.gather(step))
 
     def state(self, step: int, metadata: Mapping[str, str]) -> State:
-        """All of model, optimizer and `more`."""
+        """The whole state of model, optimizer and `more`."""
         return self.part_state(step, metadata, WHOLE)
 
     def part_state(self, step: int, metadata: Mapping[str, str], part: Part) -> State:
-        """This member's part of them. Parameters and the optimizer's tensors may be copied in another thread
-        until the next update; all others are copied now, since a forward pass may change them."""
+        """This member's part of the state. Parameters and the optimizer's tensors may be copied in another
+        thread until the next update; all others are copied now, since a forward pass may change them."""
         skeleton, tensors = self._split_state()
         names = self._parts.model.named_parameters(remove_duplicate=False)
         kept = {f"model/{name}" for name, _ in names}
@@ -221,18 +222,19 @@ class TorchTraining:
         return part_of_state(join(skeleton, copied), step, metadata, part, self.copying)
 
     def load(self, tensors: Mapping[str, Array]) -> None:
-        """Load all of them."""
+        """Load the whole state."""
         self._load(from_saved_state(tensors))
 
     def load_parts(self, parts: Iterable[Loaded], where: str) -> None:
-        """Load this process' shards of them."""
+        """Load this process's shards of the state."""
         found = list(parts)
         self._load(restore_state(make_template(found, self._shards.empty, where), found, where))
 
     def broadcast(self, numbers: Sequence[int], root: int = 0, *, load: bool = True) -> list[int]:
-        """Broadcast the state and numbers of rank `root`. A state is loaded when all of it has arrived, with
-        the checksum that `root` has computed. In replica groups, each process gets the shards of the one with
-        its index in group `root`, and all of a group load or none."""
+        """Broadcast the state and numbers of rank `root`. A state is loaded only if all of it has arrived and
+        has the checksum that `root` computed. With replica groups, `root` is a group: each process gets the
+        shards of the process with the same index in that group, and either all processes of a group load or
+        none."""
         first_numbers, state = self._replica.agree(lambda: self._receive(numbers, root, load))
         if len(set(self._replica.gather(sum(first_numbers)))) > 1:
             raise DamagedStateError("the processes of the replica group got states of different steps")
@@ -241,7 +243,7 @@ class TorchTraining:
         return first_numbers
 
     def _receive(self, numbers: Sequence[int], root: int, load: bool) -> tuple[list[int], Any]:
-        """The numbers of rank `root`, and its state if it is to be loaded here."""
+        """The numbers of rank `root`, and its state if this process must load it."""
         group = self._formed
         skeleton, tensors = self._split_state()
         tensors = {name: local_part(one) for name, one in tensors.items()}
@@ -281,8 +283,9 @@ class TorchTraining:
     def _accumulate(self, mini_batches: Sequence[Inputs]) -> torch.Tensor:
         """Begin to sum the gradients; returns the sum of the losses, and the number of records.
 
-        In a replica group all processes compute equally often, so an empty mini-batch is replaced by the
-        example, which counts nothing. ``fully_shard`` takes means over the group, so each share is larger.
+        All processes of a replica group must make the same number of passes, so an empty mini-batch is
+        replaced by the example with weight 0. ``fully_shard`` averages gradients over the group, so each
+        share is multiplied by the group's size.
         """
         numbers = torch.zeros(2, dtype=torch.float64)
         passes = [(inputs, 1.0) for inputs in mini_batches if len(next(iter(inputs.values())))]
@@ -346,11 +349,12 @@ class TorchTraining:
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep the memory that a step frees for the next step.
+    """Make glibc keep the memory that a step frees, for the next step.
 
-    It returns free memory above a threshold to the kernel: twice the largest block that was released so far,
-    at most 64 MiB (mallopt(3), M_MMAP_THRESHOLD). With gradients of a few MiB each step then took thousands
-    of pages anew, 5 % of its time. Other allocators are not affected.
+    glibc returns free memory to the kernel if it exceeds a threshold: twice the largest block that was
+    released so far, at most 64 MiB (mallopt(3), M_MMAP_THRESHOLD). With gradients of a few MiB, each step had
+    to get thousands of pages from the kernel again, which took 5 % of its time. So this releases one large
+    block, which raises the threshold. Other allocators are not affected.
     """
     torch.empty(_LARGEST_KEPT_BLOCK, dtype=torch.uint8)
 

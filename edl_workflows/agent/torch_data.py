@@ -1,5 +1,5 @@
-"""PyTorch's ``DataLoader`` for the loop of a collective job: worker processes, prefetch, collation and pinned
-memory, with the job's position in the data.
+"""PyTorch's ``DataLoader`` for the training loop of a collective job: it provides worker processes,
+prefetching, collation and pinned memory, and follows the job's position in the data.
 
 ::
 
@@ -7,10 +7,10 @@ memory, with the job's position in the data.
         for mini_batches in ElasticDataLoader(run, images, num_workers=4, pin_memory=True):
             run.step(mini_batches)
 
-What is read ahead belongs to nobody: the position moves when a step is made (`World.records_done`, one
-number), and each turn compares the records that it is to train with those that were read. If they differ,
-because the members changed, what was read ahead is dropped and read anew. So no record is lost or trained
-twice, whatever was in the workers' queues.
+Records that are read ahead don't count as trained: the position (`World.records_done`) moves only when a step
+is made. Each turn of the loop compares the records that it must train with those that were read. If they
+differ, because the members have changed, everything that was read ahead is dropped, and the right records are
+read. So no record is lost or trained twice, whatever was in the workers' queues.
 """
 
 from collections import deque
@@ -32,27 +32,27 @@ class Turns(Protocol):
     """The part of `edl_workflows.agent.world.World` that the loader needs."""
 
     def __iter__(self) -> Iterator[MiniBatches]:
-        """Records of this member's mini-batches, turn by turn."""
+        """The indices of the records in this member's mini-batches, for each turn of the loop."""
         ...
 
     def upcoming(self) -> Iterator[MiniBatches]:
-        """The same from the next turn on, as long as the members stay."""
+        """The same from the next turn on, assuming that the members stay the same."""
         ...
 
 
 class ElasticDataLoader:
-    """The mini-batches of each turn of a training, loaded ahead. Iterate over it in place of the training.
+    """Loads the mini-batches of each turn of the training loop ahead. Iterate over it instead of over `run`.
 
     Args:
-        run: the training.
-        records: a data set with ``__getitem__`` (or ``__getitems__``), whose indices are those of the
-            training's `Dataset`. Its records are dictionaries, or `collate_fn` makes a dictionary of them.
+        run: the running training.
+        records: a data set with ``__getitem__`` (or ``__getitems__``) and the same indices as the training's
+            `Dataset`. Its records are dictionaries, or `collate_fn` makes dictionaries of them.
         options: arguments of ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``,
             ``pin_memory``, ``prefetch_factor``, ``multiprocessing_context``, ``worker_init_fn``, … Workers
             are kept between epochs.
 
     Raises:
-        InvalidError: an option says which records to load; `Dataset` does.
+        InvalidError: an option determines which records are loaded, which only `Dataset` may do.
     """
 
     def __init__(self, run: Turns, records: Any, **options: Any) -> None:
@@ -63,19 +63,19 @@ class ElasticDataLoader:
             )
         self._run = run
         self._plan = _Plan(run)
-        # The workers' seeds are drawn from a source of their own, so that a restart of the workers does not
-        # change the model's random numbers, such as those of dropout.
+        # The workers' seeds come from a separate generator, so that a restart of the workers does not change
+        # the model's random numbers, such as those of dropout.
         settings = {"generator": torch.Generator(), "persistent_workers": options.get("num_workers", 0) > 0}
         self._loader = DataLoader(records, batch_sampler=self._plan, **{**settings, **options})
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """The collated mini-batches of each turn; those without records, at the end of an epoch, are left
-        out. Answer each with one `World.step`."""
+        """The collated mini-batches of each turn. Mini-batches without records, at the end of an epoch, are
+        left out. Call `World.step` once for each turn."""
         ahead: Iterator[Any] = iter(())
         for mini_batches in self._run:
             wanted = [list(records) for records in mini_batches if len(records)]
             if not self._plan.begins_with(wanted):
-                ahead = iter(self._loader)  # drops what was read ahead, and asks for the plan anew
+                ahead = iter(self._loader)  # drops what was read ahead, and reads the plan anew
             loaded = []
             for _ in wanted:
                 loaded.append(next(ahead))
@@ -84,10 +84,10 @@ class ElasticDataLoader:
 
 
 class _Plan:
-    """The loader's batch sampler: the mini-batches that this member will train if the members stay.
+    """The loader's batch sampler: the mini-batches that this member will train if the members stay the same.
 
     Args:
-        run: the training.
+        run: the running training.
     """
 
     def __init__(self, run: Turns) -> None:
@@ -95,10 +95,10 @@ class _Plan:
         self._source: Iterator[list[int]] = iter(())
         self._planned: deque[list[int]] = deque()
         self._given = 0
-        """How many of the planned mini-batches, from the first, the loader reads or has read."""
+        """Number of planned mini-batches, counted from the first, that the loader has requested."""
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Give the loader the plan from the run's present turn on."""
+        """Yield the plan from the run's present turn on."""
         self._source = (list(one) for turn in self._run.upcoming() for one in turn if len(one))
         self._planned.clear()
         self._given = 0
@@ -123,5 +123,5 @@ class _Plan:
             yield self._planned[self._given - 1]
 
     def _extend(self, length: int) -> None:
-        """Plan at least so many mini-batches, if there are as many."""
+        """Plan at least `length` mini-batches, or as many as there are."""
         self._planned.extend(islice(self._source, max(0, length - len(self._planned))))

@@ -1,10 +1,11 @@
-"""What each rank saves of a PyTorch program's state when all ranks save together, and how any number of ranks
-restores it.
+"""Decides which part of a PyTorch program's state each rank saves when all ranks save together, and restores
+the state on any number of ranks.
 
-A sharded tensor (``DTensor``, as of ``fully_shard`` and ``distribute_tensor``) is saved by the ranks that
-hold its shards. What several ranks hold alike, such as the parameters of replicated models, is divided among
-them by size, so that each saves about the same number of bytes. `edl_workflows.agent.tensor_parts` describes
-the files, which ``torch.distributed.checkpoint`` reads with its ``HuggingFaceStorageReader``.
+A sharded tensor (``DTensor``, from ``fully_shard`` or ``distribute_tensor``) is saved by the ranks that hold
+its shards. Tensors of which several ranks hold the same copy, such as the parameters of replicated models,
+are divided among these ranks, so that each saves about the same number of bytes.
+`edl_workflows.agent.tensor_parts` describes the files. ``torch.distributed.checkpoint`` can read them with
+its ``HuggingFaceStorageReader``.
 """
 
 import json
@@ -31,14 +32,14 @@ from edl_workflows.exceptions import CheckpointError, InvalidError
 
 
 class Held(NamedTuple):
-    """What this rank holds of a tensor.
+    """The piece of a tensor that this rank holds.
 
     Attributes:
         content: the values.
-        offset: of the content in the tensor, along each axis.
-        shape: of the whole tensor.
-        holders: number of ranks that hold the same.
-        holder: number of this rank among them, from 0.
+        offset: offset of the piece in the tensor, along each axis.
+        shape: shape of the whole tensor.
+        holders: number of ranks that hold the same piece.
+        holder: index of this rank among them, from 0.
     """
 
     content: torch.Tensor
@@ -49,15 +50,15 @@ class Held(NamedTuple):
 
 
 def held_by_rank(tensor: torch.Tensor, part: Part) -> Held:
-    """What a rank holds of a tensor.
+    """The piece of a tensor that a rank holds.
 
     Args:
-        tensor: a plain one, which all ranks hold alike, or a ``DTensor``. If its mesh is smaller than the
-            world, ranks are grouped by it, and each group holds the same.
+        tensor: a plain tensor, which is the same on all ranks, or a ``DTensor``. If its mesh is smaller than
+            the world, the ranks form groups of the mesh's size, and each group holds the same.
         part: rank and number of ranks.
 
     Raises:
-        InvalidError: a part of its mesh holds partial sums.
+        InvalidError: the tensor holds partial sums, or the rank holds more or less than one piece of it.
     """
     if not isinstance(tensor, DTensor):  # all ranks hold the same
         zeros = (0,) * tensor.ndim
@@ -81,14 +82,14 @@ def held_by_rank(tensor: torch.Tensor, part: Part) -> Held:
 def part_of_state(
     value: Any, step: int, metadata: Mapping[str, str], part: Part, guard: CopyGuard | None = None
 ) -> State:
-    """What a rank saves of a nested state after `step`; see `edl_workflows.agent.torch_state.split`.
+    """The part of a nested state that a rank saves after `step`; see `edl_workflows.agent.torch_state.split`.
 
     Args:
         value: the state. It has the same structure on all ranks; tensors that are not sharded are equal.
         step: global step.
         metadata: further text that a restore needs.
         part: rank and number of ranks.
-        guard: as of `State`.
+        guard: see `State`.
 
     Raises:
         InvalidError: a part of the state can't be saved.
@@ -114,13 +115,13 @@ def part_of_state(
 def make_template(
     parts: Iterable[Loaded], empty: Callable[[str, torch.dtype, tuple[int, ...]], torch.Tensor], where: str
 ) -> Any:
-    """A state of the structure of a checkpoint, for `restore_state`: a model that was just built may lack
-    tensors that the checkpoint has, such as an optimizer's averages.
+    """A state with the structure of a checkpoint, for `restore_state`. A model that was just built can't be
+    the template: it may lack tensors that the checkpoint has, such as an optimizer's averages.
 
     Args:
-        parts: of the checkpoint.
+        parts: the parts of the checkpoint.
         empty: makes a tensor, given its name, its type and the shape of the whole tensor.
-        where: for errors.
+        where: path or URI of the checkpoint, for errors.
 
     Raises:
         CheckpointError: a part is damaged.
@@ -144,13 +145,13 @@ def restore_state(template: Any, parts: Iterable[Loaded], where: str) -> Any:
     """Fill the tensors of a nested state with those of a checkpoint, whatever number of ranks saved it.
 
     Args:
-        template: the state of this rank's model, whose tensors are overwritten in place: each DTensor's shard
-            with its part of the saved tensor.
-        parts: of the checkpoint. Those that come after all tensors are filled are not read.
-        where: for errors.
+        template: the state of this rank's model. Its tensors are overwritten in place; the shard of a DTensor
+            is overwritten with its part of the saved tensor.
+        parts: the parts of the checkpoint. Once all tensors are filled, further parts are not read.
+        where: path or URI of the checkpoint, for errors.
 
     Returns:
-        The state, for ``load_state_dict``; other values than tensors are the saved ones.
+        The state, for ``load_state_dict``. Values that are not tensors are taken from the checkpoint.
 
     Raises:
         CheckpointError: a tensor is missing, or differs in type or shape.
@@ -184,7 +185,7 @@ class _Target:
         self.missing = held.content.numel()
 
     def take(self, piece: Piece) -> None:
-        """Copy what a piece has of them."""
+        """Copy the values that a piece contains."""
         held, content = self._held, piece.content
         if not self._fits(piece):
             raise CheckpointError(
@@ -212,7 +213,7 @@ class _Target:
 
 
 def _slices(first: list[int], last: list[int], origin: tuple[int, ...]) -> tuple[slice, ...]:
-    """From first to last, in what begins at an origin."""
+    """The slices from `first` to `last` of an array that begins at `origin`."""
     return tuple(
         slice(start - zero, end - zero) for start, end, zero in zip(first, last, origin, strict=True)
     )

@@ -1,15 +1,17 @@
 """Replica groups of PyTorch: workers that hold the model together, each a shard of it.
 
 With ``spec.rendezvous.nodeUnit: 2``, the workers of ranks 0 and 1 hold one copy of the model, those of ranks
-2 and 3 another, and so on. Within a group the program shards the model, with ``fully_shard`` over the group's
-mesh. Between the groups the gradients are summed as between members that each hold the whole model
-(`edl_workflows.agent.torch_collective`): by the members of equal index, which hold the same shards.
+2 and 3 another, and so on. Within a group, the program shards the model with ``fully_shard`` over the group's
+mesh. Between groups, gradients are summed in the same way as between members that each hold the whole model
+(`edl_workflows.agent.torch_collective`): the members with the same index in each group, which hold the same
+shards, sum theirs.
 
 The group is the unit of failure, as in TorchFT. Its connections, over PyTorch's default process group, are
-made when its processes start, and never change. If one of them is lost, the master takes the whole group out,
-the other groups go on, and a group of new processes joins later.
+made when its processes start, and never change. If a process is lost, the master takes the whole group out,
+the other groups continue, and a group of new processes joins later.
 
-The members of a group act alike: what one could not do, such as a step, counts as not done in all of them.
+The members of a group act alike: if one member could not do something, such as a step, it counts as not done
+in all of them.
 """
 
 import contextlib
@@ -40,10 +42,10 @@ from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
 
 _BACKEND = "edl-gloo"
-"""Gloo that listens on the member's own address only."""
+"""PyTorch's name for a Gloo backend that listens on the member's own address only."""
 _AGAIN = "again"
-"""Key of the group's store that is set when a member's process was started again, so that the others must be,
-too."""
+"""Key in the group's store. It is set when a member's process was started again, so that the others must also
+be started again."""
 _LOOK_SECONDS = 0.25
 _FAILED = 1
 
@@ -58,15 +60,15 @@ class Alone:
     waiting = 0.0
 
     def ring(self, place: Place) -> Place:
-        """The place among those that hold the same: all members."""
+        """The place among the members that hold the same shards, which are all members."""
         return place
 
     def agree(self, work: Callable[[], T]) -> T:
-        """What `work` returns."""
+        """Return the result of `work`."""
         return work()
 
     def add(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """What `work` returns: the sum over one member."""
+        """Return the result of `work`: the sum over one member."""
         return work()
 
     def gather(self, number: int) -> list[int]:
@@ -74,10 +76,10 @@ class Alone:
         return [number]
 
     def meet_in(self, _version: int) -> None:
-        """Nobody to wait for."""
+        """Do nothing: there is nobody to wait for."""
 
     def guarding(self) -> contextlib.AbstractContextManager[None]:
-        """Errors are passed on."""
+        """A context that passes errors on."""
         return contextlib.nullcontext()
 
 
@@ -85,14 +87,14 @@ class ReplicaGroup:
     """The processes that hold the model together, seen by one of them. Made by `join_replica_group`.
 
     Args:
-        job: of this process.
+        job: the job of this process.
         mesh: see below.
-        server: the store at index 0, which this object keeps open; else None.
+        server: in the process with index 0, the store that this object keeps open; else None.
 
     Attributes:
         size: number of processes.
-        index: of this one, from 0.
-        mesh: of the group's processes, with one dimension: for ``fully_shard``.
+        index: index of this process, from 0.
+        mesh: the one-dimensional mesh of the group's processes, for ``fully_shard``.
     """
 
     def __init__(self, job: Job, mesh: DeviceMesh, server: Any = None) -> None:
@@ -105,21 +107,21 @@ class ReplicaGroup:
 
     @property
     def waiting(self) -> float:
-        """Seconds for which this process has waited for the others of its group; 0 while it does not."""
+        """Seconds for which this process has waited for the others of its group; 0 if it is not waiting."""
         since = self._waits_since
         return time.monotonic() - since if since else 0.0
 
     def ring(self, place: Place) -> Place:
-        """This process' place among those that hold the same shards: one of each group, by group."""
+        """This process's place among the processes that hold the same shards: one of each group, by group."""
         return replace(
             place, rank=place.rank // self.size, addresses=place.addresses[self.index :: self.size]
         )
 
     def agree(self, work: Callable[[], T]) -> T:
-        """What `work` returns, if it succeeds in all processes of the group.
+        """Return the result of `work`, if it succeeds in all processes of the group.
 
         Raises:
-            UnavailableError: it raised this error, here or in another one.
+            UnavailableError: `work` raised this error, in this or in another process.
             SystemExit: the group is broken.
         """
         results: list[T] = []
@@ -132,13 +134,13 @@ class ReplicaGroup:
         return results[0]
 
     def add(self, work: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Sum what `work` returns over the group, if it succeeds in all processes.
+        """Sum the results of `work` over the group, if it succeeds in all processes.
 
         Args:
-            work: returns numbers of 64 bits, as many in each process.
+            work: returns 64-bit numbers, the same number of them in each process.
 
         Raises:
-            UnavailableError, SystemExit: as of `agree`.
+            UnavailableError, SystemExit: see `agree`.
         """
         numbers, failure = torch.zeros(0, dtype=torch.float64), None
         try:
@@ -165,7 +167,7 @@ class ReplicaGroup:
         """Wait until all processes of the group are about to form the group of the same cluster version.
 
         Raises:
-            UnavailableError: another one knows of a later version.
+            UnavailableError: another process knows of a later version.
             SystemExit: the group is broken.
         """
         while len(set(versions := self.gather(version))) > 1:
@@ -174,11 +176,12 @@ class ReplicaGroup:
 
     @contextlib.contextmanager
     def guarding(self) -> Iterator[None]:
-        """Within it, an error of PyTorch may come from the loss of another process of the group. The master
-        is given time to say so; then this process is ended without blame.
+        """A context for operations in which an error of PyTorch may be caused by the loss of another process
+        of the group. On an error, this waits until the master may have reported such a loss. If it has, this
+        process exits without being blamed.
 
         Raises:
-            SystemExit: in place of such an error.
+            SystemExit: PyTorch raised an error.
         """
         try:
             yield
@@ -197,16 +200,16 @@ class ReplicaGroup:
 
 
 def join_replica_group(job: Job, device_type: str = "cpu") -> ReplicaGroup:
-    """Connect the processes that hold the model together with this one, ``spec.rendezvous.nodeUnit`` of them.
-    Call it when the model is built, before ``fully_shard``. Afterwards they are the members of PyTorch's
+    """Connect the processes of this process's replica group, ``spec.rendezvous.nodeUnit`` of them. Call it
+    when building the model, before ``fully_shard``. Afterwards these processes are the members of PyTorch's
     default process group.
 
     Args:
         job: from `edl_workflows.agent.connect`.
-        device_type: of the model: ``cpu`` or ``cuda``.
+        device_type: device type of the model: ``cpu`` or ``cuda``.
 
     Raises:
-        InvalidError: the job has no replica groups, or its members do not make whole ones.
+        InvalidError: the job has no replica groups, or its members do not make up complete groups.
         UnavailableError: this process can't listen.
     """
     place, size = find_place(job), job.cluster.replica_size
@@ -248,9 +251,9 @@ def _require_whole_groups(job: Job, place: Place, size: int) -> None:
 
 
 def _watch_start(job: Job, host: str, port: int) -> None:
-    """Until this process' version is active, end the process if another one of the group is started again:
-    the group would wait for it for ever. The agent then starts this one again, too. Later losses are reported
-    to the master."""
+    """Until this process's version is active, end this process if another process of the group is started
+    again, because the group could never form. The agent then starts this process again, too. Later losses are
+    reported to the master."""
 
     def watch() -> None:
         try:
@@ -272,7 +275,7 @@ def _check(job: Job) -> None:
 
 
 def _start_again(why: str) -> None:
-    """End this process, whatever its main thread waits for: it has no state yet."""
+    """End this process at once, whatever its main thread is waiting for: it has no state to lose yet."""
     log.warning("%s; this one ends, to be started again", why)
     logging.shutdown()
     os._exit(CLUSTER_LOST_EXIT_CODE)

@@ -1,8 +1,9 @@
-"""Which tensors of a PyTorch program's state are shards (``DTensor``), and how plain tensors become shards.
+"""Decides which tensors of a PyTorch program's state are shards (``DTensor``), and makes shards of plain
+tensors.
 
-A checkpoint and a message to another process hold plain tensors. Those of the model are shards if the model's
-parameters are. Those of the optimizer are shards if they have a value for each value of a sharded parameter,
-as Adam's averages have.
+Checkpoints, and messages to other processes, contain only plain tensors. A tensor of the model is a shard if
+the corresponding parameter is sharded. A tensor of the optimizer is a shard if it has one value for each
+value of a sharded parameter, as Adam's averages do.
 """
 
 import itertools
@@ -15,12 +16,12 @@ _OF_OPTIMIZER = re.compile(r"^optimizer/state/([0-9]+)/")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process has of a tensor."""
+    """The part of a tensor that this process holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def as_shard(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A tensor over the memory of `local`, sharded as `like`; `local` itself if that is not sharded."""
+    """A tensor over the memory of `local`, sharded like `like`; `local` itself if `like` is not sharded."""
     if not isinstance(like, DTensor):
         return local
     return DTensor.from_local(
@@ -32,8 +33,8 @@ class Shards:
     """The shards of a model and its optimizer.
 
     Args:
-        model: its parameters may be sharded.
-        optimizer: over these parameters.
+        model: the model, whose parameters may be sharded.
+        optimizer: the optimizer of these parameters.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -43,19 +44,19 @@ class Shards:
         self._by_number = list(itertools.chain.from_iterable(groups))
 
     def restored(self, name: str, local: torch.Tensor) -> torch.Tensor:
-        """A tensor of the state, from what another process with the same shards has of it."""
+        """A tensor of the state, made from the local part that another process with the same shards sent."""
         owner = self._owner(name)
         if owner is None or local.shape != owner.to_local().shape:
             return local
         return as_shard(local.to(owner.device), owner)
 
     def empty(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        """A tensor of the state with this process' shard, without its values.
+        """A tensor of the state, with this process's shard but without its values.
 
         Args:
-            name: in the state.
-            dtype: of the tensor.
-            shape: of the whole tensor.
+            name: name of the tensor in the state.
+            dtype: type of the tensor.
+            shape: shape of the whole tensor.
         """
         owner = self._owner(name)
         if owner is not None and shape == tuple(owner.shape):

@@ -1,9 +1,8 @@
-"""A PyTorch program's state as named tensors: what checkpoints hold, and what rank 0 sends to the other
-members.
+"""A PyTorch program's state as named tensors, for checkpoints and for sending it to other members.
 
-`state_dict` of models, optimizers and schedulers nests dictionaries, lists and numbers around tensors.
-`split` separates the two: tensors by name, and a *skeleton* that JSON can hold. `join` puts them together.
-Nothing is pickled.
+The `state_dict` of a model, an optimizer or a scheduler nests tensors in dictionaries and lists, together
+with numbers. `split` separates them into tensors by name and a *skeleton* that JSON can represent; `join`
+puts them together again. Nothing is pickled.
 """
 
 import json
@@ -41,12 +40,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 class SplitState(NamedTuple):
-    """A nested state without its tensors, and these.
+    """A nested state, separated into its skeleton and its tensors.
 
     Attributes:
-        skeleton: for JSON: ``{"tensor": name}``, ``{"dict": [[key, child], …]}``, ``{"list": […]}``,
-            ``{"tuple": […]}``, ``{"value": …}``.
-        tensors: by their path in the state, such as ``optimizer/state/0/exp_avg``.
+        skeleton: the state without its tensors, for JSON: ``{"tensor": name}``, ``{"dict": [[key, child],
+            …]}``, ``{"list": […]}``, ``{"tuple": […]}``, ``{"value": …}``.
+        tensors: the tensors, by their path in the state, such as ``optimizer/state/0/exp_avg``.
     """
 
     skeleton: dict[str, Any]
@@ -58,11 +57,12 @@ def split(value: Any, *, sharded: bool = False) -> SplitState:
 
     Args:
         value: the state.
-        sharded: whether the caller takes sharded tensors (``DTensor``).
+        sharded: whether the caller accepts sharded tensors (``DTensor``).
 
     Raises:
-        InvalidError: a value is neither a tensor, a dictionary, a list, a tuple nor a plain value, or a
-            tensor is sharded, sparse, or of a type that safetensors do not hold.
+        InvalidError: a value is neither a tensor, a dictionary, a list, a tuple nor a plain value; or a
+            tensor is sharded although `sharded` is False, is sparse, or has a type that safetensors does not
+            support.
     """
     tensors: Tensors = {}
     kinds = (torch.Tensor, torch.nn.Parameter, *([DTensor] if sharded else []))
@@ -105,10 +105,10 @@ def _below(path: str, step: Any) -> str:
 
 
 def join(skeleton: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Any:
-    """The nested state of `split`.
+    """Join a skeleton and tensors from `split` into a nested state again.
 
     Raises:
-        KeyError: a tensor is missing, or the skeleton is of another form.
+        KeyError: a tensor is missing, or the skeleton has another form.
     """
     ((kind, content),) = skeleton.items()
     if kind == "tensor":
@@ -124,15 +124,15 @@ def join(skeleton: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> An
 
 
 def to_saved_state(value: Any, step: int, metadata: Mapping[str, str]) -> State:
-    """A nested state, to be saved after `step`. Its tensors are read when the state is copied, without
-    another copy between."""
+    """A nested state to save after `step`. Its tensors are read directly when the state is copied, without an
+    intermediate copy."""
     return to_saved_tensors(*split(value), step, metadata)
 
 
 def to_saved_tensors(
     skeleton: Mapping[str, Any], tensors: Tensors, step: int, metadata: Mapping[str, str]
 ) -> State:
-    """A skeleton and tensors, to be saved as `to_saved_state` says."""
+    """A skeleton and its tensors as a state to save; see `to_saved_state`."""
     text = np.frombuffer(json.dumps(skeleton, separators=(",", ":")).encode(), np.uint8)
     specs = {name: TensorSpec(_TYPES[one.dtype], tuple(one.shape)) for name, one in tensors.items()}
     specs[SKELETON] = TensorSpec(text.dtype, text.shape)
@@ -164,22 +164,22 @@ def from_saved_state(saved: Mapping[str, Array]) -> Any:
 
 
 def as_array_type(dtype: torch.dtype) -> "np.dtype[Any]":
-    """The type of arrays that hold tensors of a type."""
+    """The numpy type that corresponds to a tensor's type."""
     array_type: np.dtype[Any] = _TYPES[dtype]
     return array_type
 
 
 def as_tensor_type(array_type: "np.dtype[Any]") -> torch.dtype:
-    """The type of tensors that arrays of a type hold.
+    """The tensor type that corresponds to a numpy type.
 
     Raises:
-        KeyError: PyTorch has none.
+        KeyError: PyTorch has no such type.
     """
     return {array: tensor for tensor, array in _TYPES.items()}[array_type]
 
 
 def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor over an array's memory. Types that numpy has not are passed as integers of their size."""
+    """A tensor over an array's memory. Types that numpy lacks are passed as integers of the same size."""
     if array.dtype.isbuiltin == 1:
         return torch.from_numpy(array)
     plain = np.dtype(f"i{array.dtype.itemsize}")
@@ -192,7 +192,7 @@ def describe_tensors(tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, str
 
 
 def empty_tensors(described: list[tuple[str, str, list[int]]]) -> Tensors:
-    """Tensors on the CPU, as `describe_tensors` describes them."""
+    """Uninitialized tensors on the CPU with the names, types and shapes from `describe_tensors`."""
     return {name: torch.empty(shape, dtype=_NAMES[dtype]) for name, dtype, shape in described}
 
 

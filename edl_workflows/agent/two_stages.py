@@ -3,8 +3,8 @@
 In the second stage the agent writes the copy to storage (`edl_workflows.agent.persisting`). Without an agent,
 or with too little shared memory, the process writes to storage itself, and training waits for it.
 
-A state whose owner can wait before it changes its tensors (`edl_workflows.agent.tensors.CopyGuard`) is copied
-in another thread, while the next step computes its gradients.
+If the owner of a state can wait before it changes its tensors (`edl_workflows.agent.tensors.CopyGuard`), the
+state is copied in another thread while the next step computes its gradients.
 """
 
 import contextlib
@@ -31,9 +31,10 @@ from edl_workflows.protocol.cluster import CheckpointRef
 from edl_workflows.protocol.training import CheckpointTicket
 
 LOOK_SECONDS = 0.02
-"""Polling interval while waiting for the agent; part of the stall of a switch."""
+"""Polling interval while waiting for the agent; it adds to the pause of a switch."""
 SLOT_SECONDS = 60.0
-"""Time that a requested checkpoint waits for a free slot, until the agent has persisted an earlier copy."""
+"""Longest time for which a save waits for a free slot, that is, until the agent has persisted an earlier
+copy."""
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,9 @@ class TwoStages:
         state: returns the current state; called between two steps, on the chief only.
         store: where checkpoints go.
         every_seconds: interval of checkpoints that go to storage; None: only on request and before the end.
-        memory_seconds: interval of copies in memory, which the agent saves if the process dies; None: only
-            what goes to storage is copied.
-        replicate: whether another node holds the newest copy, too; the same in all workers.
+        memory_seconds: interval of additional copies that stay in memory, which the agent saves only if the
+            process dies; None: no additional copies.
+        replicate: whether another node also holds the newest copy; the same in all workers.
         part: returns this member's part of the current state, for checkpoints that all members save together
             (`Job.checkpoint_part`); None: the chief saves alone.
     """
@@ -68,7 +69,7 @@ class FirstStage:
         options: what to copy, and where to store it.
         folder: the node's slots in shared memory; None without an agent that persists them.
         version: cluster version of the process.
-        job: identifies the job, in all members alike.
+        job: identifies the job; the same in all members.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class FirstStage:
     ) -> None:
         self.version = version
         self.on_failure: Callable[[CheckpointTicket, Exception], object] = lambda _ticket, _error: None
-        """Called, in another thread, when a copy that nobody waits for fails."""
+        """Called in another thread when a copy for which nobody waits fails."""
         self._options = options
         self._folder = folder
         self._job = job
@@ -91,7 +92,8 @@ class FirstStage:
         return self._folder is not None and self._folder.busy
 
     def reserve(self, *, chief: bool) -> None:
-        """Allocate the shared memory before a copy, in a thread, since that takes longer than the copy.
+        """Allocate the shared memory before the first copy, in a separate thread, since allocating takes
+        longer than copying.
 
         Args:
             chief: whether this process is the chief. The others copy only parts.
@@ -112,13 +114,14 @@ class FirstStage:
         """Copy the state; waits for a slot if necessary.
 
         Args:
-            ticket: from the master.
+            ticket: the master's ticket.
             persist: whether the copy goes to storage in any case.
-            wait: return when the copy is complete, although the state could be copied in another thread.
+            wait: whether to return only when the copy is complete, even if the state could be copied in
+                another thread.
 
         Returns:
-            The copy, whose result the agent reports to the master; or the checkpoint, if the process saved it
-            itself.
+            The copy, whose result the agent will report to the master; or the checkpoint, if this process has
+            saved it itself.
 
         Raises:
             CheckpointError: the storage failed, or no slot became free. Exceptions of the state's ``fill``
@@ -130,14 +133,14 @@ class FirstStage:
         """Copy this member's part of the state, as `save` does.
 
         Args:
-            ticket: from the master; the chief's part only.
+            ticket: the master's ticket for the chief's part; a ticket without an id for other parts.
             persist: whether the copy goes to storage in any case; the same in all members.
         """
         assert self._options.part is not None, "say what this member's part is: TwoStages.part"
         return self._save(self._options.part(), ticket, persist=persist, wait=False)
 
     def until_stored(self, snapshot: ModelSnapshot, stopped: Callable[[], bool]) -> CheckpointRef | None:
-        """Wait until the agent has persisted a copy; None if stopped before.
+        """Wait until the agent has persisted a copy. Returns None if stopped before that.
 
         Raises:
             CheckpointError: the agent failed to persist it.
@@ -179,7 +182,7 @@ class FirstStage:
         )
 
     def _header(self, state: State, ticket: CheckpointTicket, persist: bool) -> ModelSnapshot:
-        """The header of a copy, but for its number and size."""
+        """The header of a copy; its number and size are set later."""
         return ModelSnapshot(
             number=1,
             ticket=ticket.id,
@@ -204,7 +207,7 @@ class FirstStage:
     def _copy(
         self, folder: SnapshotFolder, block: StateBlock, state: State, header: ModelSnapshot, wait: bool
     ) -> ModelSnapshot | None:
-        """Copy a state, or begin to in another thread; None if no slot is free."""
+        """Copy a state, or begin to copy it in another thread. Returns None if no slot is free."""
         with contextlib.ExitStack() as slot:
             draft = slot.enter_context(folder.writing(block.size))
             if draft is None:

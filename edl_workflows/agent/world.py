@@ -1,17 +1,19 @@
 """Collective training: a loop that all members of a cluster version run in step, with any framework.
 
-The members take each step together and must stop together: a member that stops alone leaves the others
-blocked in a collective operation. Directives reach the members at different times, so two numbers are reduced
-along with every step: how many members were asked to drain, and how many to exit. All members read the same
-sums and act alike after the same step, the *step boundary*:
+The members make each step together and must stop together: a member that stops alone leaves the others
+blocked in a collective operation. Directives reach the members at different times. So two numbers are summed
+along with the gradients of every step: how many members were asked to drain, and how many to exit. All
+members see the same sums and act alike after the same step, at the *step boundary*:
 
-* If a member was asked to drain, each member fetches its directive anew. If that asks for a drain, the member
-  stops, reports it, and waits for its successor to take over. The chief saves when the master asks for it.
-* If a member was asked to exit, the chief saves. Then those members exit; the others wait for the version
-  without them.
+* If a member was asked to drain, each member fetches its directive anew. If the directive asks for a drain,
+  the member stops, reports that, and waits for the next version to take over. The chief saves when the master
+  asks for it.
+* If a member was asked to exit, the chief saves. Then the members that were asked exit; the others wait for
+  the version without them.
 
-If a member is lost, the processes of a framework that can form another group go on with the model in memory
-(`edl_workflows.agent.regrouping`); those of another framework exit, and start again from a checkpoint.
+If a member is lost and the framework can form another group in the same process, the remaining processes
+continue with the model in memory (`edl_workflows.agent.regrouping`). Otherwise they exit, and new processes
+start from a checkpoint.
 
 A framework implements `Framework`; the adapters are `edl_workflows.agent.tensorflow_collective` and
 `edl_workflows.agent.torch_collective`.
@@ -52,13 +54,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the master asks of a member; after the reduction: how many members it asks.
+    """What the master asks of a member (0 or 1); after the reduction, of how many members it asks that.
 
     Attributes:
-        drain: asked to stop at the next step boundary.
-        leave: asked to exit.
-        save: what the chief wants all members to save after the step, as a number of `SaveWish`; only of
-            adapters that save together (`PartFramework`).
+        drain: to stop at the next step boundary.
+        leave: to exit.
+        save: what the chief wants all members to save after the step, as a number of `SaveWish`; used only by
+            adapters whose members save together (`PartFramework`).
     """
 
     drain: float = 0.0
@@ -68,11 +70,11 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What all members know after a step, by reduction.
+    """The results of a step's reduction, which are the same in all members.
 
     Attributes:
-        loss: mean over the records of the global batch.
-        wishes: sums over the members.
+        loss: mean loss over the records of the global batch.
+        wishes: the members' wishes, summed.
     """
 
     loss: float
@@ -85,9 +87,9 @@ class Place:
 
     Attributes:
         version: cluster version.
-        rank: of the member.
-        addresses: of all members by rank, as reachable from here; its own address is where the member
-            listens.
+        rank: rank of the member.
+        addresses: addresses of all members by rank, as reachable from here; for this member itself, the
+            address on which it listens.
     """
 
     version: int
@@ -108,31 +110,31 @@ class Framework(Protocol):
     """
 
     def join(self, place: Place) -> None:
-        """Build the model, form the group with the other members of the version, and warm up: run once, and
-        undo, what training will run. The previous version still trains meanwhile.
+        """Build the model, form the group with the other members of the version, and warm up, that is, run
+        once and undo everything that training will run. The previous version may still train in the meantime.
         """
         ...
 
     def state(self, step: int, metadata: Mapping[str, str]) -> "State":
-        """The current state of model and optimizer, to be saved."""
+        """The current state of model and optimizer, to save it."""
         ...
 
     def load(self, tensors: Mapping[str, "Array"]) -> None:
         """Load a saved state.
 
         Raises:
-            CheckpointError: it belongs to another model.
+            CheckpointError: the state belongs to another model.
         """
         ...
 
     def broadcast(self, numbers: Sequence[int]) -> list[int]:
-        """Broadcast rank 0's model and optimizer to all members; returns rank 0's `numbers`."""
+        """Broadcast rank 0's model and optimizer to all members, and return rank 0's `numbers`."""
         ...
 
     def step(self, mini_batches: Sequence[Any], wishes: Wishes) -> Reduced:
         """Sum the gradients of the mini-batches (possibly none), all-reduce the sums, and update once with
-        the total divided by the number of records of all members. The result does not depend on who computed
-        which mini-batch.
+        the total divided by the number of records of all members. The result does not depend on which member
+        computed which mini-batch.
         """
         ...
 
@@ -146,11 +148,11 @@ class Saving:
     """How checkpoints are saved.
 
     Attributes:
-        store: where checkpoints go; shared by all members that may become rank 0.
+        store: where checkpoints go; all members that may become rank 0 must be able to reach it.
         every_seconds: interval of periodic checkpoints; None: only on the master's request and at the end.
-        memory_seconds: interval of copies in the node's shared memory; None: only what goes to storage is
-            copied.
-        replicate: whether the agent of another node holds a copy, too.
+        memory_seconds: interval of additional copies that stay in the node's shared memory; None: no
+            additional copies.
+        replicate: whether the agent of another node also holds a copy.
     """
 
     store: CheckpointStore
@@ -160,7 +162,7 @@ class Saving:
 
     @classmethod
     def from_options(cls, options: TrainingOptions) -> Self:
-        """As a program's options say.
+        """The settings from a program's options.
 
         Raises:
             InvalidError: there is no driver for the checkpoints' URI.
@@ -176,9 +178,9 @@ class World:
         job: the member's job.
         framework: the adapter.
         global_step: steps made so far, over all versions.
-        loss: of the newest step, over the global batch.
-        step_made: whether the newest call of `step` made its step; False if a member was lost meanwhile, and
-            the loop's next turn repeats the step.
+        loss: loss of the newest step, over the global batch.
+        step_made: whether the newest call of `step` made its step. False if a member was lost during the
+            call; the next turn of the loop then repeats the step.
     """
 
     def __init__(self, job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> None:
@@ -216,22 +218,24 @@ class World:
 
     @property
     def records_done(self) -> int:
-        """The position in the data: records that all members have trained so far, in all epochs."""
+        """The position in the data: the number of records that all members have trained so far, in all
+        epochs.
+        """
         return self._sampler.records_done
 
     def upcoming(self) -> Iterator[tuple[Sequence[int], ...]]:
-        """What the iteration gives from the next step on if the members stay, to be read ahead
-        (`edl_workflows.agent.torch_data`)."""
+        """What the iteration will yield from the next step on if the members stay the same, so that it can be
+        read ahead (`edl_workflows.agent.torch_data`)."""
         return self._sampler.upcoming(self.rank, self.size)
 
     def __iter__(self) -> Iterator[tuple[Sequence[int], ...]]:
         """Record indices of this member's mini-batches, step by step, until all epochs are done.
 
-        Answer each with one `step`. Between two steps the master's directive is followed. If a member was
-        lost during a step, the step's records are dealt anew among those that are left.
+        Call `step` once in each turn. Between two steps, the iteration follows the master's directive. If a
+        member was lost during a step, the step's records are distributed anew among the remaining members.
 
         Raises:
-            SystemExit: asked to exit, or another version takes over.
+            SystemExit: the process was asked to exit, or another version takes over.
         """
         while not self._sampler.done:
             self._calls = 0
@@ -244,18 +248,18 @@ class World:
     def step(self, mini_batches: Sequence[Any]) -> tuple[int, float]:
         """Make one step together with the other members, and report it.
 
-        If a member is lost before the step is made, nobody updates, the loop's next turn repeats the step,
-        and `step_made` is False.
+        If a member is lost before the step is made, no member updates its model, `step_made` is False, and
+        the next turn of the loop repeats the step.
 
         Args:
             mini_batches: the framework's inputs for each of the mini-batches from the iteration.
 
         Returns:
-            The global step after it, and the mean loss of the global batch; those of the step before if this
-            one is repeated.
+            The global step after it, and the mean loss of the global batch; if the step must be repeated, the
+            values of the previous step.
 
         Raises:
-            SystemExit: the group broke, and this process with it; the agent starts the next one.
+            SystemExit: the group broke, so this process must exit; the agent starts the next one.
         """
         self._asked = Wishes(
             drain=float(self.job.drain_requested),
@@ -269,7 +273,7 @@ class World:
             self._go_on(str(error))
             return self.global_step, self.loss
         self.step_made = True
-        if not self._reserved:  # the first step gives an optimizer its averages
+        if not self._reserved:  # an optimizer has its averages only after the first step
             self._reserved = True
             self.job.reserve_memory()
         self._agreed = reduced.wishes
@@ -280,9 +284,9 @@ class World:
         return self.global_step, self.loss
 
     def enter(self) -> None:
-        """Prepare, wait until this member's version is active, and get the state: rank 0 restores and
-        broadcasts it; of replica groups the first one does, each process its shards. A member that joins
-        others that go on gets it from one of them."""
+        """Prepare, wait until this member's version is active, and get the state. Rank 0 restores the state
+        and broadcasts it; with replica groups, the first group does so, each process its shards. A member
+        that joins a group that continues in place gets the state from another member."""
         if self._changes is not None and self.job.cluster.in_place:
             self._resume(self._changes.join())
         else:
@@ -309,8 +313,7 @@ class World:
         self._resume(Progress(*self._together(lambda: self.framework.broadcast(list(self._progress)))))
 
     def finish(self) -> None:
-        """Save what was trained, and finish together: no member finishes before the last checkpoint is
-        stored."""
+        """Save the last checkpoint, and finish together: no member finishes before it is stored."""
         met = False
         while not met:
             self.job.save_last(always=True)
@@ -322,10 +325,10 @@ class World:
         return Progress(self.global_step, self._sampler.epoch, self._sampler.completed)
 
     def _resume(self, progress: Progress) -> None:
-        """Continue from where all members are."""
+        """Continue from the progress that all members have."""
         self._place = find_place(self.job)
         self._agreed = Wishes()
-        self._reserved = False  # a part of the state is larger if members have left
+        self._reserved = False  # parts of the state are larger if members have left
         self.global_step = progress.step
         self._sampler.go_to(progress.epoch, progress.completed)
 
@@ -335,11 +338,11 @@ class World:
         if self._changes is None:
             self.job.cluster_lost(reason)
         self._resume(self._changes.go_on(reason, self._progress))
-        if self._sampler.done:  # no step follows that would tell the master how far training is
+        if self._sampler.done:  # no step follows that would report the progress
             self.job.report_step(self.global_step, self.loss, self._sampler.records_done)
 
     def _meet(self) -> bool:
-        """Wait for all members; False if this process goes on in another group instead."""
+        """Wait for all members. Returns False if this process continues in another group instead."""
         try:
             self.framework.meet()
         except UnavailableError as error:
@@ -361,9 +364,9 @@ class World:
             self.job.checkpoint()
 
     def _let_go(self) -> None:
-        """Handle members that were asked to exit. They stay until the chief has saved. If the others go on
-        with the model in memory, it saves only before its own exit. Members that hold the model together save
-        together."""
+        """Handle members that were asked to exit. They stay until the chief has saved. If the others continue
+        with the model in memory, the chief saves only before its own exit. With replica groups, all members
+        save together."""
         if self.job.replica_size > 1 or (self.job.is_chief and (self._changes is None or self._asked.leave)):
             self.job.checkpoint(stored=True)
         asked = f"{self._agreed.leave:.0f} of {self.size} members were asked to exit"
@@ -382,7 +385,7 @@ class World:
             self.job.give_up(str(error), error.exit_code)
         except UnavailableError as error:
             if self.job.preparing:
-                # Nothing is lost: the agent restarts this process, and the group forms then.
+                # Nothing is lost: the agent restarts this process, and then the group can form.
                 log.warning("the group of cluster version %d did not form: %s", self.job.version, error)
                 self.job.close()
                 raise SystemExit(CLUSTER_LOST_EXIT_CODE) from error
@@ -410,8 +413,8 @@ class World:
 
     @property
     def _save_together(self) -> bool:
-        """Whether all members save periodic checkpoints, each its part. What is saved when members come and
-        go, and at the end, the chief saves alone."""
+        """Whether all members save periodic checkpoints together, each its part. Checkpoints for a change of
+        members, and the last one, are saved by the chief alone."""
         return self.size > 1 and isinstance(self.framework, PartFramework)
 
     def _state(self) -> "State":
@@ -430,19 +433,21 @@ class World:
 def training(job: Job, framework: Framework, dataset: Dataset, saving: Saving) -> Iterator[World]:
     """Train with the other workers of a collective job.
 
-    On entry model and optimizer hold the checkpoint that the master names, else the newest one in the store,
-    else the initial values of rank 0. When the block ends without an error, rank 0 saves.
+    On entry, model and optimizer have the state of the checkpoint that the master names, else of the newest
+    checkpoint in the store, else the initial values of rank 0. When the block ends without an error, rank 0
+    saves.
 
     Args:
         job: from `edl_workflows.agent.connect`.
         framework: an adapter.
         dataset: the training data; the same in all members.
-        saving: where checkpoints go, and how often.
+        saving: where and how often checkpoints are saved.
 
     Raises:
-        InvalidError: the job is not collective, this node is not a member, or the checkpoint is of other
+        InvalidError: the job is not collective, this node is not a member, or the checkpoint belongs to other
             data.
-        SystemExit: asked to exit, or the checkpoint to start from is damaged (`Job.start_from`).
+        SystemExit: the process was asked to exit, or the checkpoint to start from is damaged
+            (`Job.start_from`).
     """
     world = World(job, framework, dataset, saving)
     world.enter()
@@ -454,7 +459,7 @@ def find_place(job: Job) -> Place:
     """The place of a job's process in its present version.
 
     Raises:
-        InvalidError: it has none.
+        InvalidError: the process has no place in it.
     """
     cluster = job.cluster
     rank = cluster.rank_of(job.node.type, job.node.id)
