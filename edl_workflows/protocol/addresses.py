@@ -1,12 +1,12 @@
-"""Resolves cluster addresses, for code that runs on a real cluster and on the embedded one.
+"""Resolves cluster addresses, for code that runs both on a real cluster and on the embedded cluster.
 
-The embedded cluster has no pod network: each port of a Service or pod is one port of the machine. Addresses
-in a container's environment and arguments are rewritten when it starts. An address that is learned later, for
-example from a job's master, goes through `resolve`, and a server asks `listen` where to bind. On a real
-cluster both change nothing.
+The embedded cluster has no pod network: each port of a Service or pod is mapped to a port of the machine.
+Addresses in a container's environment and arguments are rewritten when the container starts. An address that
+is learned later, for example from a job's master, must be passed to `resolve`, and a server must ask `listen`
+where to bind. On a real cluster, neither function changes anything.
 
 The mapping is a JSON file, `{"<host>:<port>": "127.0.0.1:<host port>"}`, which is replaced as a whole when it
-changes; `EDL_SERVICE_MAP` holds its path.
+changes; the environment variable `EDL_SERVICE_MAP` holds its path.
 """
 
 import os
@@ -31,14 +31,14 @@ _MAP = TypeAdapter(dict[str, str])
 
 
 def resolve(address: str) -> str:
-    """The address as this process can reach it; in the embedded cluster `ps-0.default.svc:2222` →
-    `127.0.0.1:31007`.
+    """The address at which this process can reach `address`. In the embedded cluster,
+    `ps-0.default.svc:2222` becomes, for example, `127.0.0.1:31007`.
 
     Args:
         address: `host:port`, or a URL with a port.
 
     Returns:
-        The rewritten address; `address` itself outside the embedded cluster, or if the cluster does not know
+        The rewritten address; `address` itself outside the embedded cluster, or if that cluster does not know
         it (yet).
 
     Raises:
@@ -55,11 +55,11 @@ def resolve(address: str) -> str:
 
 
 def canonical_host(host: str, namespace: str) -> str:
-    """A Service's name as the map spells it, `name.namespace.svc`; an IP address is not changed.
+    """A Service's name in the form used by the map, `name.namespace.svc`; an IP address is not changed.
 
     Args:
         host: `ps-0`, `ps-0.default`, `ps-0.default.svc` or `ps-0.default.svc.cluster.local`.
-        namespace: of the pod that uses the name, for the short form.
+        namespace: namespace of the pod that uses the name, for a name without a namespace.
     """
     if host.replace(".", "").isdigit():
         return host
@@ -89,7 +89,7 @@ def listen(port: int) -> tuple[str, int]:
 
 
 def _load(path: str) -> dict[str, str]:
-    # Read at each call, since it is small and local, and the cluster may have changed it.
+    # Read the map at each call: the cluster may have changed it, and it is small and local.
     try:
         return _MAP.validate_json(Path(path).read_bytes())
     except FileNotFoundError as error:

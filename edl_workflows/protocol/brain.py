@@ -1,9 +1,9 @@
 """Messages between the Brain service and the masters of jobs (HTTP + JSON). CPU in cores, memory in MiB, GPUs
 in pieces.
 
-Statements about a job must make sense, or the whole message is rejected. *Measurements* may have any value:
-an implausible sample is left out by itself (`edl_workflows.scaling.dlrover.samples`), and the receipt
-says why. Every message may be sent twice: a sample is identified by its time.
+If what a message states about a job is invalid, the whole message is rejected. *Measurements* may have any
+value: only an implausible sample itself is left out (`edl_workflows.scaling.dlrover.samples`), and the
+receipt says why. Every message may be sent twice: a sample is identified by its time.
 """
 
 from typing import Annotated, Literal
@@ -190,13 +190,13 @@ class MetricsReceipt(Message):
 
 
 class NodeFacts(Message):
-    """One node that exists, or is wanted and not yet replaced.
+    """One node that exists, or that ran out of memory and is to be replaced.
 
     Attributes:
         id: unique within the role.
-        resource: its own size.
-        pending_since: Unix seconds since which its pod is pending; None if it runs.
-        oom: it ran out of memory and waits for its replacement.
+        resource: size of this node.
+        pending_since: since when its pod has been pending, in Unix seconds; None if it runs.
+        oom: whether it ran out of memory and waits for its replacement.
     """
 
     name: NodeName
@@ -212,7 +212,7 @@ Phase = Literal["initial", "sample", "stable"]
 
 
 class OptimizeRequest(Message):
-    """`POST /v1/optimize`: asks what should change about a job. The samples are those that were reported.
+    """`POST /v1/optimize`: asks what should change about a job. The answer is based on the reported samples.
 
     Attributes:
         stage, phase, ps_may_change: see `edl_workflows.scaling.dlrover.ps_stages.OptimizerQuestion`.

@@ -67,11 +67,11 @@ class TrainingCluster(Message):
 
     @property
     def in_place(self) -> bool:
-        """Whether processes of an earlier version go on in this one: the model is in their memory."""
+        """Whether processes of an earlier version continue in this one, with the model in memory."""
         return any(member.process for member in self.workers)
 
     def process_of(self, node_type: str, node_id: int) -> int:
-        """The version for which the node's process of this version is started."""
+        """The version for which the node's process was started: this one, unless it continues in place."""
         found = [member.process for member in self.workers if member.id == node_id]
         return (found[0] if found and node_type == names.WORKER_TYPE else 0) or self.version
 

@@ -1,13 +1,13 @@
 """Data sets and their shards: what a worker registers, leases, acknowledges and gives back.
 
-A shard is a range of record indices, never data. It is identified by (epoch, partition, ordinal) and carries
-the number of the lease under which it was handed out. Delivery is *at least once*:
+A shard is a range of record indices; it contains no data. It is identified by (epoch, partition, ordinal) and
+carries the number of the lease under which it was handed out. Delivery is *at least once*:
 
 * `done` is accepted from any worker that processed the shard, whether or not the master knows the lease. The
-  first answer counts, later ones are duplicates. Only leases from before a rollback don't count, because the
-  model that was trained with those records is gone.
-* `failed` and `released` count only from the present holder, under the present lease; otherwise they are
-  stale.
+  first answer counts; later answers are duplicates. Only answers to leases from before a rollback don't
+  count, because the model that was trained with those records is gone.
+* `failed` and `released` count only if they come from the present holder, under the present lease; otherwise
+  they are stale.
 
 So every message may arrive twice, late, or at a master that was restored from an older snapshot.
 `edl_workflows.master.shards` implements the rules.
@@ -25,7 +25,7 @@ from edl_workflows.protocol.reported import ShortText
 MAX_RECORDS = 10**11
 MAX_SHARDS_PER_MESSAGE = 10_000
 MAX_INDICES_PER_SHARD = 100_000
-"""Bounds the answer for shuffled text, the only splitter whose shards list each record."""
+"""Limits the answer for shuffled text, the only kind of data set whose shards list each record."""
 DEFAULT_MINIBATCHES_PER_SHARD = 100
 """DLRover's default in the master (its client has 10)."""
 
@@ -43,7 +43,9 @@ class Splitter(StrEnum):
     TEXT = "text"
     """Ranges `[start, end)`; with `shuffle` each shard lists its records as `indices` of a shuffled order."""
     STREAMING = "streaming"
-    """Ranges of offsets of partitions, in turn; the ends may grow until the stream is closed. One epoch."""
+    """Ranges of offsets, from each partition in turn; the partitions may grow until the stream is closed. It
+    has one epoch.
+    """
 
 
 class TaskType(StrEnum):
@@ -173,7 +175,7 @@ class ShardKey(Message):
 
 
 class Shard(ShardKey):
-    """A shard to process: the records `[start, end)`, or those listed in `indices`. It is its own `ShardKey`.
+    """A shard to process: the records `[start, end)`, or those listed in `indices`.
 
     Attributes:
         indices: shuffled text only: the records themselves (as many as `end - start`).
@@ -194,7 +196,7 @@ class LeaseState(StrEnum):
     END = "end"
     """The data set is consumed."""
     FAILED = "failed"
-    """A shard failed too often; the reason names it. No shards are handed out any more."""
+    """A shard failed too often; the reason names it. No more shards are handed out."""
 
 
 class LeaseRequest(Message):
@@ -202,12 +204,12 @@ class LeaseRequest(Message):
 
     Attributes:
         max_shards: at most this many; there may be fewer.
-        holding: numbers of the leases that this node knows it holds. Shards that the master has leased to it
-            under any other number are re-queued at once, since the answer that granted them was lost. None:
-            not stated.
+        holding: numbers of all leases that this node holds. Shards that the master has leased to the node
+            under other numbers are re-queued at once, since the answer that granted them was lost. None: not
+            stated.
         version: cluster version of the requesting training process; 0: not stated. Only processes of the
-            active version get data (others are answered WAIT), since one that outlives its parameter servers
-            must not consume records.
+            active version get data; others are answered WAIT, because a process that outlives its parameter
+            servers must not consume records.
     """
 
     node: NodeRef
@@ -241,7 +243,9 @@ class ReleasedShard(ShardKey):
 
 
 class AckRequest(Message):
-    """`POST /v1/datasets/{name}/ack`: results of leased shards. Answered when it is durable. Repeatable."""
+    """`POST /v1/datasets/{name}/ack`: results of leased shards. Answered once they are durable.
+    Repeatable.
+    """
 
     node: NodeRef
     done: list[ShardKey] = Field(default_factory=list, max_length=MAX_SHARDS_PER_MESSAGE)
@@ -253,12 +257,12 @@ class AckReply(Message):
     """Answer to `AckRequest`.
 
     Attributes:
-        accepted: shards that were counted.
-        duplicates: shards that were done before.
-        stale: shards not counted: the lease was void (rolled back), a failure or release came from a former
-            holder, or the master knows no such shard. Their records are handed out again; the worker has
-            nothing to do.
-        state: of the data set: OK while there is work to do or to wait for, END or FAILED.
+        accepted: number of shards that were counted.
+        duplicates: number of shards that were done before.
+        stale: number of shards that were not counted: the lease was void after a rollback, a failure or
+            release came from a former holder, or the master knows no such shard. Their records are handed out
+            again; the worker need not do anything.
+        state: state of the data set: OK while there is work to do or to wait for, else END or FAILED.
     """
 
     accepted: int = 0

@@ -1,4 +1,4 @@
-"""The base of every message, and descriptions of what is wrong with one."""
+"""The base class of every message, and descriptions of a message's errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Message(BaseModel):
-    """A value on the wire. Unknown fields are ignored, so that an older agent can talk to a newer master.
+    """A JSON message. Unknown fields are ignored, so that an older agent can talk to a newer master.
 
-    Numbers are finite, since JSON has no others.
+    Numbers must be finite, since JSON can't represent others.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
@@ -19,7 +19,7 @@ class HasErrors(Protocol):
     """Pydantic's ValidationError, or an error with the same interface."""
 
     def errors(self) -> Sequence[Mapping[str, Any]]:
-        """One entry a problem, each with ``loc`` and ``msg``."""
+        """One entry per problem, each with ``loc`` and ``msg``."""
         ...
 
 

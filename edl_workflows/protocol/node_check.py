@@ -1,4 +1,4 @@
-"""The check of nodes before training: which nodes measure together. Their answer is
+"""The check of nodes before training: which nodes measure together. They answer with
 `protocol.nodes.CheckReport`.
 """
 

@@ -85,22 +85,22 @@ class ProcessState(StrEnum):
     """State of a training process of a cluster version."""
 
     CONNECTED = "connected"
-    """It uses the library and has found its master. A program that never reports this forms its group from
-    the environment.
+    """It uses the library and has reached its master. The master assumes that a program that never reports
+    this forms its group from environment variables.
     """
     READY = "ready"
     """Prepared: imports done, graph built; a parameter server listens. It waits until its version is
     active.
     """
     DRAINED = "drained"
-    """Stopped between two steps; its leases are acknowledged or given back. It waits to be ended or to
-    continue.
+    """Stopped between two steps; its shards are acknowledged or given back. It waits until it is terminated
+    or may continue.
     """
     TRAINING = "training"
     """It has made its first step in an active version."""
     UNFIT = "unfit"
-    """It prepared a version whose model would differ from the one that trains; `ProcessReport.servers` says
-    why.
+    """It has prepared a version whose model would differ from that of the active version;
+    `ProcessReport.servers` says why.
     """
 
 
@@ -215,8 +215,8 @@ class CheckReport(Message):
 
 
 CLUSTER_LOST_EXIT_CODE = 75
-"""Exit code (sysexits' EX_TEMPFAIL) of a training process whose cluster broke while the master named no other
-version. Most likely a parameter server was lost, and the process itself is sound.
+"""Exit code (sysexits' EX_TEMPFAIL) of a training process whose cluster broke and that can't continue in
+another version. Most likely another node was lost, and the process itself is sound.
 """
 
 
@@ -227,7 +227,7 @@ member.
 
 
 CHECKPOINT_EXIT_CODE = 74
-"""Exit code (sysexits' EX_IOERR) of a training process that finished and could not save its last
+"""Exit code (sysexits' EX_IOERR) of a training process that finished its training but could not save the last
 checkpoint.
 """
 
@@ -289,5 +289,5 @@ class Directive(Message):
 
     @property
     def clusters(self) -> tuple[TrainingCluster, ...]:
-        """The versions that have processes: the active one and the next, if any."""
+        """The versions that have processes: the active version and the next one, if they exist."""
         return tuple(cluster for cluster in (self.active, self.next) if cluster is not None)

@@ -1,7 +1,7 @@
-"""A shuffle without a list: maps place -> item of 0..n-1 by formula, equal for the same seed in every
-process.
+"""A shuffle without a list: computes the item at each place of a permutation of 0..n-1. The same seed gives
+the same permutation in every process.
 
-The master shuffles shards with it, the members of a collective job the records of an epoch.
+The master shuffles shards with it, and the members of a collective job shuffle the records of an epoch.
 """
 
 from array import array
@@ -18,10 +18,10 @@ class Permutation:
 
     An alternating Feistel network (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002): items
     are cells of a rectangle slightly larger than `size`. Each round shifts a cell's row by a random amount
-    that depends on its column, then its column by one that depends on its row. Each shift can be reversed, so
-    the whole is a permutation of the rectangle; from a cell outside `range(size)` it is applied again until
-    one is inside. It needs memory for O(sqrt(size)) shifts (75 KB for 10 million items), whereas a shuffled
-    list needs O(size).
+    that depends on its column, then its column by a random amount that depends on its row. Each shift can be
+    reversed, so all rounds together are a permutation of the rectangle. If the result lies outside
+    `range(size)`, the rounds are applied to it again until a result lies inside. This needs memory for
+    O(sqrt(size)) shifts (75 KB for 10 million items), whereas a shuffled list needs O(size).
 
     Args:
         size: number of items, at least 1.

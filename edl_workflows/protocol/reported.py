@@ -1,4 +1,4 @@
-"""Types of fields whose text pods report and which reach statuses, pipelines, terminals and pages."""
+"""Types of text fields that pods report, and that are shown in statuses, pipelines, terminals and pages."""
 
 import re
 from typing import Annotated
@@ -16,17 +16,17 @@ _URI_RULE = (
 MAX_URI = 4096
 
 CheckpointUri = Annotated[str, Field(max_length=MAX_URI, pattern=f"^{_URI}$", description=_URI_RULE)]
-"""A folder or a URI. Characters with a meaning to a shell, a template or a terminal are rejected, even if
-RFC 3986 allows them: a checkpoint needs none, and its URI is put into commands.
+"""A folder or a URI. Characters that have a meaning in a shell, a template or a terminal are rejected, even
+if RFC 3986 allows them: a checkpoint does not need them, and its URI is put into commands.
 """
 OptionalCheckpointUri = Annotated[
     str, Field(max_length=MAX_URI, pattern=f"^({_URI})?$", description=_URI_RULE)
 ]
 PodName = Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9.-]*$")]
 Identifier = Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z0-9._:/-]*$")]
-# Each is cut after escaping, which lengthens it, so that a parsed message can be sent and parsed again.
+# Texts are cut after escaping, which lengthens them, so that a parsed message can be sent and parsed again.
 ShortText = Annotated[str, Field(max_length=1024), AfterValidator(lambda text: inert_text(text)[:1024])]
-"""A description of an error. It is never rejected because of a character, which would lose the report."""
+"""A description of an error. No character in it causes a rejection, because that would lose the report."""
 ErrorText = Annotated[str, Field(max_length=4096), AfterValidator(lambda text: inert_text(text)[:4096])]
 OutputText = Annotated[str, Field(max_length=8192), AfterValidator(lambda text: inert_text(text)[-8192:])]
 """The end of a program's output."""
@@ -36,7 +36,7 @@ def check_checkpoint_place(place: str) -> None:
     """Checks that the job's master accepts checkpoints at this place.
 
     Raises:
-        InvalidError: it has characters that are not allowed in a checkpoint's URI.
+        InvalidError: it is too long, or has characters that are not allowed in a checkpoint's URI.
     """
     if len(place) > MAX_URI or not re.fullmatch(_URI, place):
         raise InvalidError(f"checkpoints at {place!r}: the job's master would refuse them: {_URI_RULE}")
