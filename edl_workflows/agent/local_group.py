@@ -173,7 +173,7 @@ class LocalGroup:
 
     @property
     def _step(self) -> int:
-        """The step to report to the master. It must grow from group to group, so it is the group's number."""
+        """The step to report to the master. It must grow from group to group, so groups are counted."""
         restored = self._job.cluster.restore
         return 1 + (restored.step if restored is not None else 0)
 

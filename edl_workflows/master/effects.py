@@ -181,7 +181,7 @@ class Effects:
             refusal = _Refusal.after(before, error, self._clock())
             self._refused[what] = refusal
             log.warning("failed, retrying", what=what, error=str(error), seconds=refusal.back_off)
-            # The job's status lists refusals, but not its own: it would be written only when no longer true.
+            # The status lists refusals, except that of the status itself: once written, it was not refused.
             if refusal.for_good and what != _REPORT:
                 self._master.state.volatile.refused[what] = str(error)[:MAX_WARNING]
         else:

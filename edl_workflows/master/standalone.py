@@ -131,7 +131,9 @@ class StandaloneBackend:
             raise NotFoundError(f"ScalePlan {name} is not there") from None
 
     def delete(self, name: str) -> None:
-        """Deletes a plan; one that was not activated is rolled back."""
+        """Deletes a plan. If it is in progress and its version is not active yet, the master rolls it
+        back.
+        """
         with self._lock:
             self._plans.pop(name, None)
             self._save()

@@ -22,7 +22,7 @@ class ShardSource(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The newest open epoch, counted from 1; 0 before the first."""
+        """The newest epoch that has been opened, counted from 1; 0 before the first."""
 
     @property
     def total(self) -> int | None:

@@ -28,8 +28,8 @@ def scale_role(
     """Adds or releases nodes until `wanted` ranks are taken. A second call changes nothing.
 
     Scaling up takes the lowest free ranks. A worker that succeeded, or was given up, keeps its rank and is
-    not created again (DLRover creates it again). Scaling down first releases nodes of which a newer node has
-    the rank, then those with the highest ids, and critical nodes last.
+    not created again (DLRover creates it again). Scaling down first releases nodes whose rank a newer node
+    also has, then those with the highest ids, and critical nodes last.
 
     Args:
         registry: the nodes.
