@@ -20,6 +20,7 @@ from edl_workflows.kube import errors
 DEFAULT_NAMESPACE = "default"
 _HOME_CONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_LOCAL_UP = "it starts the local cluster unless that runs, and prints the line that sets KUBECONFIG"
 _READING_KUBECONFIG = threading.Lock()
 """The client writes certificates into files that all threads share, and names a file before it is written."""
 
@@ -98,6 +99,7 @@ class Cluster:
         from kubernetes import config
 
         file = str(path or os.environ.get("KUBECONFIG") or _HOME_CONFIG.expanduser())
+        _check_exists(file)
         configuration = _new_configuration()
         reading = f"read the kubeconfig {file}"
         with _READING_KUBECONFIG, errors.mapping_errors(reading), _well_formed(file):
@@ -152,8 +154,7 @@ class Cluster:
             return cls.in_cluster()
         raise InvalidError(
             "no cluster to talk to: no --kubeconfig, no $KUBECONFIG, no ~/.kube/config, not in a pod; "
-            "name a kubeconfig, or run `edl local up`: it starts the local cluster unless that runs, and "
-            "prints the line that sets KUBECONFIG"
+            f"name a kubeconfig, or run `edl local up`: {_LOCAL_UP}"
         )
 
     @property
@@ -194,6 +195,15 @@ class ClusterSource:
 
 def _has_default_kubeconfig() -> bool:
     return bool(os.environ.get("KUBECONFIG")) or _HOME_CONFIG.expanduser().exists()
+
+
+def _check_exists(file: str) -> None:
+    """Raise if none of the files is there; $KUBECONFIG may list several."""
+    if not any(Path(one).expanduser().exists() for one in file.split(os.pathsep) if one):
+        raise InvalidError(
+            f"cannot read the kubeconfig {file}: there is no such file; name another with --kubeconfig or "
+            f"$KUBECONFIG, or run `edl local up`: {_LOCAL_UP}"
+        )
 
 
 @contextmanager

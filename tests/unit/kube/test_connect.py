@@ -82,6 +82,34 @@ def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
     assert str(file) in str(caught.value)
 
 
+@pytest.mark.parametrize("named", ["argument", "variable"])
+def test_kubeconfig_that_does_not_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """A kubeconfig that is gone, as after `edl local down --delete`, is not called invalid: the error says
+    that there is no such file, and what to do."""
+    file = tmp_path / "deleted" / "kubeconfig"
+    monkeypatch.setenv("KUBECONFIG", str(file))
+
+    with pytest.raises(InvalidError, match="no such file") as caught:
+        Cluster.from_kubeconfig(file) if named == "argument" else Cluster.connect()
+
+    message = str(caught.value)
+    assert message.startswith(f"cannot read the kubeconfig {file}: ")
+    assert "edl local up" in message
+    assert "KUBECONFIG" in message
+    assert "nvalid" not in message
+
+
+def test_one_of_several_kubeconfigs_is_enough(
+    server: ApiServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the files that $KUBECONFIG lists, some may not exist, as for kubectl."""
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{server.kubeconfig}")
+
+    assert Cluster.connect().server == server.cluster().server
+
+
 def test_unknown_context(server: ApiServerProcess) -> None:
     """The error for an unknown context names it."""
     with pytest.raises(InvalidError, match="elsewhere"):
