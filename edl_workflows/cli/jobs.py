@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -149,9 +150,13 @@ def logs(
     """Print the log of a job's node or master.
 
     On a terminal, control characters except line feeds, carriage returns and tabs are escaped, so that a log
-    can't manipulate the terminal. This also removes colours. In a pipe or file the log is unchanged: `edl
-    logs NAME | less -R`.
+    can't manipulate the terminal. This also removes colours. Lines of JSON by the agent or the master are
+    shown as text; those of the training program are not changed. In a pipe or file the whole log is
+    unchanged: `edl logs NAME | less -R`.
     """
+    from edl_workflows.jobs import names
+    from edl_workflows.jobs.log_lines import render_own_line
+    from edl_workflows.jobs.manifests import get_label
     from edl_workflows.kube import logs as pod_logs
 
     cluster = target.connect()
@@ -159,11 +164,13 @@ def logs(
     # In a pod with sidecars, the first container is that of the node.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
+    is_master = get_label(pod, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE
+    render = partial(render_own_line, pod=name, master=is_master)
     if not follow:
-        print_log(pod_logs.read(cluster, name, options=options))
+        print_log(pod_logs.read(cluster, name, options=options), render)
         return
     for line in pod_logs.follow(cluster, name, options=options):
-        print_log(f"{line}\n")
+        print_log(f"{line}\n", render)
 
 
 def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ so they are escaped as ``\x1b``. JSON and YAML have escapes of their own.
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,17 @@ def print_document(text: str) -> None:
     typer.echo(text, nl=False)
 
 
-def print_log(text: str) -> None:
+def print_log(text: str, render: Callable[[str], str] = str) -> None:
     """Print the log of a container: unchanged to a file or pipe, with control characters escaped to a
-    terminal."""
-    shown = escape_controls(text, keep="\n\t\r") if sys.stdout.isatty() else text
+    terminal.
+
+    Args:
+        text: whole lines.
+        render: makes of a line what a terminal shows.
+    """
+    shown = text
+    if sys.stdout.isatty():
+        shown = escape_controls("\n".join(map(render, text.split("\n"))), keep="\n\t\r")
     typer.echo(shown, nl=False, color=True)  # otherwise typer would remove colours from piped output
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 from edl_workflows.exceptions import EdlError, ForbiddenError
 from edl_workflows.jobs import kinds, manifests, names
 from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.log_lines import render_own_line
 from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.jobs.view import JobView
@@ -61,7 +62,7 @@ class PodLine:
     Attributes:
         pod: name of the pod.
         node: role and index, as ``worker-0``.
-        text: the line, without control characters.
+        text: the line, without control characters; of the agent's JSON lines what people read.
         position: where the log continues after it.
     """
 
@@ -257,7 +258,8 @@ class TrainingLogs:
         def write(line: LogLine) -> None:
             self._pause = LIST_SECONDS
             self._positions[name] = line.position
-            self._write(PodLine(name, node, escape_controls(line.text, keep="\t"), line.position))
+            text = escape_controls(render_own_line(line.text, name), keep="\t")
+            self._write(PodLine(name, node, text, line.position))
 
         def end(failure: EdlError | None) -> None:
             del self._followers[name]

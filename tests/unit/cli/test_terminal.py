@@ -179,6 +179,31 @@ def test_logs_are_raw_for_programs_only(
     assert out == (escaped if terminal else LOG)
 
 
+OWN = (
+    '{"event": "started\\u001b[2J", "level": "info", "logger": "edl_workflows.agent.supervisor", '
+    '"timestamp": "2026-01-01T00:00:00+00:00", "pod": "p", "rank": 0, "version": 1}'
+)
+FOREIGN = '{"event":  "epoch", "level": "info", "pod": "p"}'
+
+
+@pytest.mark.parametrize("follow", [False, True], ids=["so far", "followed"])
+@pytest.mark.parametrize("terminal", [False, True], ids=["piped", "terminal"])
+def test_agents_lines_are_readable_on_a_terminal(
+    edl: Edl, monkeypatch: pytest.MonkeyPatch, *, follow: bool, terminal: bool
+) -> None:
+    """On a terminal, the agent's JSON lines are rendered and the program's lines are not. A file gets the
+    unchanged output."""
+    pod: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+    monkeypatch.setattr(jobs, "_pod_of", lambda *_: pod)
+    monkeypatch.setattr(logs, "read", lambda *_, **__: f"{OWN}\n{FOREIGN}\n")
+    monkeypatch.setattr(logs, "follow", lambda *_, **__: iter([OWN, FOREIGN]))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    _, out, _ = edl("logs", "mnist", *(["--follow"] if follow else []))
+
+    rendered = "2026-01-01 00:00:00.000Z edl-agent INFO started\\x1b[2J rank=0 version=1"
+    assert out == (f"{rendered}\n{FOREIGN}\n" if terminal else f"{OWN}\n{FOREIGN}\n")
+
+
 @pytest.mark.usefixtures("_logging")
 def test_console_logs_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control characters are escaped in the event, fields, lists and tracebacks of console logs."""

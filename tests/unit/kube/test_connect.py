@@ -83,9 +83,7 @@ def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["argument", "variable"])
-def test_kubeconfig_that_does_not_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def test_kubeconfig_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     """A kubeconfig that is gone, as after `edl local down --delete`, is not called invalid: the error says
     that there is no such file, and what to do."""
     file = tmp_path / "deleted" / "kubeconfig"

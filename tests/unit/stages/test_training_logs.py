@@ -1,6 +1,7 @@
 """Training logs: which pods are followed, and that each line is written once and in order."""
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -240,6 +241,31 @@ def test_each_line_once_across_broken_connections(cluster: Cluster, log: type[_F
 
     assert [line.text for line in written] == ["line 0", "line 1", "line 2", "line 3"]
     assert {(line.pod, line.node) for line in written} == {("mnist-worker-0", "worker-0")}
+
+
+def test_the_agents_lines_are_readable(cluster: Cluster, log: type[_FakeStream]) -> None:
+    """Of the lines in a task's log, those of the agent are rendered; JSON of the program is not."""
+    own = {
+        "event": "started", "level": "info", "logger": "edl_workflows.agent.supervisor", "rank": 0,
+        "timestamp": "2026-01-01T00:00:00+00:00", "pod": "mnist-worker-0",
+    }  # fmt: skip
+    _start_worker(cluster)
+    at = "2026-01-01T00:00:00Z"
+    log.append(f"{at} {json.dumps(own)}", f"{at} {json.dumps({**own, 'logger': 'train'})}")
+    written: list[PodLine] = []
+
+    async def scenario() -> None:
+        logs = _logs(cluster, written, [])
+        async with logs.streaming():
+            logs.observe(_RUNNING)
+            await _until(lambda: len(written) == 2)
+
+    asyncio.run(scenario())
+
+    assert [line.text for line in written] == [
+        "2026-01-01 00:00:00.000Z edl-agent INFO started rank=0",
+        json.dumps({**own, "logger": "train"}),
+    ]
 
 
 def test_another_process_continues_where_the_first_was_killed(
