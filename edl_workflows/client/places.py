@@ -1,6 +1,7 @@
 """Where a training runs: on the embedded cluster of this machine, which is started if it does not run, or on
 a cluster that a kubeconfig names."""
 
+import shlex
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,7 +46,10 @@ class Place:
 
     def close(self) -> None:
         """Stop the embedded cluster if this process started it and no job runs there. Its state is kept."""
-        if not self.started or self.folder is None or daemon.find(self.folder) is None:
+        if self.folder is None or daemon.find(self.folder) is None:
+            return
+        if not self.started:
+            self.notify("the embedded cluster keeps running, as before; stop it with `edl local down`")
             return
         running = _unfinished_jobs(self.cluster)
         if running:
@@ -55,6 +59,10 @@ class Place:
             )
             return
         daemon.down(self.folder, seconds=STOP_SECONDS)
+        self.notify(
+            f"the embedded cluster is stopped; its jobs, logs and checkpoints stay in {self.folder}: `edl "
+            "local up` starts it again, `edl local down --delete` deletes them"
+        )
 
 
 def open_place(on: On | Cluster = "local", notify: Notify = tell_nobody) -> Place:
@@ -77,6 +85,10 @@ def open_place(on: On | Cluster = "local", notify: Notify = tell_nobody) -> Plac
     if daemon.find(folder) is None:
         notify("starting the embedded cluster")
     found, started = daemon.up(daemon.DaemonStart(folder))
+    notify(
+        "the embedded cluster runs; for edl in a second terminal: export "
+        f"KUBECONFIG={shlex.quote(str(found.kubeconfig))}"
+    )
     return Place(Cluster.from_kubeconfig(found.kubeconfig), sys.executable, folder, started, notify)
 
 
