@@ -91,7 +91,7 @@ def job_kinds(name: str | None) -> Sequence[Kind]:
     if name is None:
         return [row for row in KINDS if row.view is not None]
     if kind_of(name).view is None:
-        raise InvalidError(f"a {name} is not a job; use kubectl for it")
+        raise InvalidError(f"a {name} is not a job; `edl describe JOB` shows the plans of a job")
     return [kind_of(name)]
 
 

@@ -125,7 +125,7 @@ def up(
         f"the embedded cluster {'runs' if started else 'already runs'} on {found.url} (process {found.pid})"
     )
     print_line(f"use it:   export KUBECONFIG={found.kubeconfig}")
-    print_line("          kubectl get nodes    or    edl get")
+    print_line("          edl get    (kubectl works, too)")
     if found.di_server:
         print_line(f"DIJobs:   their DI server is {found.di_server}")
     print_line("stop it:  edl local down" + (f" --dir {where}" if folder else ""))

@@ -5,10 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
+from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
-from edl_workflows.kube.resources import Object, version_of
+from edl_workflows.kube.resources import ELASTIC_JOBS, Object, version_of
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.observed import read_object
 
@@ -111,7 +112,10 @@ class Handle(Model):
     @property
     def describe_command(self) -> str:
         """The command that shows the object."""
-        return f"kubectl --namespace {self.namespace} describe {self.kind.lower()} {self.name}"
+        if kind_of(self.kind).view is None:
+            return f"kubectl --namespace {self.namespace} describe {self.kind.lower()} {self.name}"
+        kind = "" if self.kind == ELASTIC_JOBS.kind else f" --kind {self.kind}"
+        return f"edl describe {self.name}{kind} --namespace {self.namespace}"
 
     @classmethod
     def of(

@@ -116,8 +116,8 @@ def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path
 
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:
-    """The command exits with the code of a failed job, and its output has the script's message. It tells how a
-    second terminal reaches the cluster, and in the end that it is stopped."""
+    """The command exits with the code of a failed job, and its output has the script's message. It tells how
+    a second terminal reaches the cluster, and in the end that it is stopped."""
     script = tmp_path / "broken.py"
     script.write_text("import helper\nhelper.fail()\n")
     (tmp_path / "helper.py").write_text("def fail():\n    raise SystemExit('the data is missing')\n")

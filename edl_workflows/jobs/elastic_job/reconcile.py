@@ -69,7 +69,7 @@ def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
         return None
     code = manifests.exit_of_first_container(master).get("exitCode")
     how = "could not run" if code is None else f"ended with exit code {code}"
-    log = f"{manifests.last_words(master)}; see `kubectl logs {manifests.name_of(master)}`"
+    log = f"{manifests.last_words(master)}; see `{_log_command(facts.job, master)}`"
     failure = facts.job.status.failure
     if failure:
         return PhaseVerdict(
@@ -83,6 +83,11 @@ def _verdict(facts: ElasticJobFacts) -> PhaseVerdict | None:
         message = f"the master {how} after {facts.failures_before_master} restarts{log}"
         return PhaseVerdict(ElasticJobPhase.FAILED, "MasterRestartsExhausted", message)
     return None
+
+
+def _log_command(job: ElasticJob, master: Manifest) -> str:
+    node = f"{names.MASTER_TYPE}-{manifests.index_of(master)}"
+    return f"edl logs {job.metadata.name} {node} --namespace {job.metadata.namespace}"
 
 
 def _disrupted(master: Manifest) -> bool:

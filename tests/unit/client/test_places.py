@@ -41,8 +41,8 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, *, runs: bool) -> list[s
 def test_a_cluster_that_is_started_says_how_to_reach_it_and_what_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start stands the command for a second terminal; at the end that the cluster is stopped, and where
-    its state is."""
+    """At the start stands the command for a second terminal; at the end that the cluster is stopped, and
+    where its state is."""
     begin, reach, end = play(monkeypatch, folder, runs=False)
 
     assert begin == "starting the embedded cluster"

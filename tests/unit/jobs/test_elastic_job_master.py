@@ -30,6 +30,16 @@ def test_phase_follows_the_master(
     assert condition(world, "Created") == "True"
 
 
+def test_a_failed_masters_log_is_read_with_edl(world: JobsNamespace, job: Make) -> None:
+    """The message of a job whose master has failed has the command of `edl` that prints the master's log."""
+    world.add(job())
+    world.settle()
+    world.set_pod(MASTER, "Failed", 1, "")
+    world.settle()
+
+    assert "`edl logs digits dlrover-master-0 --namespace default`" in status(world)["message"]
+
+
 @pytest.mark.parametrize(
     ("exit_code", "reason", "restarts"),
     [

@@ -248,3 +248,18 @@ def test_who_follows_a_deletion_hears_of_nothing_else() -> None:
     assert isinstance(follow.take(None), Done)
 
     assert said == ["ElasticJob default/mnist is being deleted", "ElasticJob default/mnist is gone"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("ElasticJob", "edl describe mnist --namespace default"),
+        ("TFJob", "edl describe mnist --kind TFJob --namespace default"),
+        ("ScalePlan", "kubectl --namespace default describe scaleplan mnist"),
+    ],
+)
+def test_a_job_is_described_with_edl(kind: str, command: str) -> None:
+    """The command that shows a job needs no kubectl; that for a plan does."""
+    handle = Handle(kind=kind, namespace="default", name="mnist", goal=GoneGoal())
+
+    assert handle.describe_command == command
