@@ -26,6 +26,7 @@ from edl_workflows.local.network.network import Network
 from edl_workflows.local.pods import Pod, Service
 from edl_workflows.local.runner.launches import LaunchFactory
 from edl_workflows.local.runner.pod_worker import WorkerContext
+from edl_workflows.local.runner.programs import remove_unused_programs
 from edl_workflows.local.runner.runner import Runner, config_lookups
 from edl_workflows.local.runner.support import loopback_obstacle
 from edl_workflows.local.scheduler.loop import Scheduler
@@ -271,4 +272,5 @@ async def _sweep(server: ApiServer) -> None:
             events.remove_old(server.client, datetime.now(UTC))
         except Exception:  # noqa: BLE001 - an event that can't be removed must not end the cluster
             _log.exception("old events not removed")
+        await asyncio.to_thread(remove_unused_programs)
         await asyncio.sleep(_SWEEP_SECONDS)

@@ -19,6 +19,7 @@ from edl_workflows.exceptions import UnavailableError
 from edl_workflows.local import files
 from edl_workflows.local.locks import LOCK_FILE, lock_holder
 from edl_workflows.local.runner import processes
+from edl_workflows.local.runner.programs import remove_unused_programs
 from edl_workflows.local.runner.volumes import remove_memory
 
 FOLDER_VARIABLE = "EDL_LOCAL_DIR"
@@ -149,6 +150,7 @@ def down(folder: Path, *, seconds: float) -> bool:
     if found is not None:
         _stop(found, seconds)
     left = sum(processes.kill_marked(mark) for mark in _marks(folder))
+    remove_unused_programs()
     (folder / RECORD_FILE).unlink(missing_ok=True)
     return found is not None or left > 0
 

@@ -27,7 +27,9 @@ GUARD = 240
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment whose embedded cluster is the test's own."""
     folder = tmp_path / "state"
-    yield {**os.environ, "EDL_LOCAL_DIR": str(folder)}
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    yield {**os.environ, "EDL_LOCAL_DIR": str(folder), "TMPDIR": str(temporary)}
     daemon.down(folder, seconds=30)
 
 
@@ -117,7 +119,8 @@ def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:
     """The command exits with the code of a failed job, and its output has the script's message. It tells how
-    a second terminal reaches the cluster, and in the end that it is stopped."""
+    a second terminal reaches the cluster, and in the end that it is stopped. No copy of the script is left
+    behind."""
     script = tmp_path / "broken.py"
     script.write_text("import helper\nhelper.fail()\n")
     (tmp_path / "helper.py").write_text("def fail():\n    raise SystemExit('the data is missing')\n")
@@ -128,6 +131,7 @@ def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> Non
     assert "the data is missing" in done.stdout
     assert f"export KUBECONFIG={environment['EDL_LOCAL_DIR']}/kubeconfig\n" in done.stderr
     assert "the embedded cluster is stopped; " in done.stderr
+    assert not list(Path(environment["TMPDIR"]).glob("edl-programs-*/*"))
     assert not runs(environment)
 
 
