@@ -1,7 +1,7 @@
 """``edl describe|delete|logs``: commands for one job; and functions that run stages for other commands."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,9 +154,6 @@ def logs(
     shown as text; those of the training program are not changed. In a pipe or file the whole log is
     unchanged: `edl logs NAME | less -R`.
     """
-    from edl_workflows.jobs import names
-    from edl_workflows.jobs.log_lines import render_own_line
-    from edl_workflows.jobs.manifests import get_label
     from edl_workflows.kube import logs as pod_logs
 
     cluster = target.connect()
@@ -164,13 +161,22 @@ def logs(
     # In a pod with sidecars, the first container is that of the node.
     options = pod_logs.LogOptions(pod["spec"]["containers"][0]["name"], tail_lines=tail)
     name = pod["metadata"]["name"]
-    is_master = get_label(pod, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE
-    render = partial(render_own_line, pod=name, master=is_master)
+    render = _renderer(pod)
     if not follow:
         print_log(pod_logs.read(cluster, name, options=options), render)
         return
     for line in pod_logs.follow(cluster, name, options=options):
         print_log(f"{line}\n", render)
+
+
+def _renderer(pod: dict[str, Any]) -> Callable[[str], str]:
+    """Makes of a line of the pod's log what people read."""
+    from edl_workflows.jobs import names
+    from edl_workflows.jobs.log_lines import render_own_line
+    from edl_workflows.jobs.manifests import get_label
+
+    is_master = get_label(pod, names.REPLICA_TYPE_LABEL) == names.MASTER_TYPE
+    return partial(render_own_line, pod=pod["metadata"]["name"], master=is_master)
 
 
 def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any]:

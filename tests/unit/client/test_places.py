@@ -17,6 +17,7 @@ def folder(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv(daemon.FOLDER_VARIABLE, str(folder))
     monkeypatch.setattr(Cluster, "from_kubeconfig", lambda _path: cluster)
     monkeypatch.setattr(daemon, "down", lambda *_, **__: True)
+    monkeypatch.setattr(places, "_unfinished_jobs", lambda _: [])
     return folder
 
 
