@@ -38,7 +38,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
 class NodeSizeMessage(Message):
-    """Size of one node; fields that are left out are not stated."""
+    """Size of one node; fields that are left out are unknown."""
 
     cpu: Amount | None = None
     memory: Amount | None = None
@@ -101,8 +101,9 @@ class JobDescription(Message):
     """A job as its master knows it.
 
     Attributes:
-        uid: of the job's object; a job that is created again under the same name has another.
-        scenario: jobs of one scenario in one namespace share their experience; "" means the job's name.
+        uid: uid of the job's object; a job that is created again under the same name has another uid.
+        scenario: Brain plans a job with measurements of other jobs of the same scenario and namespace; ""
+            means the job's name.
     """
 
     uid: JobUid
@@ -159,8 +160,8 @@ class JobEnd(Message):
     """A job is over.
 
     Attributes:
-        completed: with success.
-        reason: why it failed, otherwise.
+        completed: whether it succeeded.
+        reason: why it failed, if it did.
     """
 
     time: Time
@@ -181,8 +182,8 @@ class MetricsReceipt(Message):
     """Answer to `MetricsReport`.
 
     Attributes:
-        accepted: samples that are stored now, or were before.
-        refused: why other samples are not.
+        accepted: number of samples that are stored now, including those stored before.
+        refused: why other samples were not stored.
     """
 
     accepted: int
@@ -227,7 +228,7 @@ class OptimizeRequest(Message):
 
 
 class GroupPlan(Message):
-    """What is wanted of a role; fields that are left out do not change."""
+    """The wanted count and node size of a role; fields that are left out do not change."""
 
     count: Count | None = None
     resource: NodeSizeMessage = NodeSizeMessage()
@@ -237,11 +238,11 @@ class OptimizeReply(Message):
     """Answer to `OptimizeRequest`; see `edl_workflows.scaling.dlrover.resources.ResourcePlan`.
 
     Attributes:
-        groups: by role.
-        nodes: by node name; each is replaced by a node of another size.
-        reasons: by role or node name.
-        notes: why other things do not change.
-        waiting: statistics are missing that may still arrive; ask again.
+        groups: changes of roles, by role.
+        nodes: new sizes by node name; each of these nodes is replaced by a node of the new size.
+        reasons: reasons for the changes, by role or node name.
+        notes: why nothing else changes.
+        waiting: whether statistics are missing that may still arrive; if so, ask again.
     """
 
     groups: dict[RoleName, GroupPlan] = Field(default_factory=dict, max_length=20)
@@ -252,11 +253,11 @@ class OptimizeReply(Message):
 
 
 class JobMetrics(Message):
-    """`GET /v1/jobs/{uid}/metrics`: what is stored of a job.
+    """`GET /v1/jobs/{uid}/metrics`: what Brain has stored about a job.
 
     Attributes:
-        samples: the newest, oldest first.
-        ooms: oldest first.
+        samples: the newest samples, oldest first.
+        ooms: nodes that ran out of memory, oldest first.
         end: how it ended, if it is known to be over.
     """
 

@@ -17,8 +17,8 @@ class Member(Message):
     """One member of a cluster version: rank (its task index), node id and address.
 
     Attributes:
-        process: the version for which the member's process was started, if that process has gone on from an
-            earlier version with the model in memory; 0: it is started for this version.
+        process: the version for which the member's process was started, if the process continues from an
+            earlier version with the model in memory; 0 if it is started for this version.
     """
 
     rank: int = Field(ge=0)
@@ -28,27 +28,28 @@ class Member(Message):
 
 
 class TrainingCluster(Message):
-    """One version of the training cluster. A training process belongs to one at a time: to that for which it
-    was started, or, if it can change its group in place, to a later one that names it (`Member.process`).
+    """One version of the training cluster. A training process belongs to one version at a time: to the
+    version for which it was started, or, if it can change its group in place, to a later version that names
+    it (`Member.process`).
 
-    A new version is formed when its members change or one of them is lost. With parameter servers, these are
-    the members, and workers come and go within a version. In a collective job (`AllreduceStrategy`) the
-    workers are the members: a training group. Every process of a version listens on the port of its parity
-    (`names.NODE_PORTS`).
+    A new version is formed when the members change or one of them is lost. In a job with parameter servers,
+    the parameter servers are the members, and workers come and go within a version. In a collective job
+    (`AllreduceStrategy`) the workers are the members, and form a training group. There is one port for even
+    and one for odd version numbers; all processes of a version listen on the same one (`names.NODE_PORTS`).
 
     Attributes:
-        version: 1, 2, …; never used twice.
+        version: 1, 2, …; never reused.
         ps: the parameter servers, ranks 0..n-1 in order. Empty for a job without them.
         workers: the workers of a training group, ranks 0..n-1 in order. Empty for a job that is not
             collective.
-        max_workers: the most workers of a training group of the job: the N by which the fixed global batch is
-            split. 0 for a job that is not collective.
-        replica_size: number of workers of a replica group (``spec.rendezvous.nodeUnit``), for a program whose
-            workers hold the model together in such groups: those of ranks 0 to n-1, n to 2n-1, ….
-        restore: the checkpoint to start from; None before the first checkpoint, and if processes go on in
+        max_workers: the most workers that a training group of the job can have: the N into which the fixed
+            global batch is split. 0 for a job that is not collective.
+        replica_size: number n of workers in a replica group (``spec.rendezvous.nodeUnit``), for a program in
+            which the workers of ranks 0 to n-1, n to 2n-1, … hold the model together.
+        restore: the checkpoint to start from; None before the first checkpoint, and if processes continue in
             place.
-        chief_type, chief_id: the node that initialises, saves and restores the model; rank 0 of a training
-            group.
+        chief_type, chief_id: the node that initializes, saves and restores the model; in a training group,
+            rank 0.
     """
 
     version: int = Field(ge=1)

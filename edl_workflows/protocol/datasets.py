@@ -51,8 +51,8 @@ class Splitter(StrEnum):
 class TaskType(StrEnum):
     """What the records are for.
 
-    The position in training data returns with the model. A node that lets an evaluation shard time out is
-    replaced.
+    When the model is restored from a checkpoint, the position in training data is restored with it. A node
+    that lets an evaluation shard time out is replaced.
     """
 
     TRAINING = "training"
@@ -74,22 +74,23 @@ class PartitionOffsets(Message):
 
 
 class DatasetParams(Message):
-    """`POST /v1/datasets`: registers a data set. Repeatable: the same parameters change nothing, others under
-    a known name are a conflict.
+    """`POST /v1/datasets`: registers a data set. Repeatable: the same parameters change nothing; other
+    parameters under a known name are a conflict.
 
     Attributes:
-        size: records of one epoch (table, text).
-        shard_size: records of a shard; 0: `batch_size * num_minibatches_per_shard`, as in DLRover.
-        batch_size: records of a step; 0 if unknown, and then no completed steps are counted.
-        num_epochs: 0 or less: endless.
-        seed: of the shuffle. The same seed gives the same order in every process and after every restart.
+        size: number of records of one epoch (table, text).
+        shard_size: number of records of a shard; 0: `batch_size * num_minibatches_per_shard`, as in DLRover.
+        batch_size: number of records of a step; 0 if unknown, so that completed steps are not counted.
+        num_epochs: number of epochs; 0 or less: endless.
+        seed: seed of the shuffle. The same seed gives the same order in every process and after every
+            restart.
         partitions: streaming only: the partitions' offsets by name.
-        closed: streaming only: no offset will grow any more. Only when it is closed, short tails are handed
-            out and the data set can finish.
+        closed: streaming only: whether the partitions won't grow any more. Only after a stream is closed, the
+            short last shards of its partitions are handed out, and the data set can finish.
         max_retries: how often a shard may be retried after reported failures and time-outs before the whole
             data set fails. Deaths of workers don't count.
-        timeout_s: seconds after which the shards of a lease are handed to another worker, if its holder has
-            not acknowledged any of them.
+        timeout_s: seconds after which the shards of a lease are handed to another worker, if the holder has
+            not acknowledged any of them in this time.
     """
 
     name: DatasetName
@@ -151,7 +152,7 @@ class StreamUpdate(Message):
 
     Attributes:
         ends: end offset by partition; partitions that are left out don't change, new ones are rejected.
-        closed: True: no offset will grow any more. Final.
+        closed: whether the partitions won't grow any more; this can't be undone.
     """
 
     ends: dict[PartitionName, Offset] = Field(default_factory=dict, max_length=10_000)
@@ -165,7 +166,7 @@ class ShardKey(Message):
         epoch: counted from 1.
         ordinal: place in the order of the epoch or partition, counted from 0.
         lease: number of the lease; it grows with each lease of the data set (a fencing token).
-        partition: streaming only.
+        partition: name of the partition; streaming only.
     """
 
     epoch: int = Field(ge=1)
@@ -187,7 +188,7 @@ class Shard(ShardKey):
 
 
 class LeaseState(StrEnum):
-    """What a worker does next."""
+    """What a worker must do next."""
 
     OK = "ok"
     """Process the shards."""
@@ -236,7 +237,8 @@ class ReleasedShard(ShardKey):
     """A shard given back unfinished, for example on drain.
 
     Attributes:
-        records_done: records done from the shard's beginning; only the others are handed out again.
+        records_done: number of records that are done, from the shard's beginning; only the remaining records
+            are handed out again.
     """
 
     records_done: int = Field(default=0, ge=0)
@@ -276,13 +278,14 @@ class DatasetProgress(Message):
     """`GET /v1/datasets/{name}`: the progress of a data set.
 
     Attributes:
-        epoch: the newest epoch that was begun, from 1; 0 before the first shard.
-        records_done: acknowledged records of all epochs, each shard counted once per epoch.
-        records_total: of all epochs; None if endless or an open stream.
+        epoch: the newest epoch that was begun, counted from 1; 0 before the first shard.
+        records_done: number of acknowledged records in all epochs; each shard is counted once per epoch.
+        records_total: number of records in all epochs; None if the data set is endless or an open stream.
         completed_steps: sum of `ceil(records / batch_size)` over the shards, as in DLRover; None without a
             batch size.
-        shards_leased: handed out and not answered.
-        shards_returned: given back, failed or timed out, and waiting for another worker.
+        shards_leased: number of shards that are handed out and not answered yet.
+        shards_returned: number of shards that were given back, failed or timed out, and wait for another
+            worker.
         failures, timeouts: how often shards were re-queued for that reason.
         reason: why the data set failed.
     """

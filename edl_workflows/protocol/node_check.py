@@ -18,9 +18,9 @@ class CheckRound(Message):
     """One round, part of the directive: each group measures its machines and their connection.
 
     Attributes:
-        number: never used twice in a job.
-        groups: nodes that measure together. The first of a group listens, the others connect to it.
-        seconds: after which a group gives up.
+        number: number of the round; never reused within a job.
+        groups: nodes that measure together. The first node of a group listens, and the others connect to it.
+        seconds: time after which a group gives up.
     """
 
     number: int = Field(ge=1)

@@ -14,7 +14,7 @@ NodeType = Annotated[str, Field(pattern=r"^(ps|worker|chief|evaluator)$")]
 
 
 class NodeRef(Message):
-    """A node of the job: (type, id). Ids are never used twice."""
+    """A node of the job: (type, id). Ids are never reused."""
 
     type: NodeType
     id: int = Field(ge=0)
@@ -27,10 +27,10 @@ class Registration(Message):
     """`POST /v1/nodes`: the agent of a pod has started. Repeatable; the answer is the present `Directive`.
 
     Attributes:
-        rank: from the agent's environment.
+        rank: rank of the node, from the agent's environment.
         pod: the pod's name.
-        incarnation: new at each start of the agent process. A new one for a known node means that the
-            container was restarted: leases of the previous one are re-queued.
+        incarnation: an id that is new at each start of the agent process. A new incarnation of a known node
+            means that its container was restarted: the shards of the previous incarnation are re-queued.
     """
 
     node: NodeRef
@@ -40,19 +40,19 @@ class Registration(Message):
 
 
 class Usage(Message):
-    """What the pod's processes use now: CPU in cores, memory in MiB."""
+    """Present use of the pod's processes: CPU in cores, memory in MiB."""
 
     cpu: float = Field(ge=0)
     memory: float = Field(ge=0)
 
 
 class Heartbeat(Message):
-    """`POST /v1/nodes/heartbeat`, every few seconds; a node that is silent for long counts as failed.
+    """`POST /v1/nodes/heartbeat`, sent every few seconds; a node that is silent for too long has failed.
 
     Attributes:
-        known: revision of the newest directive that the sender has. If there is no newer one, the answer has
-            revision 0 instead of the directive: in a large group directives are long, and there are many
-            heartbeats.
+        known: revision of the newest directive that the sender has. If there is no newer one, the answer is a
+            directive with revision 0 and no content, since in a large group directives are long and
+            heartbeats are many.
     """
 
     node: NodeRef
@@ -109,10 +109,10 @@ class ProcessReport(Message):
 
     Attributes:
         servers: with READY and UNFIT, if the program states it.
-        in_place: with READY: the process can change its group while it runs. It keeps the model in memory
-            when a member is lost or joins, and goes on in the version that follows.
-        replica_size: with READY: number of processes, in consecutive ranks, that hold the model together. If
-            one of them is lost, the others of this replica group can't go on.
+        in_place: with READY: whether the process can change its group while it runs. It then keeps the model
+            in memory when a member is lost or joins, and continues in the next version.
+        replica_size: with READY: number of processes, with consecutive ranks, that hold the model together.
+            If one of them is lost, the other processes of this replica group can't continue.
         saving: with TRAINING: seconds for which the process has just stopped to save a checkpoint.
         own_copy: with TRAINING: the process trains from the job's data and saves a model, and nothing
             combines that with the models of other workers.
@@ -129,13 +129,14 @@ class ProcessReport(Message):
 
 
 class PresenceReport(Message):
-    """`POST /v1/processes/presence`: a member's process lives. A process that can change its group in place
-    sends it every few seconds while it reports no step, so that the master knows for whom the others wait.
+    """`POST /v1/processes/presence`: a member's process is alive. A process that can change its group in
+    place sends this every few seconds while it reports no step, so that the master knows for which members
+    the others wait.
 
     Attributes:
-        step: the newest global step that it has made.
-        waiting: seconds for which it has waited for other members; 0 while it waits for none.
-        known: as of `Heartbeat`.
+        step: the newest global step that the process has made.
+        waiting: seconds for which it has waited for other members; 0 if it is not waiting.
+        known: see `Heartbeat`.
     """
 
     node: NodeRef
@@ -146,12 +147,12 @@ class PresenceReport(Message):
 
 
 class StackReport(Message):
-    """`POST /v1/nodes/stacks`: the stacks for which the directive asked (`Directive.dump`). Repeatable.
+    """`POST /v1/nodes/stacks`: the stacks that the directive requested (`Directive.dump`). Repeatable.
 
     Attributes:
         dump: id of the request.
-        stacks: of all threads of the training process, as `faulthandler` writes them, the main thread's last;
-            "" if the process wrote none.
+        stacks: the stacks of all threads of the training process, as written by `faulthandler`, the main
+            thread last; "" if the process wrote none.
         recordings: files in the pod in which NCCL's flight recorder has written the last collective
             operations.
     """
@@ -163,13 +164,13 @@ class StackReport(Message):
 
 
 class CrashReport(Message):
-    """`POST /v1/processes/crashes`: a process ended that only prepared its version, beside the one that
-    trains. Repeatable.
+    """`POST /v1/processes/crashes`: a process that was preparing the next version has ended, while another
+    process of the node may still train. Repeatable.
 
     Attributes:
-        version: the one that it prepared.
-        crashes: how many such ends this agent has seen, including this one.
-        code, last_lines: as of `ExitReport`.
+        version: the version that the process was preparing.
+        crashes: how many such processes have ended on this agent, including this one.
+        code, last_lines: see `ExitReport`.
     """
 
     node: NodeRef
@@ -181,13 +182,15 @@ class CrashReport(Message):
 
 
 class ExitReport(Message):
-    """`POST /v1/nodes/exit`: the training process of the active version ended, and the agent is about to end.
+    """`POST /v1/nodes/exit`: the training process of the active version has ended, and the agent asks whether
+    to end, too.
 
     Also the body of `POST /v1/processes/deaths`, which an agent sends as soon as the process has ended,
-    before it saves what the process left in memory. If other members can go on in place, they do so at once.
+    before it saves the copies that the process left in memory. So if other members can continue in place,
+    they do so at once.
 
     Attributes:
-        version: the one for which the process was started.
+        version: the version for which the process was started.
         code: exit code, 128+n for a signal.
         last_lines: the end of its output, for the job's status.
     """
@@ -203,9 +206,9 @@ class CheckReport(Message):
     """`POST /v1/nodes/check`: what a node measured in a round of the check before training. Repeatable.
 
     Attributes:
-        round: its number.
-        seconds: for its work and its part of the exchange.
-        error: why it failed; else "".
+        round: number of the round.
+        seconds: seconds that the node's work and exchange took.
+        error: why the check failed; "" if it did not.
     """
 
     node: NodeRef
@@ -233,43 +236,45 @@ checkpoint.
 
 
 class ExitVerdict(Message):
-    """What the agent does after the exit.
+    """What the agent must do after the exit of its training process.
 
     Attributes:
-        wait: another node's failure (such as a lost parameter server) caused the exit: wait for the next
-            cluster version instead of ending the pod.
+        wait: whether to wait for the next cluster version instead of ending the pod, because the failure of
+            another node, such as a lost parameter server, caused the exit.
     """
 
     wait: bool
 
 
 class Directive(Message):
-    """What the master wants now: the answer of `GET /v1/directive?type=&id=&after=<revision>`. The request is
-    a long poll: it is answered at once if the revision is greater than `after`, and after at most `wait`
-    seconds with the unchanged directive.
+    """What the master wants now: the answer to `GET /v1/directive?type=&id=&after=<revision>`. The request is
+    a long poll: it is answered at once if the revision is greater than `after`, and otherwise after at most
+    `wait` seconds with the unchanged directive.
 
-    It is level-triggered: each directive is complete. An agent keeps one training process for each of
-    `active` and `next` (`next` is the prepared successor) and ends those of all other versions: an older one
-    as soon as the active version trains, any other at once.
+    Directives are level-triggered: each one is complete. An agent keeps one training process for `active` and
+    one for `next`, the version that is being prepared. It ends the processes of all other versions: of an
+    older version as soon as the active version trains, of any other version at once.
 
     Attributes:
         revision: grows with every change.
-        active: the cluster version that trains; None until the first is complete.
+        active: the cluster version that trains; None until the first version is complete.
         next: the version to prepare.
-        lost: `active` has lost its model and will not train again. No process of it is started any more;
-            running ones wait until a later version trains.
-        broken: `active` has lost a member, and too few are left. Its processes leave the group, keep the
-            model in memory, and wait for the version in which they go on.
-        drain: processes of `active` stop between two steps, settle their leases, report DRAINED, and wait.
-            False again with `active` unchanged means: continue.
-        save: request id of a checkpoint that the chief takes now (between two steps); else "". With `drain`,
-            it is set once all other processes are drained.
-        trained: the newest version that made a step; processes of older versions end.
-        workers: address of each worker by rank, informational (used by evaluators and sparse clusters).
-        stop: this node is released: end the training process as on SIGTERM and exit 0.
-        finished: the job's data is consumed and all workers ended: parameter servers and evaluators end.
-        dump: id of a request for stacks, because training stands still: each agent has the process of
-            `active` write its threads' stacks to its log, once per id. Else "".
+        lost: whether `active` has lost its model and will not train again. No more processes are started for
+            it; running processes wait until a later version trains.
+        broken: whether `active` has lost a member or is rolled back, while its other processes can continue
+            in place. They leave the group, keep the model in memory, and wait for the version in which they
+            continue.
+        drain: whether processes of `active` must stop between two steps, acknowledge or give back their
+            shards, report DRAINED, and wait. If it becomes False while `active` stays the same, they
+            continue.
+        save: request id of a checkpoint that the chief must save now (between two steps); else "". With
+            `drain`, it is set once all other processes are drained.
+        trained: the newest version that made a step; processes of older versions must end.
+        workers: address of each worker by rank, for information (used by evaluators and sparse clusters).
+        stop: whether this node is released: it must end the training process as on SIGTERM and exit 0.
+        finished: whether the job has succeeded, so that parameter servers and evaluators must end.
+        dump: id of a request for stacks, because training hangs; else "". Once per id, each agent makes its
+            process of `active` write the stacks of its threads to its log.
         check: a round of the check before training, for the nodes that it names.
     """
 

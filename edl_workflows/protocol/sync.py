@@ -11,15 +11,15 @@ SyncName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 
 
 class SyncJoin(Message):
-    """`POST /v1/sync/{name}`: this worker reached the point. The group is the workers running at the first
-    join; a worker that ends leaves it.
+    """`POST /v1/sync/{name}`: this worker reached the synchronization point. The group consists of the
+    workers that run at the first join; a worker that ends leaves it.
     """
 
     node: NodeRef
 
 
 class SyncState(Message):
-    """`GET /v1/sync/{name}?wait=<s>`: whether all of the group have joined."""
+    """`GET /v1/sync/{name}?wait=<s>`: whether all members of the group have joined."""
 
     finished: bool
     missing: list[str] = Field(default_factory=list)

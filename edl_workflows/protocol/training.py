@@ -29,12 +29,13 @@ class StepReport(Message):
     """`POST /v1/steps`: the newest global step of this worker (sent at most a few times per second).
 
     Attributes:
-        first_step_time, time: Unix seconds on the reporting machine of this process's first step in its
-            version, and of the newest one. They measure the stall of a switch.
-        loss: of the step; None also if it is not a finite number.
-        records: records done in all epochs of a collective job, whose members share the data themselves.
-        known: as of `edl_workflows.protocol.nodes.Heartbeat`.
-        metrics: values of the program's choice, by name.
+        first_step_time, time: when this process made its first step in its version, and its newest step, in
+            Unix seconds of the reporting machine. The pause of a switch is computed from them.
+        loss: loss of the step; also None if it is not a finite number.
+        records: number of records done in all epochs of a collective job; its members divide the data among
+            themselves.
+        known: see `edl_workflows.protocol.nodes.Heartbeat`.
+        metrics: values that the program chose to report, by name.
     """
 
     node: NodeRef
@@ -55,8 +56,8 @@ class StepReport(Message):
 
 
 class ResultReport(Message):
-    """`POST /v1/result`: what the training function of a worker returned. Every worker reports; the master
-    keeps the result of rank 0. Repeatable.
+    """`POST /v1/result`: what the training function of a worker returned. Every worker may report; the master
+    keeps the result of the lowest rank. Repeatable.
 
     Attributes:
         result: a JSON value as text.
@@ -77,7 +78,7 @@ class ResultReceipt(Message):
 
 
 class ConsumedShards(Message):
-    """What a process has trained of a data set and not acknowledged yet.
+    """The part of a data set that a process has trained but not acknowledged yet.
 
     Attributes:
         done: whole shards.
@@ -89,10 +90,10 @@ class ConsumedShards(Message):
 
 
 class Evaluation(Message):
-    """A model's evaluation on fixed records: one number, such as their loss, that its variables determine.
+    """A model's evaluation on fixed records: one number that depends only on its variables, such as the loss.
 
     Attributes:
-        value: None if there is none.
+        value: the number; None if there is none.
         problem: why there is none.
     """
 
@@ -102,7 +103,7 @@ class Evaluation(Message):
 
 class ModelReport(Message):
     """`POST /v1/checkpoints/model`: the chief's evaluation of a restored model, on the same records as before
-    it was saved. No process trains in the version before the answer. Repeatable.
+    the model was saved. Until this is answered, no process trains in the version. Repeatable.
     """
 
     node: NodeRef
@@ -114,24 +115,26 @@ class ModelVerdict(Message):
     """Answer to `ModelReport`.
 
     Attributes:
-        refused: why the version must not train: its model differs from the one before. Else "".
+        refused: why the version must not train, because its model differs from the previous version's; "" if
+            it may train.
     """
 
     refused: str = ""
 
 
 class CheckpointBegin(Message):
-    """`POST /v1/checkpoints`: the chief is about to save. The master remembers the data position *now*:
-    everything acknowledged before is in the checkpoint, so that a restore can return model and data together.
+    """`POST /v1/checkpoints`: the chief is about to save. The master records the present data position: all
+    records that were acknowledged before are in the checkpoint, so that a restore can reset model and data
+    together.
 
     Attributes:
         request: the directive's `save` id, or "" for a periodic checkpoint.
-        consumed: what the chief itself has trained beyond its acknowledgements, by data set; it is in the
-            checkpoint too.
-        evaluation: the model's evaluation now, if a plan requested the checkpoint; None: the program provides
-            none.
-        last: an attempt at the training's last checkpoint, which the chief repeats for some time by itself; a
-            failure does not count for `maxFailedSaves`.
+        consumed: what the chief itself has trained but not acknowledged yet, by data set; it is also in the
+            checkpoint.
+        evaluation: the model's present evaluation, if the checkpoint was requested; None if the program
+            provides none.
+        last: whether this is an attempt to save the training's last checkpoint. The chief repeats such
+            attempts for some time by itself, so a failure does not count for `maxFailedSaves`.
     """
 
     node: NodeRef
@@ -143,10 +146,10 @@ class CheckpointBegin(Message):
 
 
 class CheckpointTicket(Message):
-    """Answer to `CheckpointBegin`: the id with which the save is completed.
+    """Answer to `CheckpointBegin`: the id under which the result of the save must be reported.
 
     Attributes:
-        position: the data position that the master remembers, for the checkpoint's manifest; opaque to the
+        position: the data position that the master has recorded, for the checkpoint's manifest; opaque to the
             training process.
     """
 
@@ -155,7 +158,7 @@ class CheckpointTicket(Message):
 
 
 class CheckpointEnd(Message):
-    """`POST /v1/checkpoints/{id}`: the checkpoint is complete in storage, or failed with the reason.
+    """`POST /v1/checkpoints/{id}`: the checkpoint is complete in storage, or failed for the reason `error`.
     Repeatable.
     """
 
@@ -166,11 +169,11 @@ class CheckpointEnd(Message):
 
 
 class CheckpointRestore(Message):
-    """`POST /v1/checkpoints/restored`: the master named no checkpoint, and the chief found one to start from.
-    The data position follows that model before any process trains. Repeatable.
+    """`POST /v1/checkpoints/restored`: the master named no checkpoint, but the chief found one to start from.
+    The master moves the data to that checkpoint's position before any process trains. Repeatable.
 
     Attributes:
-        version: of the chief's process.
+        version: cluster version of the chief's process.
         position: the data position from the checkpoint's manifest; None if it has none.
     """
 
@@ -185,11 +188,11 @@ class CheckpointDamage(Message):
     """`POST /v1/checkpoints/damaged`: a checkpoint to start from can't be restored. Repeatable.
 
     Attributes:
-        version: of the process that wanted it.
-        uri: the checkpoint, or the folder if none in it is intact.
-        error: what is wrong, with the file.
-        instead: what the process starts from. None: it can't start; the master names an older checkpoint
-            together with its data position, or fails the job.
+        version: cluster version of the process that could not restore it.
+        uri: the checkpoint, or the folder of the checkpoints if none of them is intact.
+        error: what is wrong, and with which file.
+        instead: the checkpoint from which the process starts instead. None if it can't start: the master then
+            names an older checkpoint together with its data position, or fails the job.
     """
 
     node: NodeRef
