@@ -9,6 +9,7 @@ import ast
 import builtins
 import hashlib
 import json
+import re
 import symtable
 import textwrap
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ MAX_FILES = 32
 PROGRAM_KEY = "program.json"
 """The key in the ConfigMap."""
 DIGEST_CHARACTERS = 10
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,96}\.py")
+"""No path leaves the program's folder, and no name is taken for an option of Python."""
 TMP, TMP_VOLUME = "/tmp", "edl-tmp"  # noqa: S108 - in a pod
 _MODULE_NAMES = frozenset(dir(builtins)) | {"__name__", "__file__", "__builtins__"}
 """Names that every program has."""
@@ -55,10 +58,13 @@ class TrainingProgram(Model):
 
     @field_validator("files")
     @classmethod
-    def _are_modules(cls, files: dict[str, str]) -> dict[str, str]:
+    def _are_named(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
-            if not name.isascii() or not name.endswith(".py") or not name[:-3].isidentifier():
-                raise ValueError(f"{name[:80]!r}: name the file as a Python module, such as train.py")
+            if not _FILE_NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name[:80]!r}: a file's name ends with .py, such as train.py, and consists of at most "
+                    "100 letters, digits, '_', '-' and '.', the first of them no '-' or '.'"
+                )
         return files
 
     @model_validator(mode="after")
@@ -83,7 +89,7 @@ class TrainingProgram(Model):
             others: further modules of its folder, by file name.
 
         Raises:
-            InvalidError: it is not valid Python, too large, or a file's name is not a module's.
+            InvalidError: it is not valid Python, too large, or a file's name is not allowed.
         """
         files = {**(others or {}), name: text}
         for file, content in files.items():

@@ -131,18 +131,25 @@ def train(x: np.ndarray = 1) -> Anything:
         ("train.py", "x = '\ud800'", "not valid Python"),
         ("train.py", "x" + "[" * 10_000, "not valid Python"),
         ("train.py", "#" * (MAX_BYTES + 1), f"may have {MAX_BYTES}; put the code into the image"),
-        ("train.sh", "x = 1", "name the file as a Python module"),
-        ("../train.py", "x = 1", "name the file as a Python module"),
-        ("a/b.py", "x = 1", "name the file as a Python module"),
-        (".py", "x = 1", "name the file as a Python module"),
+        ("train.sh", "x = 1", "a file's name ends with .py"),
+        ("../train.py", "x = 1", "a file's name ends with .py"),
+        ("a/b.py", "x = 1", "a file's name ends with .py"),
+        (".py", "x = 1", "a file's name ends with .py"),
+        ("-c.py", "x = 1", "a file's name ends with .py"),
     ],
-    ids=["syntax", "nul", "surrogate", "nested", "large", "shell", "parent", "folder", "nameless"],
+    ids=["syntax", "nul", "surrogate", "nested", "large", "shell", "parent", "folder", "nameless", "option"],
 )
 def test_what_is_no_small_python_script_is_refused(name: str, text: str, message: str) -> None:
     """A file that is too large or is not valid Python is rejected before anything is created, and the error
     says what to do."""
     with pytest.raises(InvalidError, match=message):
         TrainingProgram.of_script(name, text)
+
+
+@pytest.mark.parametrize("name", ["train.py", "my-script.py", "train.v2.py", "2026_run.py"])
+def test_a_script_has_the_name_that_its_author_gave_it(name: str) -> None:
+    """A script may have any plain file name, although only some names can be imported as modules."""
+    assert TrainingProgram.of_script(name, "x = 1").main == name
 
 
 def test_too_many_files_are_refused() -> None:
