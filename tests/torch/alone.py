@@ -52,6 +52,9 @@ class JobAlone:
         """For signatures that want one."""
         return cast("Job", self)
 
+    def declare_one_model(self) -> None:
+        """It has no other workers whose models could differ."""
+
     @property
     def active(self) -> bool:
         """Whether its version trains."""
