@@ -154,9 +154,6 @@ def logs(
     shown as text; those of the training program are not changed. In a pipe or file the whole log is
     unchanged: `edl logs NAME | less -R`.
     """
-    from edl_workflows.jobs import names
-    from edl_workflows.jobs.log_lines import render_own_line
-    from edl_workflows.jobs.manifests import get_label
     from edl_workflows.kube import logs as pod_logs
 
     cluster = target.connect()
