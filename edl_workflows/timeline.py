@@ -184,8 +184,10 @@ def _seconds(time: datetime | None) -> float:
 
 
 def draw_timeline(timeline: Timeline, path: Path) -> None:
-    """Write the picture (PNG or SVG by the path's ending): replicas, speed with restarts, each metric, data,
-    and the plans' steps, on one time axis.
+    """Draw a timeline into a PNG or SVG file, depending on the path's ending.
+
+    The panels share one time axis: replicas, speed with restarts, each metric, the number of records
+    processed, and, if there were ScalePlans, the phases of each.
 
     Raises:
         ValueError: there is no sample to draw.

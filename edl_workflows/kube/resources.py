@@ -91,8 +91,8 @@ def of_kind(api_version: str, kind: str) -> ApiResource:
 
 
 def _of_job_kinds(api_version: str, kind: str) -> ApiResource | None:
-    """Look up a kind in the registry of job kinds. It is imported here because the import is slow, and
-    callers that only need pods should not wait for it."""
+    """Look up a kind in the registry of job kinds. The registry is imported here because its import is slow,
+    and callers that only need pods should not wait for it."""
     from edl_workflows.jobs.kinds import KINDS
 
     for row in KINDS:

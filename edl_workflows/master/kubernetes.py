@@ -136,7 +136,12 @@ class KubernetesBackend:
 
 
 def _replacing_patch(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON merge patch that results in exactly `wanted`, provided that only keys of `known` exist."""
+    """A JSON merge patch that turns a value into exactly `wanted`.
+
+    Args:
+        known: contains every key that the value may have; those not in `wanted` are deleted.
+        wanted: the value after the patch.
+    """
     gone = {key: None for key in known if key not in wanted}
     return gone | {
         key: _replacing_patch(known.get(key) or {}, value) if isinstance(value, Mapping) else value

@@ -87,7 +87,7 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | 
 
 
 def parse_body(model: type[Model], body: bytes) -> Model:
-    """Parse a request body, regardless of its Content-Type. This is several times faster than in FastAPI.
+    """Parse a request body, regardless of its Content-Type, several times faster than FastAPI does.
 
     Raises:
         InvalidError: the body is invalid; the message names each invalid field.

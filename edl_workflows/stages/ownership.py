@@ -218,12 +218,17 @@ def describe_cancellation(action: CancelAction, *, done: bool) -> str:
 
 
 def record_abandonment(cluster: Cluster, handle: Handle, since: str | None) -> bool:
-    """Record on an object since when nobody has waited for it; None clears the record.
+    """Annotate an object with the time since which nobody has been waiting for it.
 
-    Adoption clears it, too, so that a later cancellation sees that the object was adopted in the meantime.
+    Adoption removes the annotation. So a cancellation notices if the object has been adopted in the meantime.
+
+    Args:
+        cluster: the API server.
+        handle: handle of the object.
+        since: the time; None removes the annotation.
 
     Returns:
-        Whether it was written. It is not if the object has ended or changed its owner.
+        Whether the annotation was changed. It is not if the object has ended or has another owner.
     """
     resource = resource_of(handle.kind)
 

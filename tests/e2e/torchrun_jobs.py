@@ -129,7 +129,8 @@ class TorchrunJob(CollectiveJob):
 
 
 def assert_progress(groups: list[list[Start]]) -> None:
-    """Each group is one start of all its ranks, from a later checkpoint than the one before."""
+    """Assert that all ranks of a group start with the same restart count from the same checkpoint, and that
+    both are higher than in the previous group."""
     assert [len({(one.restart, one.step) for one in group}) for group in groups] == [1] * len(groups)
     steps, restarts = [group[0].step for group in groups], [group[0].restart for group in groups]
     assert steps == sorted(set(steps)), "each group goes on from a later checkpoint"

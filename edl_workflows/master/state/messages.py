@@ -331,8 +331,8 @@ def _rank_of_result(state: JobState, node: JobNode) -> int:
 
 
 def _trains(node: JobNode) -> bool:
-    """Whether the node's steps count. An evaluator also has a process for each version, but its steps are not
-    training steps.
+    """Whether the node trains. An evaluator also runs a process for each version of the training cluster, but
+    its steps are not training steps.
     """
     return node.type in (names.CHIEF_TYPE, names.WORKER_TYPE)
 

@@ -207,7 +207,7 @@ class FreeCapacity:
         return node
 
     def next_fit(self, shape: InstanceShape) -> int:
-        """The next node, from the shape's origin on, with room for one more; NOWHERE if there is none."""
+        """The first node from `shape.origin` on that has room for one more instance; NOWHERE if none has."""
         if shape.releases != self._releases:
             shape.passed, shape.releases = 0, self._releases
         count, width = len(self.keys), _FIRST_LOOK

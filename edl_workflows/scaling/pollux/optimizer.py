@@ -87,7 +87,7 @@ def search_problem(
     previous: Mapping[str, Allocation],
     options: PolluxOptions | None = None,
 ) -> SearchProblem:
-    """The problem that `optimize_allocations` searches, for the same arguments."""
+    """The first search problem that `optimize_allocations` builds if it is called with these arguments."""
     return _asked(jobs, nodes, previous, options)[1]
 
 

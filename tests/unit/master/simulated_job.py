@@ -1,9 +1,9 @@
-"""A whole job in memory, to test the master's state against: nodes that act as agents do, a controller,
-crashes.
+"""Simulates a whole job in memory, to test the master's state: nodes that behave like agents, a controller,
+and crashes.
 
-Pure like the state. Each method is one small thing that can happen at any time; `calm` lets everything happen
-until nothing does. The model is the set of shards that it was trained with, so that lost or forgotten data
-shows.
+Like the state, the simulation does no I/O. Each method is one event that can happen at any time. `calm` runs
+rounds in which everything goes well. The model is represented by the set of shards it was trained on, so a
+test sees if data was lost.
 """
 
 import contextlib

@@ -139,8 +139,8 @@ def _shown(**fields: Any) -> dict[str, Any]:
 
 
 def test_what_is_shown_replaces_what_was_shown(cluster: Cluster) -> None:
-    """Roles and reasons of an earlier plan disappear, even if an earlier master wrote them. In mode manual
-    the whole plan disappears."""
+    """In the job's status, a new plan replaces all roles and reasons of the old one, even those that an
+    earlier master wrote. In manual mode the status shows no plan."""
     three = {"worker": {"replicas": 3}, "ps": {"replicas": 2}}
     first = _shown(stage="one", replica_resource_specs=three, reasons={"worker": "a", "ps": "b"})
     second = _shown(stage="two", replica_resource_specs={"ps": {"replicas": 2}}, reasons={"ps": "b"})

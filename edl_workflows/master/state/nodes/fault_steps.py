@@ -108,9 +108,10 @@ def check_round(state: JobState) -> CheckRound | None:
 
 
 def find_stragglers(state: JobState) -> dict[str, float]:
-    """Nodes slower than the others by more than the job allows; the value is how many times slower each is.
+    """Nodes that are slower than the median by more than the job allows, each with its ratio to the median.
 
-    Workers are compared by the records that they process; before training, all nodes by their check.
+    Nodes are compared by their seconds per data shard. Until these are known, they are compared by the
+    seconds that their node check took.
     """
     ratio = state.settings.fault_tolerance.straggler_ratio
     measured = state.volatile.statistics.seconds_per_shard() or state.node_check.passed

@@ -96,12 +96,12 @@ def free_ranks(taken: AbstractSet[int], count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class MemberResize:
-    """How a plan changes the members of a version.
+    """How a plan changes the members of the training cluster.
 
     Attributes:
-        count: new number of members; None to keep it.
-        migrate: new sizes of members that are replaced, by node id.
-        resource: size of added members.
+        count: new number of members; None keeps the present number.
+        migrate: the members to replace: node id → size of the replacement.
+        resource: size of the added members.
     """
 
     count: int | None = None
