@@ -20,7 +20,7 @@ RankNodes = dict[int, str]
 
 class FirstFitPolicy:
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:
-        room = _Room.of(nodes)
+        room = Room.of(nodes)
         places = room.place(job, range(job.min_replicas))
         if places is None:
             return []
@@ -54,18 +54,18 @@ def _listed(places: RankNodes) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Room:
+class Room:
     """The free resources: node → resource → amount. The methods that take resources change them."""
 
     nodes: Mapping[str, NodeInfo]
     free: dict[str, dict[str, float]] = field(repr=False)
 
     @classmethod
-    def of(cls, nodes: Mapping[str, NodeInfo]) -> "_Room":
+    def of(cls, nodes: Mapping[str, NodeInfo]) -> "Room":
         return cls(nodes, {key: dict(nodes[key].free) for key in sorted(nodes)})
 
-    def copy(self) -> "_Room":
-        return _Room(self.nodes, {key: dict(free) for key, free in self.free.items()})
+    def copy(self) -> "Room":
+        return Room(self.nodes, {key: dict(free) for key, free in self.free.items()})
 
     def fits(self, node: str, demand: Resources) -> bool:
         free = self.free.get(node)
@@ -112,7 +112,7 @@ class _Round:
     ) -> None:
         self._order = order
         self._pinned = pinned
-        self._room = _Room.of(nodes)
+        self._room = Room.of(nodes)
         """The room that the minima of the jobs served so far leave."""
         self._minimum: dict[str, RankNodes] = {}
         self._beyond: dict[str, list[str]] = {}
@@ -186,7 +186,7 @@ def _importance(job: JobInfo) -> tuple[int, float, str]:
     return -job.priority, -job.age, job.key
 
 
-def _grow(room: _Room, found: Mapping[str, list[str]], growing: Sequence[JobInfo]) -> None:
+def _grow(room: Room, found: Mapping[str, list[str]], growing: Sequence[JobInfo]) -> None:
     """Give the jobs one replica each in turn, until no job may have another or finds room for it."""
     # Room only shrinks here: a node without room for a job's next replica will not have room again.
     ahead = {job.key: list(room.open_to(job))[::-1] for job in growing}
@@ -194,7 +194,7 @@ def _grow(room: _Room, found: Mapping[str, list[str]], growing: Sequence[JobInfo
         growing = [job for job in growing if _grown(room, job, found[job.key], ahead[job.key])]
 
 
-def _grown(room: _Room, job: JobInfo, found: list[str], ahead: list[str]) -> bool:
+def _grown(room: Room, job: JobInfo, found: list[str], ahead: list[str]) -> bool:
     """Whether the job got one more replica."""
     if len(found) >= job.max_replicas:
         return False
