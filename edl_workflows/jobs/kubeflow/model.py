@@ -80,12 +80,12 @@ class KubeflowReplicaSpec(Model):
 
     Attributes:
         replicas: how many.
-        template: the pods'. Its container with the kind's name for it (TFJob: ``tensorflow``, PyTorchJob:
-            ``pytorch``), else its first, is the replica.
+        template: the pods'. The replica is the container with the name that the kind prescribes
+            (``tensorflow`` for a TFJob), otherwise the first container.
         restart_policy: Always and OnFailure leave restarts to the node and replace pods that are lost;
             ExitCode replaces a pod that is lost (evicted, its node shut down) or whose exit code can be
             transient (128 to 255) and fails the job for others; Never fails it. Default: the template's
-            ``restartPolicy``, else the kind's (TFJob: Never, PyTorchJob: OnFailure).
+            ``restartPolicy``, otherwise that of the kind (Never for a TFJob).
     """
 
     default_policy: ClassVar[RestartPolicy] = RestartPolicy.NEVER

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from edl_workflows.cli.root import run
+from edl_workflows.jobs.kinds import KINDS
 
 EXAMPLES = Path(__file__).parents[2] / "golden" / "training_jobs"
 TF_JOB = """
@@ -41,6 +42,7 @@ def test_what_can_not_be_converted(tmp_path: Path, capsys: pytest.CaptureFixture
     file = tmp_path / "job.yaml"
     file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}}")
     assert run(["convert", str(file)]) == 2
-    assert "a Pod can't be converted; TFJob, PyTorchJob, TrainingJob can" in capsys.readouterr().err
+    possible = ", ".join(kind.name for kind in KINDS if kind.conversions)
+    assert f"a Pod can't be converted; {possible} can" in capsys.readouterr().err
     assert run(["convert", str(EXAMPLES / "design-document.yaml"), "--to", "kubeflow.org/v1"]) == 2
     assert "a TrainingJob can be converted to ElasticJob, not to kubeflow.org/v1" in capsys.readouterr().err
