@@ -224,13 +224,33 @@ class DyingController(Controller):
 
 
 def summary(world: JobsNamespace) -> dict[str, Any]:
-    """The state of a namespace as a user sees it."""
+    """The state of a namespace as a user sees it. An object that is being deleted counts as gone."""
     found: dict[str, Any] = {}
     for (kind, name), obj in world.objects.items():
         status = obj.get("status", {})
-        deleting = bool(obj["metadata"].get("deletionTimestamp"))
-        found[f"{kind}/{name}"] = (status.get("phase"), status.get("masterRestarts"), deleting)
+        if not obj["metadata"].get("deletionTimestamp"):
+            found[f"{kind}/{name}"] = (status.get("phase"), status.get("masterRestarts"))
     return found
+
+
+def test_a_node_that_is_asked_for_as_the_master_ends_does_not_stay() -> None:
+    """If the controller dies between the master's end and the job's final status, the plan of that moment may
+    still create its pod. The pod is deleted with the job's others, and the plan fails."""
+    job = DyingController()
+    job.submit()
+    job.ask_for_node("ps")
+    job.controller_works()
+    job.ask_for_node("ps")
+    job.world.set_pod("elasticjob-digits-dlrover-master-0", "Succeeded", 0, "")
+
+    job.world.reconcile(1)
+    assert "digits-edljob-ps-1" in job.live("ps"), "the plan comes before the job's final status"
+    job.world.settle()
+
+    left = summary(job.world)
+    assert left["ElasticJob/digits"] == ("Succeeded", 0)
+    assert left["ScalePlan/digits-scaleplan-2"] == ("Failed", None)
+    assert [name for name in left if name.startswith("Pod/digits")] == []
 
 
 limits = settings(
