@@ -134,6 +134,7 @@ def _node_routes(app: FastAPI, master: Master, answers: "_DirectiveAnswers") -> 
     async def step(message: StepReport) -> Response:
         before = state.versions
         messages.take_step_report(state, message)
+        state.measure_records(master.now())
         standstill.note_sign(state, message, master.now())
         if state.versions is not before:
             await master.durable(master.changed(WriteUrgency.NOW))
@@ -245,7 +246,9 @@ def _dataset_routes(app: FastAPI, master: Master) -> None:
     async def acknowledge(name: DatasetName, request: Request) -> Response:
         message = parse_body(AckRequest, await request.body())
         reply: AckReply = shards.acknowledge(name, message, master.now())
-        master.state.volatile.statistics.take_shards(str(message.node), reply.accepted, master.now())
+        now = master.now()
+        master.state.volatile.statistics.take_shards(str(message.node), reply.accepted, now)
+        master.state.measure_records(now)
         await master.durable(master.touched(WriteUrgency.GROUPED))
         return _json(reply)
 

@@ -176,7 +176,7 @@ class Master:
         while True:
             await asyncio.sleep(TICK)
             now = self.now()
-            self.state.volatile.statistics.take_records(views.records_done(self.state), now)
+            self.state.measure_records(now)
             self.state.history = extend_history(self.state.history, views.history_sample(self.state, now))
             self.changed(WriteUrgency.LAZY)
 

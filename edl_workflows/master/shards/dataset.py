@@ -45,6 +45,10 @@ class ShardedDataset:
 
     Args:
         snapshot: the stored state; for a new data set only `params` and an empty position.
+
+    Attributes:
+        records_answered: records of answers that this object took. A change of the position does not change
+            it.
     """
 
     def __init__(self, snapshot: DatasetSnapshot) -> None:
@@ -55,6 +59,7 @@ class ShardedDataset:
         self._reason = snapshot.reason
         self._failures = snapshot.failures
         self._timeouts = snapshot.timeouts
+        self.records_answered = 0
         self._go_to(snapshot.position)
         for stored in snapshot.leases:
             self._restore_lease(stored)
@@ -384,6 +389,7 @@ class ShardedDataset:
 
     def _count_records(self, records: int) -> None:
         self._records_done += records
+        self.records_answered += records
         if self._params.batch_size:
             self._completed_steps += -(-records // self._params.batch_size)
 

@@ -150,6 +150,11 @@ class ShardManager:
         return [dataset.progress() for dataset in self._datasets.values()]
 
     @property
+    def records_answered(self) -> int:
+        """Records that were trained since the master started, also those that a rollback made untrained."""
+        return sum(dataset.records_answered for dataset in self._datasets.values())
+
+    @property
     def finished(self) -> bool:
         """Whether there is a data set, and all are consumed."""
         states = [dataset.state for dataset in self._datasets.values()]

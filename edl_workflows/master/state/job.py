@@ -156,6 +156,13 @@ class JobState(StoredState):
         restart = JobRestart(now, subject, cause, message, replaced)
         self.restarts = record_restart(self.restarts, restart)
 
+    def measure_records(self, now: float) -> None:
+        """Takes a sample of the records that were trained here: not of the data position, which a restored
+        model moves."""
+        trained = self.steps.records + self.shards.records_answered
+        over = self.shards.finished or self.outcome is not None
+        self.volatile.statistics.take_records(trained, now, over=over)
+
     @property
     def checked(self) -> bool:
         """Whether the first version may be formed: the nodes passed their check, or the job wants none."""

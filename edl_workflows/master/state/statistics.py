@@ -5,6 +5,7 @@ stored.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from edl_workflows.jobs.metrics import LOSS, MAX_METRICS
 from edl_workflows.protocol.nodes import Usage
@@ -26,11 +27,13 @@ workers.
 
 @dataclass
 class RecordMeter:
-    """How many records a second a job trains, over the newest `WINDOW`.
+    """How many records a second a job trains, over the `WINDOW` that ends with the newest jump.
 
     Nodes acknowledge whole shards, so the number of records rises in jumps. The measurement begins with the
     first jump: the time before it is that of the program's start, of a pause, or of a part of a shard.
-    Records between two jumps count as trained evenly.
+    Records between two jumps count as trained evenly. The newest jump is followed by a part of a shard, too:
+    the rate stays for as long as the longest time between two jumps, and then falls, to 0 a `WINDOW` after
+    the newest one.
 
     Attributes:
         rises: (Unix seconds here, acknowledged records) after each jump; the first is the newest one before
@@ -43,25 +46,34 @@ class RecordMeter:
     records: int | None = None
     now: float = 0.0
 
-    def take(self, records: int, now: float) -> None:
-        """Takes a sample. A position or a clock that went back begins the measurement anew."""
+    def take(self, records: int, now: float, *, over: bool = False) -> None:
+        """Takes a sample. A number or a clock that went back begins the measurement anew.
+
+        Args:
+            records: acknowledged records.
+            now: Unix seconds.
+            over: nothing is left to train, so that time without a jump does not count.
+        """
         if self.records is None or records < self.records or now < self.now:
             self.rises.clear()
         elif records > self.records and now > self.now:
             self._take_rise(records, now)
-        elif records > self.records:  # two samples of one moment: the next one has the difference
-            return
+        elif records > self.records or over:
+            return  # in the former case, two samples of one moment: the next one has the difference
         self.records, self.now = records, now
-        while len(self.rises) > 2 and self.rises[1][0] <= now - WINDOW:
-            self.rises.popleft()
 
     def _take_rise(self, records: int, now: float) -> None:
-        """Adds a jump. A pause longer than the window counts for the jump that ends it alone."""
+        """Adds a jump. A pause longer than the window counts for the jump that ends it alone. Jumps that
+        follow each other at once are one, so that those of the window have room."""
         if len(self.rises) > 1 and self.rises[-1][0] - self.rises[-2][0] > WINDOW:
             newest = self.rises[-1]
             self.rises.clear()
             self.rises.append(newest)
+        if len(self.rises) > 1 and self.rises[-1][0] - self.rises[-2][0] < WINDOW / 120:
+            self.rises.pop()
         self.rises.append((now, records))
+        while len(self.rises) > 2 and self.rises[1][0] <= now - WINDOW:
+            self.rises.popleft()
 
     def restart(self) -> None:
         """Begins anew with the next jump."""
@@ -69,13 +81,20 @@ class RecordMeter:
 
     @property
     def rate(self) -> float:
-        """Records per second; 0 if they are not known yet, or if the window has no jump."""
+        """Records per second; 0 if they are not known yet, or if there was no jump for a window."""
         if len(self.rises) < 2:
             return 0.0
-        (earlier, before), (later, after), (_, last) = self.rises[0], self.rises[1], self.rises[-1]
-        start = max(earlier, self.now - WINDOW)
-        begun = before + (after - before) * min(1.0, (start - earlier) / (later - earlier))
-        return max(0.0, last - begun) / (self.now - start)
+        (earlier, before), (later, after), (newest, last) = self.rises[0], self.rises[1], self.rises[-1]
+        start = max(earlier, newest - WINDOW)
+        begun = before + (after - before) * (start - earlier) / (later - earlier)
+        return (last - begun) / (newest - start) * self._share_of_rate(self.now - newest)
+
+    def _share_of_rate(self, silent: float) -> float:
+        """Which share of the rate is left so many seconds after the newest jump."""
+        if silent >= WINDOW:
+            return 0.0
+        usual = max(later - earlier for (earlier, _), (later, _) in pairwise(self.rises))
+        return 1.0 if silent <= usual else (WINDOW - silent) / (WINDOW - usual)
 
 
 @dataclass
@@ -134,8 +153,8 @@ class Statistics:
             if report.step >= step and (step >= 0 or name == LOSS or others < MAX_METRICS):
                 self.metric_steps[name] = (report.step, value)
 
-    def take_records(self, records: int, now: float) -> None:
-        self.records.take(records, now)
+    def take_records(self, records: int, now: float, *, over: bool = False) -> None:
+        self.records.take(records, now, over=over)
 
     def take_shards(self, node: str, count: int, now: float) -> None:
         if not count:  # repeated, or from a node that held nothing; it is not remembered
@@ -202,7 +221,7 @@ class Statistics:
 
     @property
     def records_per_second(self) -> float:
-        """Acknowledged records per second; 0 if the data position went back."""
+        """Acknowledged records per second."""
         return self.records.rate
 
 

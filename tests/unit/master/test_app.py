@@ -17,7 +17,7 @@ from tests.unit.master.served_master import WORKER, Served, with_master
 
 def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
     """Registration leads to an active version; leased shards are acknowledged; progress and status tell of
-    it.
+    it. The time of the acknowledgement is measured, not that of the master's next look.
     """
 
     async def test(it: Served) -> None:
@@ -27,6 +27,7 @@ def test_a_worker_gets_a_version_leases_and_acknowledges() -> None:
         assert [shard["start"] for shard in lease["shards"]] == [0, 10, 20, 30]
         ack = await it.post("/v1/datasets/train/ack", node=WORKER, done=lease["shards"])
         assert ack == {"accepted": 4, "state": "ok"}
+        assert it.master.state.volatile.statistics.records.rises[-1][1] == 40
         progress = (await it.client.get("/v1/datasets/train")).json()
         assert progress["records_done"] == 40
         status = (await it.client.get("/v1/status")).json()
