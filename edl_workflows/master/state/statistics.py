@@ -19,6 +19,10 @@ FEWEST_SHARD_POINTS = 5
 """Acknowledgements of a node that are needed to measure its pace."""
 WINDOW = 60.0
 """Seconds over which speed is measured."""
+SETTLED = 3.0
+"""Seconds of training without which the records have no speed: agents collect acknowledgements for some
+tenths of a second, so over less time it could be wrong by half.
+"""
 MAX_SAMPLES = 240
 """One hour at the default interval, so that the samples reach back beyond the newest change of the number of
 workers.
@@ -82,7 +86,7 @@ class RecordMeter:
     @property
     def rate(self) -> float:
         """Records per second; 0 if they are not known yet, or if there was no jump for a window."""
-        if len(self.rises) < 2:
+        if len(self.rises) < 2 or self.rises[-1][0] - self.rises[0][0] < SETTLED:
             return 0.0
         (earlier, before), (later, after), (newest, last) = self.rises[0], self.rises[1], self.rises[-1]
         start = max(earlier, newest - WINDOW)
