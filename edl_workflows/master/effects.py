@@ -141,6 +141,7 @@ class Effects:
         self._told = _Told.of(master.stored)
         self._warned = master.stored.checkpoints.failing.since
         self._hung = master.stored.hangs.dump
+        self._told_of_copies = len(master.stored.own_copies) > 1
         self._absent = master.stored.restarts.counts.get(ExitReason.ABSENT, 0)
         self._made: tuple[int, float] = (0, 0.0)
         self._queued: dict[str, str] = {}
@@ -167,6 +168,7 @@ class Effects:
         )
         await self._attempt("tell of a member that was taken out", self._warn_of_absent_members, stored)
         await self._attempt("tell of a hang", self._warn_of_hang, stored)
+        await self._attempt("tell of copies of the model", self._warn_of_copies, stored)
         self._log_news(stored)
 
     async def _attempt(
@@ -313,6 +315,14 @@ class Effects:
         if complete or self._master.now() - hang.since >= DUMP_SECONDS:
             await self._warn("TrainingHangs", views.hang_warning(state))
             self._hung = hang.dump
+
+    async def _warn_of_copies(self, stored: JobRecord) -> None:
+        """Creates an Event once. It remains when the warning goes: what the other workers learned is lost."""
+        if self._told_of_copies or not views.trains_copies(stored, self._master.state.settings):
+            return
+        log.warning("each worker trains its own copy of the model", workers=stored.own_copies)
+        await self._warn("SeparateCopies", views.OWN_COPIES)
+        self._told_of_copies = True
 
     async def _warn(self, reason: str, message: str) -> None:
         """Creates an Event, unless the API server refuses it.

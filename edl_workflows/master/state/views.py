@@ -25,8 +25,9 @@ from edl_workflows.master.state.job_result import TrainingResult
 from edl_workflows.master.state.nodes import fault_steps, hang_report, standstill
 from edl_workflows.master.state.nodes.registry import NodeStatus
 from edl_workflows.master.state.plans.plan_run import PlanRun, describe_changed_model
+from edl_workflows.master.state.settings import JobSettings
 from edl_workflows.master.state.statistics import HistorySample
-from edl_workflows.master.state.stored_state import Announcement
+from edl_workflows.master.state.stored_state import Announcement, JobRecord
 from edl_workflows.master.state.versions import rendezvous
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
 from edl_workflows.protocol.cluster import Member, TrainingCluster
@@ -335,9 +336,13 @@ def _failed_save_warnings(state: JobState) -> list[str]:
 
 def _own_copy_warnings(state: JobState) -> list[str]:
     """The text has no number of workers, since followers of the job log each new warning."""
-    wanted = state.counts.get(names.CHIEF_TYPE, 0) + state.counts.get(names.WORKER_TYPE, 0)
-    copies = len(state.own_copies) > 1 and wanted > 1 and not state.settings.has_ps
-    return [OWN_COPIES] if copies else []
+    return [OWN_COPIES] if trains_copies(state, state.settings) else []
+
+
+def trains_copies(record: JobRecord, settings: JobSettings) -> bool:
+    """Whether several workers train copies of the model that nothing combines."""
+    wanted = record.counts.get(names.CHIEF_TYPE, 0) + record.counts.get(names.WORKER_TYPE, 0)
+    return len(record.own_copies) > 1 and wanted > 1 and not settings.has_ps
 
 
 def unsaved_warning(failing: FailedSaves) -> str:

@@ -16,7 +16,7 @@ from edl_workflows.master.effects import REPORT_SECONDS, UNREPORTED_SECONDS, Eff
 from edl_workflows.master.master import Master
 from edl_workflows.master.shards.snapshot import JobPosition
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import observations
+from edl_workflows.master.state import observations, views
 from edl_workflows.master.state.autoscale import own_plans
 from edl_workflows.master.state.checkpoints import Checkpoints, FailedSaves, SavedCheckpoint
 from edl_workflows.master.state.job import JobState, ObservedPlan
@@ -429,6 +429,53 @@ def test_a_failed_save_is_an_event_once(tmp_path: Path) -> None:
         outside.refusing["events"] = ForbiddenError("no right")
         await look(FailedSaves(total=4, row=1, since=12.0, error="full"))
         assert master.state.volatile.refused == {}
+
+    asyncio.run(main())
+
+
+def test_copies_of_the_model_are_an_event_once(tmp_path: Path) -> None:
+    """The Event is created when two workers train copies, and stays when the warning goes with the second
+    worker. It is retried while the API server is unavailable, and not repeated when the warning comes back,
+    nor by a new master, whatever the number of workers is then."""
+
+    async def main() -> None:
+        state = JobState(JobSettings("job", "default", parse_nodes("worker=1")))
+        master, outside, clock = Master(state, FileStore(tmp_path / "state")), FakeBackend(), Clock()
+        effects = Effects(master, outside, clock)
+
+        async def look(workers: int, *copies: str) -> list[str]:
+            state.counts, state.own_copies = {"worker": workers}, copies
+            master.stored = state.copy_record()
+            clock.now += 60.0
+            await effects.once()
+            return [message for _, message in outside.warned]
+
+        assert await look(2, "worker-0") == []
+        outside.refusing["events"] = UnavailableError("away")
+        assert await look(2, "worker-0", "worker-1") == []
+        del outside.refusing["events"]
+        assert await look(2, "worker-0", "worker-1") == [views.OWN_COPIES]
+        for workers in (1, 2, 1):
+            await look(workers, "worker-0", "worker-1")
+        effects = Effects(master, outside, clock)
+        await look(3, "worker-0", "worker-1")
+        assert outside.warned == [("SeparateCopies", views.OWN_COPIES)]
+
+    asyncio.run(main())
+
+
+def test_parameter_servers_and_one_worker_give_no_event_of_copies(tmp_path: Path) -> None:
+    """There is an Event only where there is a warning."""
+
+    async def main() -> None:
+        for nodes in ("ps=1,worker=2", "worker=1"):
+            state = JobState(JobSettings("job", "default", parse_nodes(nodes)))
+            master, outside = Master(state, FileStore(tmp_path / nodes)), FakeBackend()
+            effects = Effects(master, outside)
+            state.own_copies = ("worker-0", "worker-1")
+            master.stored = state.copy_record()
+            await effects.once()
+            assert outside.warned == []
 
     asyncio.run(main())
 
