@@ -112,7 +112,8 @@ def delete(
     *,
     target: ClusterFlags,
 ) -> None:
-    """Delete a job and all its pods."""
+    """Delete a job and all its pods. With `--kind ScalePlan`, delete a plan, which cancels it: the job gets
+    back the nodes that it had, unless the plan has ended or the new nodes have taken over."""
     from edl_workflows.kube import client
     from edl_workflows.stages.delete import DELETE, DeleteRequest
     from edl_workflows.stages.ownership import resource_of

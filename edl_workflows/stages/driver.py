@@ -21,7 +21,7 @@ from edl_workflows.kube.resources import ALL_NAMESPACES, Object, Scope, version_
 from edl_workflows.kube.shared import SHARED, AsyncStates, BlockingStates, State
 from edl_workflows.stages import failed_pod, queueing
 from edl_workflows.stages.description import R, StageSpec
-from edl_workflows.stages.goals import GoneGoal, Handle
+from edl_workflows.stages.goals import GoneGoal, Handle, PlanGoal
 from edl_workflows.stages.identity import Notify, StageIdentity, tell_nobody
 from edl_workflows.stages.job_log import (
     PROGRESS_SECONDS,
@@ -41,6 +41,7 @@ from edl_workflows.stages.results import (
     StageResult,
     evaluate_goal,
 )
+from edl_workflows.stages.scale_plans import PlanRequest
 from edl_workflows.stages.training_logs import TrainingLogs
 
 LAST_CHECK = CallPolicy(attempts=1, read_seconds=5.0)
@@ -363,12 +364,24 @@ def run_stage(
 
     Raises:
         EdlError: why the goal can't be reached. After a StageTimeoutError, what the stage created continues
-            to exist.
+            to exist; the error of a plan has the commands that show it and cancel it.
     """
     handle = stage.begin(cluster, request, identity)
     result = wait_for_goal(ClusterSource.of(cluster), handle, deadline, notify)
     if isinstance(result, Failed):
+        plan_left = isinstance(result.error, StageTimeoutError) and isinstance(handle.goal, PlanGoal)
+        if plan_left and isinstance(request, PlanRequest):
+            raise StageTimeoutError(f"{result.error}; {_describe_way_out(handle, request.job)}")
         raise result.error
     if isinstance(result, Skipped):
         notify(f"skipped: {result.reason}")
     return result.outputs
+
+
+def _describe_way_out(plan: Handle, job: str) -> str:
+    """What becomes of a plan for which nobody waits any more, with the commands that show and cancel it."""
+    where = f"--namespace {plan.namespace}"
+    return (
+        f"the plan goes on: `edl describe {job} {where}` shows it, and "
+        f"`edl delete {plan.name} --kind {plan.kind} {where}` cancels it"
+    )

@@ -40,7 +40,7 @@ def describe_changes(before: ObservedObject, now: JobView | ScalePlan) -> list[s
         Lines without the name of the object.
     """
     if isinstance(now, ScalePlan):
-        changed = not isinstance(before, ScalePlan) or before.status.phase != now.status.phase
+        changed = not isinstance(before, ScalePlan) or describe_state(before) != describe_state(now)
         return [describe_state(now)] if changed else []
     earlier = before if isinstance(before, JobView) else None
     changed = earlier is None or _state_key(earlier) != _state_key(now)
@@ -49,12 +49,12 @@ def describe_changes(before: ObservedObject, now: JobView | ScalePlan) -> list[s
 
 
 def describe_state(seen: JobView | ScalePlan) -> str:
-    """One line about a job or a plan: phase and reason; of a job also nodes, progress, speed and
-    checkpoint."""
+    """One line about a job or a plan: phase and reason; of a plan also what it waits for; of a job also
+    nodes, progress, speed and checkpoint."""
     if isinstance(seen, ScalePlan):
         status = seen.status
-        reason = f": {seen.spec.reason}" if seen.spec.reason else ""
-        return f"is {status.phase or ScalePlanPhase.PENDING}{reason}"
+        why = "; ".join(part for part in (seen.spec.reason, status.message) if part)
+        return f"is {status.phase or ScalePlanPhase.PENDING}" + (f": {why}" if why else "")
     why = ": ".join(part for part in (seen.reason, seen.message) if part)
     if seen.phase is JobPhase.SUSPENDED and (queue := seen.labels.get(KUEUE_LABEL)):
         why += f"; in the queue {queue} of Kueue"

@@ -203,7 +203,8 @@ def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Stag
     order = {name: index for index, name in enumerate(_MIGRATION)}
     if order.get(phase, 0) >= order.get(goal.phase, 0):
         return Done(outputs_of(handle, plan))
-    return InProgress(f"is {phase}", outputs_of(handle, plan))
+    why = f": {status.message}" if status.message else ""
+    return InProgress(f"is {phase}{why}", outputs_of(handle, plan))
 
 
 def _describe_reason(reason: str, message: str) -> str:

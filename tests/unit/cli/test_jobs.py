@@ -14,7 +14,7 @@ from edl_workflows.cli.root import run
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.api import TF_JOBS
-from edl_workflows.jobs.scale_plan.model import ScalePlan
+from edl_workflows.jobs.scale_plan.model import ScalePlan, ScalePlanPhase
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster
 from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
@@ -110,6 +110,30 @@ def test_changes_are_plans(
     assert not plan.auto
     wanted = plan.spec.to_dict()
     assert {key: wanted[key] for key in spec} == spec
+
+
+def test_a_change_that_takes_too_long_goes_on_and_can_be_cancelled(
+    edl: Edl, manifest: Path, cluster: Cluster, stand_in: StandIn
+) -> None:
+    """When `scale` times out, the plan goes on. The error has the command that shows it, and the one that
+    cancels it, which works as it is printed."""
+    stand_in.hold = ScalePlanPhase.CHECKPOINTING
+    edl("submit", str(manifest))
+    edl("wait", "mnist", "--for", "Running", "--timeout", "20")
+    code, _, err = edl("scale", "mnist", "worker=50", "--timeout", "1")
+
+    (plan,) = _plans(cluster)
+    last = err.splitlines()[-1]
+    assert code == 8
+    assert f"the plan goes on: `edl describe mnist --namespace {cluster.namespace}` shows it" in last
+    found = re.search(r"`edl (delete [^`]*)` cancels it", last)
+    assert found is not None, last
+    assert found[1].split() == [
+        "delete", plan.metadata.name, "--kind", "ScalePlan", "--namespace", cluster.namespace
+    ]  # fmt: skip
+    code, out, err = edl(*found[1].split(), "--timeout", "20")
+    assert (code, _plans(cluster)) == (0, []), err
+    assert out == f"ScalePlan {cluster.namespace}/{plan.metadata.name} deleted\n"
 
 
 def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:

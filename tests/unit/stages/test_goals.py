@@ -13,6 +13,7 @@ from edl_workflows.exceptions import (
     PlanFailedError,
 )
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus
+from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import JobPhase, JobView, Progress, Replicas
 from edl_workflows.stages.driver import GoalWait
 from edl_workflows.stages.goals import (
@@ -263,3 +264,15 @@ def test_a_job_is_described_with_edl(kind: str, command: str) -> None:
     handle = Handle(kind=kind, namespace="default", name="mnist", goal=GoneGoal())
 
     assert handle.describe_command == command
+
+
+def test_a_plan_in_progress_says_what_it_waits_for() -> None:
+    """The message of a plan that can't begin yet has the reason, as the plan's status tells it."""
+    plan = _plan("Pending")
+    assert isinstance(plan, ScalePlan)
+    status = plan.status.model_copy(update={"message": "waits for ScalePlan p-1, which goes before"})
+
+    result = evaluate_goal(_handle(PlanGoal()), plan.model_copy(update={"status": status}))
+
+    assert isinstance(result, InProgress)
+    assert result.message == "is Pending: waits for ScalePlan p-1, which goes before"

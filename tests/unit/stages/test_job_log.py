@@ -51,13 +51,13 @@ def _autoscale(value: str) -> dict[str, str]:
     return {"elastic.iml.github.io/autoscale": value}
 
 
-def _plan(phase: str, reason: str = "") -> ScalePlan:
+def _plan(phase: str, reason: str = "", message: str = "") -> ScalePlan:
     manifest = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "ScalePlan",
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"ownerJob": "mnist", "reason": reason},
-        "status": {"phase": phase} if phase else {},
+        "status": {"phase": phase, "message": message} if phase else {},
     }
     return ScalePlan.read_stored(manifest)[0]
 
@@ -222,6 +222,11 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         _plan("Pending", "the nightly pipeline"),
         _plan("Migrating", "the nightly pipeline"),
         ["is Migrating: the nightly pipeline"],
+    ),
+    "another plan goes before": (
+        _plan("Pending", "the nightly pipeline"),
+        _plan("Pending", "the nightly pipeline", "waits for ScalePlan p-1, which goes before"),
+        ["is Pending: the nightly pipeline; waits for ScalePlan p-1, which goes before"],
     ),
     "the same phase": (_plan("Migrating"), _plan("Migrating"), []),
 }

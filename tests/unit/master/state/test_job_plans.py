@@ -333,6 +333,23 @@ def test_a_deleted_plan_is_taken_back() -> None:
     ]  # fmt: skip
 
 
+def test_a_deleted_plan_of_workers_is_taken_back_and_the_next_one_begins() -> None:
+    """If a plan that adds too many workers is deleted while they start, the job gets back its former number,
+    and the plan that waited is carried out."""
+    job = make_job()
+    job.submit("too-many", plan_spec(worker=9))
+    job.submit("fewer", plan_spec(worker=1))
+    await_plan_phase(job, ScalePlanPhase.SCALING)
+    assert job.state.plan is not None
+    assert job.state.plan.name == "too-many"
+    job.delete_plan("too-many")
+    job.settle()
+    assert job.state.counts["worker"] == 2
+    job.calm(15)
+    assert job.plans["fewer"].phase is ScalePlanPhase.SUCCEEDED
+    assert [ref for ref, pod in job.pods.items() if pod.runs and ref[0] == "worker"] == [("worker", 0)]
+
+
 def test_plans_run_one_after_another_in_order() -> None:
     """The second plan waits for the first, and both are carried out."""
     job = make_job()
