@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edl_workflows.cli.listing import age_of, format_age, format_replicas, job_kinds
-from edl_workflows.jobs import manifests
+from edl_workflows.cli.listing import age_of, format_age, format_replicas, job_kinds, read_job
+from edl_workflows.jobs import autoscaling, manifests
 from edl_workflows.jobs.elastic_job.faults import HangStatus, RestartsStatus
 from edl_workflows.jobs.elastic_job.model import AutoscalingStatus, ElasticJobStatus, GoodputStatus
 from edl_workflows.jobs.elastic_job.time_spent import time_by_cause
@@ -47,7 +47,7 @@ def collect_description(cluster: Cluster, kind: str, name: str) -> Description:
         NotFoundError: there is no such job.
     """
     (row,) = job_kinds(kind)
-    manifest = client.get(cluster, row.source.api, name)
+    manifest = read_job(cluster, row, name)
     selector = row.pods_of(name)
     pods = client.list_objects(
         cluster, resources.Scope(resources.PODS, cluster.namespace, label_selector=selector)

@@ -114,12 +114,16 @@ def delete(
 ) -> None:
     """Delete a job and all its pods. With `--kind ScalePlan`, delete a plan, which cancels it: the job gets
     back the nodes that it had, unless the plan has ended or the new nodes have taken over."""
+    from edl_workflows.cli.listing import read_job
+    from edl_workflows.jobs.kinds import kind_of
     from edl_workflows.kube import client
     from edl_workflows.stages.delete import DELETE, DeleteRequest
-    from edl_workflows.stages.ownership import resource_of
 
-    cluster = target.connect()
-    client.get(cluster, resource_of(kind), name)  # fails if the name is mistyped
+    cluster, row = target.connect(), kind_of(kind)
+    if row.view is None:
+        client.get(cluster, row.source.api, name)  # fails if the name is mistyped
+    else:
+        read_job(cluster, row, name)
     run_with_progress(
         cluster, DELETE, DeleteRequest.of({"name": name, "kind": kind}), wait=wait, timeout=timeout
     )
@@ -184,10 +188,14 @@ def _pod_of(cluster: "Cluster", kind: str, job: str, node: str) -> dict[str, Any
     """The pod of a node. If no node is named, the pod of the newest master, or else of the first node.
 
     Raises:
-        NotFoundError: the job has no such pod; the message names those that it has.
+        NotFoundError: there is no such job, or it has no such pod; the message names those that it has.
     """
+    from edl_workflows.cli.listing import read_job
+    from edl_workflows.jobs.kinds import kind_of
+
     pods = dict(_pods_by_node(cluster, kind, job))
     if not pods:
+        read_job(cluster, kind_of(kind), job)
         raise NotFoundError(
             f"{kind} {cluster.namespace}/{job} has no pods; `edl describe {job}` may show why"
         )

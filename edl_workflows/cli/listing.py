@@ -65,7 +65,7 @@ def get(
     where = ALL_NAMESPACES if all_namespaces else cluster.namespace
     found = list_jobs(cluster, rows, where, name or "")
     if name and not found:
-        raise NotFoundError(f"there is no {kind or 'job'} {cluster.namespace}/{name}; `edl get -A` lists all")
+        raise _no_job(cluster, kind or "job", name)
     items = [job.manifest for job in found]
     columns = {
         "namespace": all_namespaces,
@@ -130,6 +130,28 @@ def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: st
 
 def _cells(listed: ListedJob) -> dict[str, object]:
     job = listed.view
+def read_job(cluster: "Cluster", kind: Kind, name: str) -> dict[str, Any]:
+    """The manifest of a job.
+
+    Raises:
+        NotFoundError: there is no such job; the message has the kind of another job with this name.
+    """
+    from edl_workflows.kube import client
+
+    manifest = client.find(cluster, kind.source.api, name)
+    if manifest is not None:
+        return manifest
+    others = list_jobs(cluster, job_kinds(None), cluster.namespace, name)
+    if not others:
+        raise _no_job(cluster, "job", name)
+    other = others[0].view.kind
+    raise NotFoundError(f"{cluster.namespace}/{name} is a {other}: give --kind {other}")
+
+
+def _no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
+    return NotFoundError(f"there is no {kind} {cluster.namespace}/{name}; `edl get -A` lists all")
+
+
     return {
         "namespace": job.namespace,
         "name": job.name,

@@ -7,16 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from edl_workflows.cli.jobs import JOB, Kind, Name
-from edl_workflows.cli.listing import format_age, job_kinds
+from edl_workflows.cli.listing import format_age, job_kinds, read_job
 from edl_workflows.cli.options import ClusterFlags, Output, OutputFormat, expand_options
 from edl_workflows.cli.output import Table, emit, print_line
 from edl_workflows.exceptions import InvalidError, ManifestError, NotFoundError
 from edl_workflows.jobs import autoscaling
 from edl_workflows.jobs.elastic_job.model import ElasticJob, HistoryPoint
 from edl_workflows.jobs.elastic_job.scaling import count_wanted_nodes, scaled_by_master
-from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.scale_plan.model import NodeResource
-from edl_workflows.kube import client
 from edl_workflows.stages.plan_scale import explain_no_plan
 from edl_workflows.stages.planned_change import PlannedChange
 
@@ -42,7 +40,8 @@ def plan(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show what a job's optimizer would change now, without changing anything."""
-    manifest = client.get(target.connect(), kind_of(kind).source.api, name)
+    (row,) = job_kinds(kind)
+    manifest = read_job(target.connect(), row, name)
     job = planned_job(kind, manifest)
     assert job.status.autoscaling is not None, "checked by planned_job"
     change = PlannedChange.of(job.status.autoscaling)

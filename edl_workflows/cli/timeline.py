@@ -40,11 +40,12 @@ def timeline(
     plans."""
     from edl_workflows import timeline as timelines
     from edl_workflows.cli.description import plans_of
+    from edl_workflows.cli.listing import read_job
+    from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
     from edl_workflows.jobs.elastic_job.model import ElasticJob
-    from edl_workflows.kube import client, resources
 
     cluster = target.connect()
-    job, _ = ElasticJob.read_stored(client.get(cluster, resources.ELASTIC_JOBS, name))
+    job, _ = ElasticJob.read_stored(read_job(cluster, ELASTIC_JOB, name))
     line = timelines.of_job(job, plans_of(cluster, name), time.time())
     if not line.samples:
         raise InvalidError(f"ElasticJob {job.key} has no history yet; its master writes it when nodes run")

@@ -146,17 +146,22 @@ def test_suspend_and_resume(edl: Edl, manifest: Path, cluster: Cluster) -> None:
     assert (code, _data(out)["phase"]) == (0, "Running"), err
 
 
+NO_JOB = "/nobody; `edl get -A` lists all"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        pytest.param(["get", "nobody"], 3, "nobody", id="no-job"),
-        pytest.param(["describe", "nobody"], 3, "nobody", id="describe-no-job"),
-        pytest.param(["delete", "nobody"], 3, "nobody", id="delete-no-job"),
-        pytest.param(["logs", "nobody"], 3, "no pods", id="logs-no-job"),
+        pytest.param(["get", "nobody"], 3, NO_JOB, id="no-job"),
+        pytest.param(["describe", "nobody"], 3, NO_JOB, id="describe-no-job"),
+        pytest.param(["delete", "nobody"], 3, NO_JOB, id="delete-no-job"),
+        pytest.param(["delete", "p", "--kind", "ScalePlan"], 3, '"p" not found', id="delete-no-plan"),
+        pytest.param(["logs", "nobody"], 3, NO_JOB, id="logs-no-job"),
         pytest.param(["scale", "nobody", "worker=3"], 3, "nobody", id="scale-no-job"),
         pytest.param(["scale", "nobody", "worker=many"], 2, "worker=many", id="no-count"),
         pytest.param(["wait", "nobody", "--timeout", "0.2"], 8, "does not exist yet", id="time-out"),
-        pytest.param(["timeline", "nobody"], 3, "nobody", id="timeline-no-job"),
+        pytest.param(["plan", "nobody"], 3, NO_JOB, id="plan-no-job"),
+        pytest.param(["timeline", "nobody"], 3, NO_JOB, id="timeline-no-job"),
         pytest.param(["checkpoint", ""], 2, "job", id="checkpoint-no-name"),
         pytest.param(["suspend", ""], 2, "name", id="suspend-no-name"),
         pytest.param(["resume", ""], 2, "name", id="resume-no-name"),
@@ -173,6 +178,27 @@ def test_errors_are_one_line_and_a_code(edl: Edl, arguments: list[str], code: in
     assert (found, out) == (code, ""), err
     assert last.startswith("edl: ")
     assert says in last
+
+
+@pytest.mark.parametrize("command", ["describe", "logs", "plan", "delete"])
+def test_a_job_of_another_kind_is_named(edl: Edl, cluster: Cluster, command: str) -> None:
+    """A name that belongs to a job of another kind is an error that has this kind."""
+    client.create(cluster, tf_job("other"))
+
+    code, _, err = edl(command, "other")
+
+    assert code == 3
+    assert f"{cluster.namespace}/other is a TFJob: give --kind TFJob" in err
+
+
+def test_logs_of_a_job_without_pods(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
+    """The log of a job that has no pods is an error that names the command which may show why."""
+    edl("submit", str(manifest))
+
+    code, _, err = edl("logs", "mnist")
+
+    assert code == 3
+    assert "has no pods; `edl describe mnist` may show why" in err
 
 
 def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
