@@ -83,7 +83,7 @@ def description_lines(about: Description) -> Iterator[str]:
         status = pod.get("status") or {}
         why = manifests.why_pending(pod) if status.get("phase") == "Pending" else status.get("message", "")
         yield f"  {manifests.name_of(pod)}  {status.get('phase', 'Unknown')}  {why}".rstrip()
-    yield from _autoscaling(about.manifest)
+    yield from _autoscaling(job, about.manifest)
     yield "Plans:"
     for plan in about.plans:
         if not plan.auto or plan.spec.reason:
@@ -174,13 +174,18 @@ def _hang(hang: HangStatus) -> Iterator[str]:
             yield f"    NCCL's flight recorder: {file}"
 
 
-def _autoscaling(manifest: dict[str, Any]) -> Iterator[str]:
-    """The state of the job's optimizer, in the modes single-job and cluster."""
+def _autoscaling(job: JobView, manifest: dict[str, Any]) -> Iterator[str]:
+    """The state of the job's optimizer, in the modes single-job and cluster, and whether its plans are only
+    advice."""
     said = (manifest.get("status") or {}).get("autoscaling")
     if not said:
         return
     about = AutoscalingStatus.model_validate(said)
-    yield f"Autoscaling: {about.optimizer} optimizer, {about.stage or 'no stage yet'}"
+    optimizer = f"{about.optimizer} optimizer, {about.stage or 'no stage yet'}"
+    if (job.annotations.get(autoscaling.ANNOTATION) or autoscaling.OFF) == autoscaling.OFF:
+        command = f"`edl autoscale {job.name}` lets the job's master apply its plans"
+        optimizer = f"off, so nothing changes; advice of the {optimizer} ({command}):"
+    yield f"Autoscaling: {optimizer}"
     for what, why in sorted(about.reasons.items()):
         yield f"  {what}: {why}"
     for note in about.notes:

@@ -13,7 +13,7 @@ from edl_workflows.cli.output import Table, emit
 from edl_workflows.exceptions import EdlError, ForbiddenError, InvalidError, NotFoundError
 from edl_workflows.jobs.kind import INVALID_SPEC, Kind
 from edl_workflows.jobs.metrics import describe_metrics
-from edl_workflows.jobs.view import JobView
+from edl_workflows.jobs.view import JobPhase, JobView
 
 if TYPE_CHECKING:
     from edl_workflows.kube.connect import Cluster
@@ -71,7 +71,9 @@ def get(
         "namespace": all_namespaces,
         "name": True,
         "kind": kind is None,
-        **dict.fromkeys(("phase", "ready", "step", "steps/s", "checkpoint", "age"), True),
+        "phase": True,
+        "reason": any(_failure(job.view) for job in found),
+        **dict.fromkeys(("ready", "step", "steps/s", "checkpoint", "age"), True),
     }
     columns["metrics"] = any(job.view.progress.metrics for job in found)
     shown = [column for column, wanted in columns.items() if wanted]
@@ -128,8 +130,6 @@ def list_jobs(cluster: "Cluster", rows: Sequence[Kind], namespace: str, name: st
     return sorted(found, key=lambda job: (job.view.namespace, job.view.name, job.view.kind))
 
 
-def _cells(listed: ListedJob) -> dict[str, object]:
-    job = listed.view
 def read_job(cluster: "Cluster", kind: Kind, name: str) -> dict[str, Any]:
     """The manifest of a job.
 
@@ -152,11 +152,14 @@ def _no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
     return NotFoundError(f"there is no {kind} {cluster.namespace}/{name}; `edl get -A` lists all")
 
 
+def _cells(listed: ListedJob) -> dict[str, object]:
+    job = listed.view
     return {
         "namespace": job.namespace,
         "name": job.name,
         "kind": job.kind,
         "phase": job.phase if job.phase.final or job.reason != INVALID_SPEC else INVALID_SPEC,
+        "reason": _failure(job),
         "ready": format_replicas(job),
         "step": job.progress.step,
         "steps/s": f"{job.progress.speed:.1f}",
@@ -164,6 +167,11 @@ def _no_job(cluster: "Cluster", kind: str, name: str) -> NotFoundError:
         "metrics": describe_metrics(job.progress.metrics, LISTED_METRICS),
         "age": age_of(listed.manifest),
     }
+
+
+def _failure(job: JobView) -> str:
+    """Why a job failed, in one word; "" for other jobs."""
+    return job.reason if job.phase is JobPhase.FAILED else ""
 
 
 def format_replicas(job: JobView) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from edl_workflows.cli.description import Description, description_lines
+from edl_workflows.jobs.autoscaling import ANNOTATION
 from edl_workflows.jobs.elastic_job.kind import ELASTIC_JOB
 from edl_workflows.jobs.scale_plan.model import ScalePlan
 from tests.airflow.support import elastic_job
@@ -40,12 +41,32 @@ def test_verification_and_allowed_changes_are_told() -> None:
     assert "    verification: NotCompared    the program gives nothing to compare" in told
 
 
-def test_reasons_are_told() -> None:
+@pytest.mark.parametrize(
+    ("annotations", "first"),
+    [
+        pytest.param({ANNOTATION: "true"}, "Autoscaling: brain optimizer, job_stage_running", id="on"),
+        pytest.param({ANNOTATION: "2-8"}, "Autoscaling: brain optimizer, job_stage_running", id="bounds"),
+        pytest.param(
+            {ANNOTATION: "false"},
+            "Autoscaling: off, so nothing changes; advice of the brain optimizer, job_stage_running "
+            "(`edl autoscale mnist` lets the job's master apply its plans):",
+            id="off",
+        ),
+        pytest.param(
+            {},
+            "Autoscaling: off, so nothing changes; advice of the brain optimizer, job_stage_running "
+            "(`edl autoscale mnist` lets the job's master apply its plans):",
+            id="not-set",
+        ),
+    ],
+)
+def test_reasons_are_told(annotations: dict[str, str], first: str) -> None:
     """The description has the optimizer's newest plan with its reasons and notes, and the reason of each
-    ScalePlan."""
+    ScalePlan. If autoscaling is off, it says that the optimizer's plan is advice."""
     manifest = elastic_job("mnist")
     manifest |= {"status": {"phase": "Running", "autoscaling": AUTOSCALING}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    manifest["metadata"]["annotations"] = annotations
     plan = ScalePlan.parse(
         {
             "apiVersion": manifest["apiVersion"],
@@ -55,7 +76,7 @@ def test_reasons_are_told() -> None:
         }
     )
     told = list(description_lines(Description(manifest, ELASTIC_JOB.view_stored(manifest), (), (plan,), ())))
-    start = told.index("Autoscaling: brain optimizer, job_stage_running")
+    start = told.index(first)
     assert told[start + 1 : start + 3] == [
         "  worker: 1 → 3 nodes: the busiest parameter server uses 30% of its cores",
         "  no parameter server is hot",

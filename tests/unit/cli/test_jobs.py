@@ -215,12 +215,18 @@ def test_logs_of_a_pod_with_a_sidecar(edl: Edl, cluster: Cluster) -> None:
 
 
 def test_a_failed_job_fails_the_wait(edl: Edl, manifest: Path, stand_in: StandIn) -> None:
-    """Waiting for a job that fails ends at once with the exit code for failed jobs."""
+    """Waiting for a job that fails ends at once with the exit code for failed jobs. The list of jobs has the
+    reason."""
     edl("submit", str(manifest))
+    _, before, _ = edl("get")
     stand_in.end("mnist", "Failed")
     code, _, err = edl("wait", "mnist", "--timeout", "30")
 
     assert code == 7, err
+    _, out, _ = edl("get")
+    assert "REASON" not in before
+    assert out.splitlines()[0].split()[:4] == ["NAME", "KIND", "PHASE", "REASON"]
+    assert out.splitlines()[1].split()[:4] == ["mnist", "ElasticJob", "Failed", "TestSaysSo"]
 
 
 def test_a_name_that_is_taken(edl: Edl, manifest: Path) -> None:
