@@ -4,7 +4,8 @@
 
     EdlError
     ├── InvalidError            the caller's input is wrong: correct it; a retry can't help
-    │   └── ManifestError       a manifest, with every problem and its field path
+    │   ├── ManifestError       a manifest, with every problem and its field path
+    │   └── NoClusterError      nothing says which cluster is meant
     ├── ConflictError           the object exists and belongs to another owner, or changed meanwhile
     │   └── AlreadyExistsError  an object of that name is there: adopt it if it is ours
     ├── NotFoundError           the object is not there
@@ -65,6 +66,10 @@ class ManifestError(InvalidError):
 
     def __reduce__(self) -> tuple[type["ManifestError"], tuple[str, tuple[Problem, ...]]]:
         return type(self), (self.subject, self.problems)
+
+
+class NoClusterError(InvalidError):
+    """Nothing says which cluster is meant: neither an option nor a kubeconfig, and this is no pod."""
 
 
 class ConflictError(EdlError):

@@ -144,9 +144,13 @@ def down(
 
     where = (folder or daemon.default_folder()).absolute()
     stopped = daemon.down(where, seconds=timeout)
-    if delete:
+    said = "the embedded cluster is stopped" if stopped else "no embedded cluster runs"
+    if delete and where.exists():
         daemon.delete(where)
-    print_line("the embedded cluster is stopped" if stopped else "no embedded cluster runs")
+        said += f"; {where} " + ("could not be deleted entirely" if where.exists() else "is deleted")
+    elif delete:
+        said += f"; there is no {where} to delete"
+    print_line(said)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import inspect
 import logging
+import shlex
 from collections.abc import Callable, Mapping, MutableMapping
 from enum import StrEnum
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from edl_workflows.exceptions import NoClusterError
 from edl_workflows.jobs import names
 from edl_workflows.jobs.reported_text import escape_controls
 
@@ -187,11 +189,27 @@ def connect_cluster(
     """
     import stamina.instrumentation
 
-    from edl_workflows.kube.connect import Cluster
+    from edl_workflows.kube.connect import NO_CLUSTER, Cluster
 
     if not log_retries:
         stamina.instrumentation.set_on_retry_hooks(())
-    return Cluster.connect(kubeconfig, context).in_namespace(namespace)
+    try:
+        return Cluster.connect(kubeconfig, context).in_namespace(namespace)
+    except NoClusterError:
+        if (found := _find_local_kubeconfig()) is None:
+            raise
+        line = f"export KUBECONFIG={shlex.quote(str(found))}"
+        raise NoClusterError(f"{NO_CLUSTER}; for the embedded cluster of this machine: {line}") from None
+
+
+def _find_local_kubeconfig() -> Path | None:
+    """The kubeconfig of the embedded cluster, if one runs in its default folder."""
+    try:
+        from edl_workflows.local import daemon
+    except ModuleNotFoundError:  # without the extra "local" there is no such cluster
+        return None
+    found = daemon.find(daemon.default_folder().absolute())
+    return found.kubeconfig if found is not None else None
 
 
 def configure_logs(

@@ -149,5 +149,7 @@ def _read(path: Path) -> str:
                 "script that imports it"
             )
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidError(f"can't read {path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise InvalidError(f"can't read {path}: {error}") from error

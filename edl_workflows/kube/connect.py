@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from edl_workflows.exceptions import InvalidError
+from edl_workflows.exceptions import InvalidError, NoClusterError
 from edl_workflows.kube import errors
 
 DEFAULT_NAMESPACE = "default"
 _HOME_CONFIG = Path("~/.kube/config")
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+NO_CLUSTER = "no cluster to talk to: no --kubeconfig, no $KUBECONFIG, no ~/.kube/config, not in a pod"
+"""Beginning of the message of NoClusterError."""
 _LOCAL_UP = "it starts the local cluster unless that runs, and prints the line that sets KUBECONFIG"
 _READING_KUBECONFIG = threading.Lock()
 """The client writes certificates into files that all threads share, and names a file before it is written."""
@@ -146,16 +148,14 @@ class Cluster:
         """Connect as kubectl would: the given kubeconfig, the default one, else the pod's service account.
 
         Raises:
-            InvalidError: none of them is there; the message names what was tried.
+            NoClusterError: none of them is there; the message names what was tried.
+            InvalidError: the kubeconfig is invalid.
         """
         if path is not None or context is not None or _has_default_kubeconfig():
             return cls.from_kubeconfig(path, context)
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             return cls.in_cluster()
-        raise InvalidError(
-            "no cluster to talk to: no --kubeconfig, no $KUBECONFIG, no ~/.kube/config, not in a pod; "
-            f"name a kubeconfig, or run `edl local up`: {_LOCAL_UP}"
-        )
+        raise NoClusterError(f"{NO_CLUSTER}; name a kubeconfig, or run `edl local up`: {_LOCAL_UP}")
 
     @property
     def server(self) -> str:
