@@ -203,7 +203,7 @@ class RemoteStore(CheckpointStore):
         return self.folder / self._name(ref)
 
     def manifest(self, ref: CheckpointRef) -> Manifest:
-        """The manifest of a checkpoint."""
+        """The manifest of a checkpoint, as it is stored remotely."""
         return self._manifest_of(self._name(ref))
 
     def discard(self, ref: CheckpointRef) -> None:

@@ -95,12 +95,7 @@ def sensor(
     """
     name = template["metadata"]["name"]
     values = _parameters(template, arguments)
-    unknown = sorted(set(from_event) - {key for key, _ in values})
-    if unknown:
-        raise InvalidError(
-            f"{name} has no parameter {unknown[0]!r} that an event could set; "
-            f"parameters are {', '.join(key for key, _ in values)}"
-        )
+    _check_names(template, from_event)
     _check_values("Sensor", template, arguments, from_event)
     workflow = {
         "apiVersion": API_VERSION,
@@ -111,10 +106,7 @@ def sensor(
             "arguments": {"parameters": [{"name": key, "value": value or ""} for key, value in values]},
         },
     }
-    trigger: dict[str, Any] = {
-        "operation": "create",
-        "source": {"resource": workflow},
-    }
+    trigger: dict[str, Any] = {"operation": "create", "source": {"resource": workflow}}
     if from_event:
         trigger["parameters"] = [
             _from_event(index, key, value) for index, (key, value) in enumerate(values) if key in from_event
@@ -137,6 +129,17 @@ def _from_event(index: int, name: str, default: str | None) -> dict[str, Any]:
     if default is not None:
         source["value"] = default
     return {"src": source, "dest": f"spec.arguments.parameters.{index}.value"}
+
+
+def _check_names(template: Mapping[str, Any], from_event: Collection[str]) -> None:
+    """Raises InvalidError if the template lacks a parameter that events may set."""
+    declared = [key for key, _ in _parameters(template, {})]
+    unknown = sorted(set(from_event) - set(declared))
+    if unknown:
+        raise InvalidError(
+            f"{template['metadata']['name']} has no parameter {unknown[0]!r} that an event could set; "
+            f"parameters are {', '.join(declared)}"
+        )
 
 
 def _check_values(

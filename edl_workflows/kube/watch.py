@@ -23,7 +23,7 @@ to 0.2 requests a minute."""
 
 
 class EventType(StrEnum):
-    """The type of an event."""
+    """What a watch reports of an object, as the API server spells it."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

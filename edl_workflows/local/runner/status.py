@@ -135,7 +135,6 @@ def _reason(reason: str, message: str) -> Status:
 
 
 def terminated_state(ended: AttemptEnd) -> Status:
-    """``state.terminated``."""
     return {
         "exitCode": ended.code,
         **_reason(ended.reason, ended.message),

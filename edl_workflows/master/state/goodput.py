@@ -108,7 +108,6 @@ class Goodput:
         return (self.useful - self.before) / steps if self.at and steps > 0 else 0.0
 
     def add(self, cause: TimeCause, seconds: float) -> "Goodput":
-        """Adds time to a cause."""
         if not seconds:
             return self
         if cause is TimeCause.TRAINING:

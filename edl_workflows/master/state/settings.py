@@ -165,7 +165,6 @@ class JobSettings:
         return names.CHIEF_TYPE if names.CHIEF_TYPE in self.roles else names.WORKER_TYPE
 
     def pod_name(self, node_type: str, node_id: int) -> str:
-        """Name of the pod of a node."""
         return names.node_name(self.name, node_type, node_id)
 
     def critical(self, node_type: str, rank: int) -> bool:

@@ -155,7 +155,6 @@ def answer_if_too_early(asked: OptimizerRequest) -> OptimizerAnswer | None:
 
 
 def local_answer(asked: OptimizerRequest, now: float) -> OptimizerAnswer:
-    """The answer of the local optimizer."""
     if asked.world is not None:
         return OptimizerAnswer(workers_plan(asked.job, asked.world), asked.progress)
     return answer_if_too_early(asked) or OptimizerAnswer(
