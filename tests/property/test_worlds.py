@@ -196,6 +196,27 @@ class Worlds(SimulatedMachine[SimulatedCollectiveJob]):
         )
 
 
+def test_a_group_that_recovers_with_too_many_members_shrinks() -> None:
+    """A plan for one worker begins while the group has one member and the others are being replaced. If that
+    member dies, the group recovers with all workers; the plan then takes the surplus ones out, and does not
+    wait until its time-out."""
+    worlds = Worlds()
+    worlds.begin(workers=3, least=1, unit=1, hangs=False, in_place=False, replicas=False)
+    worlds.plan_is_submitted(workers=0, migrate=11, checkpoint=False)
+    for pick in (85, 38):
+        worlds.pod_dies(pick=pick)
+        worlds.chief_saves()
+    worlds.plan_is_submitted(workers=1, migrate=0, checkpoint=False)
+    worlds.all_goes_well_for_a_while(rounds=2)
+    worlds.pod_dies(pick=0)
+
+    worlds.job.calm(20)
+
+    assert worlds.job.plans["plan-1"].phase == "Succeeded"
+    assert len(worlds.job.state.nodes.live("worker")) == 1
+    worlds.teardown()
+
+
 TestWorlds = pytest.mark.slow(Worlds.TestCase)
 TestWorlds.settings = settings(
     max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)

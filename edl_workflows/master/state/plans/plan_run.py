@@ -132,6 +132,7 @@ class ObservedJob:
         invalid: why the plan can't be carried out, naming the field; "" if it can.
         changes_members: whether the plan changes the parameter servers, or the training group of a
             collective job.
+        surplus_members: whether the training group of a collective job has more members than the plan wants.
         settled: whether a cluster version trains and no change is under way.
         waits_for: why the job is not settled.
         save: the outcome of the save with the id `PlanRun.request`: the checkpoint, or why it failed; None
@@ -155,6 +156,7 @@ class ObservedJob:
     cancelled: bool = False
     invalid: str = ""
     changes_members: bool = False
+    surplus_members: bool = False
     settled: bool = False
     waits_for: str = ""
     save: CheckpointRef | str | None = None
@@ -336,6 +338,9 @@ def _verifying(run: PlanRun, world: ObservedJob, now: float) -> Advance:
 def _scaling(run: PlanRun, world: ObservedJob, now: float) -> Advance:
     if not run.begun:
         return replace(run, begun=True), (PlanEffect.APPLY_COUNTS,)
+    if world.settled and world.surplus_members:
+        # The group was smaller when the plan began, and has recovered with workers that were to leave.
+        return _enter(run, ScalePlanPhase.CHECKPOINTING, now), ()
     return (_enter(run, ScalePlanPhase.SUCCEEDED, now), ()) if world.scaled else (run, ())
 
 

@@ -117,6 +117,8 @@ def _observe_job(state: JobState, run: PlanRun) -> ObservedJob:
     change = versions.change
     role = state.settings.member_type
     members = versions.active.members if versions.active else ()
+    wanted = plan_run.role_request(spec, role)
+    count = wanted.replicas if wanted else None
     saved = state.checkpoints.result(run.request)
     return ObservedJob(
         recorded=state.volatile.recorded_serial >= run.serial,
@@ -125,6 +127,7 @@ def _observe_job(state: JobState, run: PlanRun) -> ObservedJob:
         changes_members=plan_run.changes_members(
             spec, role, len(members), frozenset(state.settings.pod_name(role, node) for node in members)
         ),
+        surplus_members=state.settings.collective and count is not None and len(members) > count,
         settled=versions.settled,
         waits_for="" if versions.settled else describe_wait(state),
         save=saved.ref if isinstance(saved, checkpoints.SavedCheckpoint) else saved,
@@ -226,7 +229,8 @@ def _start_change(state: JobState, run: PlanRun, now: float) -> None:
 
 
 def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
-    old_counts, old_sizes = dict(state.counts), dict(state.sizes)
+    # A plan may apply its counts twice (see `plan_run._scaling`); what was before the first time counts.
+    old_counts, old_sizes = run.old_counts or dict(state.counts), run.old_sizes or dict(state.sizes)
     # The members' count changes when the version is activated. A plan without such a switch may still give
     # it.
     later = state.settings.member_type if run.phase is ScalePlanPhase.MIGRATING else names.PS_TYPE
@@ -239,7 +243,7 @@ def _apply_counts(state: JobState, run: PlanRun, now: float) -> None:
         for node, to in _nodes_to_migrate(state, run)
         if not _is_member(state, node)
     ]
-    old_nodes = {f"{node.type}:{node.rank}": node.resource for node, _ in workers}
+    old_nodes = {f"{node.type}:{node.rank}": node.resource for node, _ in workers} | run.old_nodes
     state.plan = replace(run, old_counts=old_counts, old_sizes=old_sizes, old_nodes=old_nodes)
     _replace_workers(state, workers, now)
 
