@@ -33,6 +33,9 @@ KILLS = 3
 MORE_LINES = 20
 """Of each task before the triggerer is killed, and again before the next time."""
 WINDOW_SECONDS = 60.0
+SETTLING_SECONDS = 15.0
+"""From the first lines of each task until the window begins: a triggerer that starts lists the pods of all tasks,
+which is no part of the steady state."""
 DEADLINE_SECONDS = 1_200.0
 DAG_ID = "bench_logs"
 PROBE_VARIABLE = "EDL_BENCH_PROBE"
@@ -189,7 +192,7 @@ def measure(folder: Path, count: int) -> LogFigures:
                 _await_lines(bench)
         with bench.triggerer():
             _await_lines(bench)
-            time.sleep(WINDOW_SECONDS)
+            time.sleep(SETTLING_SECONDS + WINDOW_SECONDS)
             window = _probed(folder / "probe.jsonl")
             bench.end.touch()
             _await(lambda: _ended_pods(bench) == count, "the end of the pods")
