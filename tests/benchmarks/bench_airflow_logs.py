@@ -34,8 +34,8 @@ MORE_LINES = 20
 """Of each task before the triggerer is killed, and again before the next time."""
 WINDOW_SECONDS = 60.0
 SETTLING_SECONDS = 15.0
-"""From the first lines of each task until the window begins: a triggerer that starts lists the pods of all tasks,
-which is no part of the steady state."""
+"""From the first lines of each task until the window begins: a triggerer that starts lists the pods of all
+tasks, which is no part of the steady state."""
 DEADLINE_SECONDS = 1_200.0
 DAG_ID = "bench_logs"
 PROBE_VARIABLE = "EDL_BENCH_PROBE"
