@@ -53,7 +53,7 @@ def undisturbed(cluster: Cluster, folder: Path) -> dict[int, float]:
 
 def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path) -> None:
     """A job grows from 1 to 3 workers, one is killed and replaced, and then it has 2 and 4 workers. Each
-    record of each epoch is trained exactly once, each loss is within 1e-5 of that of an undisturbed run, and
+    record of each epoch is trained exactly once, each loss is within 1e-12 of that of an undisturbed run, and
     the first worker keeps its process."""
     expected = undisturbed(cluster, tmp_path / "undisturbed")
     training = torch_training(tmp_path / "elastic", 0.3)
@@ -79,4 +79,4 @@ def test_workers_come_go_and_die_under_training(cluster: Cluster, tmp_path: Path
     assert len({file.name.rpartition("-")[2] for file in files}) == 1, "one process"
     curve = losses(job, pods)
     assert curve.keys() == expected.keys()
-    assert max(abs(curve[step] - expected[step]) for step in curve) < 1e-5
+    assert max(abs(curve[step] - expected[step]) for step in curve) < 1e-12
