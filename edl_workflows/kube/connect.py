@@ -208,11 +208,16 @@ def _check_exists(file: str) -> None:
 
 @contextmanager
 def _well_formed(file: str) -> Iterator[None]:
-    """Map the arbitrary exceptions that the client raises for a malformed kubeconfig."""
+    """Map the arbitrary exceptions that the client raises for an unreadable or malformed kubeconfig."""
     import yaml
 
     try:
         yield
+    except OSError as error:
+        raise InvalidError(
+            f"cannot read the kubeconfig {file}: {error}; make it a readable file, or name another with "
+            "--kubeconfig or $KUBECONFIG"
+        ) from error
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidError(
             f"cannot read the kubeconfig {file}: it is malformed ({type(error).__name__}: {error}); correct "

@@ -47,9 +47,11 @@ an object."""
 class ScalePlanPhase(StrEnum):
     """Phases of a plan.
 
-    A change of parameter servers goes from Pending to Verifying in this order; a change of workers alone, or
-    an auto plan, goes from Pending to Scaling; a plan that only asks for a checkpoint ends after
-    Checkpointed. Succeeded and Failed are final; a failed migration was rolled back to the old servers.
+    A change of the parameter servers, or of the members of a collective job, goes from Pending to Verifying
+    in this order. Any other change of workers, or an auto plan, goes from Pending to Scaling; from there it
+    goes to Checkpointing if a collective job has recovered with more members than the plan wants. A plan
+    that only asks for a checkpoint ends after Checkpointed. Succeeded and Failed are final; a failed
+    migration was rolled back to the old servers.
     """
 
     PENDING = "Pending"

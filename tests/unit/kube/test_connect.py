@@ -82,6 +82,15 @@ def test_malformed_kubeconfig(tmp_path: Path, text: str, says: str) -> None:
     assert str(file) in str(caught.value)
 
 
+def test_kubeconfig_that_can_not_be_read(tmp_path: Path) -> None:
+    """The error names the file, and not the connection to an API server that was never tried."""
+    with pytest.raises(InvalidError, match="directory") as caught:
+        Cluster.from_kubeconfig(tmp_path)
+
+    assert str(caught.value).startswith(f"cannot read the kubeconfig {tmp_path}: ")
+    assert "connection" not in str(caught.value)
+
+
 @pytest.mark.parametrize("named", ["argument", "variable"])
 def test_kubeconfig_that_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     """A kubeconfig that is gone, as after `edl local down --delete`, is not called invalid: the error says
