@@ -102,7 +102,7 @@ class SubmitJobOperator(StageOperator):
         """The fields of the stage's request: the manifest, parsed after templating.
 
         Raises:
-            InvalidError: it is of another kind than the operator's.
+            InvalidError: its kind is not the operator's.
         """
         from edl_workflows.jobs.kinds import KINDS
 

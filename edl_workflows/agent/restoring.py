@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointRestorer:
-    """Finds and loads the checkpoint that a training process starts from; for its main thread.
+    """Finds and loads the checkpoint that a training process starts from. To be used in its main thread only.
 
     Args:
         client: connection to the master.
@@ -196,7 +196,7 @@ class ModelCheck:
     """Evaluates the model before and after a switch of versions, and asks the master whether the results
     agree.
 
-    For the main thread of a training process.
+    To be called in the main thread of a training process only.
 
     Args:
         client: connection to the master.

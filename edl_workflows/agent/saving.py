@@ -46,7 +46,7 @@ class SaveWish(IntEnum):
 
 
 class CheckpointSaver:
-    """Saves the checkpoints of one training process; for its main thread.
+    """Saves the checkpoints of one training process. To be used in its main thread only.
 
     Args:
         client: connection to the master.

@@ -351,8 +351,7 @@ def _boot(job: Job, options: TrainingOptions) -> Any:
     """Start this process's TensorFlow server on the port of its cluster version.
 
     The server is given the address that other nodes dial: TensorFlow listens on all interfaces anyway, but
-        the
-    session finds its own task in the propagated cluster only by this address.
+    the session finds its own task in the propagated cluster only by this address.
     """
     address = job.environment.listen_address(job.version)
     return tf1.train.Server(

@@ -63,7 +63,7 @@ class TwoStages:
 
 
 class FirstStage:
-    """Copies the state of one training process; for its main thread.
+    """Copies the state of one training process. To be used in its main thread only.
 
     Args:
         options: what to copy, and where to store it.

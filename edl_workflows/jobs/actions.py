@@ -34,8 +34,7 @@ class InstallationSettings:
         di_service_domain: the domain that follows the namespace in the host names of DIJobs' pods
             (``--service-domain-name``).
         di_job_resources: what a replica of a preemptible DIJob requests of resources that its template does
-            not name
-            (``DI_JOB_DEFAULT_RESOURCES``).
+            not name (``DI_JOB_DEFAULT_RESOURCES``).
         di_priority_classes: a DIJob's ``priority`` → the PriorityClass of its pods; none without an entry.
         network_policies: whether each job gets a NetworkPolicy that keeps others' pods from its own. The
             controller then uses the rows that `Kind.isolated` returns.

@@ -19,9 +19,9 @@ class PolicyEntry:
     Attributes:
         name: as users write it.
         summary: what the policy does, for help texts and the reference: a clause without a full stop.
-        policy: makes the `Policy` for a live cluster; "" for a policy that only the simulator has.
-        scheduler: makes the simulator's scheduler (`edl_workflows.simulator.scheduler`); "" runs `policy`
-            itself.
+        policy: names what makes the `Policy` for a live cluster; "" for a policy that only the simulator has.
+        scheduler: names what makes the simulator's scheduler (`edl_workflows.simulator.scheduler`); if it is
+            "", the simulator runs `policy` itself.
         rigid: whether the simulator's scheduler gives a job all the GPUs that it asks for, or none.
     """
 

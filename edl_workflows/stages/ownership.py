@@ -302,7 +302,8 @@ class OwnedObject:
     Attributes:
         handle: the object, its owner and the attempt that holds it.
         on_cancel, lifetime, gone: values of the annotations of these names; "" for a missing annotation.
-        suspended: the job is suspended, or somebody resumed it after its owner had suspended it.
+        suspended: the job is suspended now, or its owner suspended it and no attempt has adopted it since,
+            even if somebody has resumed it.
     """
 
     handle: Handle

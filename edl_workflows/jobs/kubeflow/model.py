@@ -395,7 +395,8 @@ class KubeflowJob(Job):
 
     @property
     def time_to_live(self) -> int | None:
-        """Seconds for which it stays after its end. A job of another controller is never deleted here."""
+        """Seconds for which the job stays after its end; None if it is never deleted here. That is so for
+        every job that another cluster's controller reconciles."""
         return None if self.managed_elsewhere else self.spec.policies.ttl_seconds_after_finished
 
     @property

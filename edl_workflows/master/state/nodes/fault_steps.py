@@ -46,9 +46,8 @@ def expire_leases(state: JobState, now: float) -> None:
     """Re-queues the shards of expired leases.
 
     A node that holds evaluation shards and has acknowledged no shard of any data set is considered to hang:
-        it
-    fails and is replaced (DLRover removes it), unless it is critical. Time in which no master was running
-    does not count.
+    it fails and is replaced (DLRover removes it), unless it is critical. Time in which no master was
+    running does not count.
     """
     if state.volatile.listening_since is None:
         state.volatile.listening_since = now
