@@ -36,10 +36,10 @@ def convert(
     ways = {kind.name: (kind, dict(kind.conversions)) for kind in KINDS if kind.conversions}
     name = str(document.get("kind"))
     if name not in ways:
-        raise InvalidError(f"kind: a {name} can't be converted; {', '.join(ways)} can")
+        raise InvalidError(f"kind: {name} can't be converted; {', '.join(ways)} can")
     kind, targets = ways[name]
     if to not in targets:
-        raise InvalidError(f"--to: a {name} can be converted to {' or '.join(targets)}, not to {to}")
+        raise InvalidError(f"--to: {name} can be converted to {' or '.join(targets)}, not to {to}")
     converted = targets[to](kind.model.parse(document))
     for note in converted.notes:
         say(note)

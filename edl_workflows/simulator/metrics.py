@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from edl_workflows.simulator.cluster import SimulationRun
 
@@ -79,6 +80,10 @@ def _utilisation(run: SimulationRun, first: float, last: float) -> float:
     samples = [sample for sample in run.samples if sample.time < last]
     if not samples:
         return math.nan
-    # There are no samples for times without jobs; for these, the average number of GPUs is assumed.
-    there = sum(sample.gpus for sample in samples) / len(samples) * (last - first)
+    # A sample's capacity counts until the next sample. Until then jobs hold no more GPUs, so the result is at
+    # most 1.
+    times = [first, *(sample.time for sample in samples[1:]), last]
+    there = math.fsum(
+        sample.gpus * (end - start) for sample, (start, end) in zip(samples, pairwise(times), strict=True)
+    )
     return math.fsum(job.attained_service for job in run.jobs) / there if there else math.nan

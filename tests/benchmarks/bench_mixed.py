@@ -49,6 +49,7 @@ GOAL = 0.2
 SETTLE_SECONDS = 5.0
 TEMPLATE = {"spec": {"containers": [{"name": "main", "image": "train:1"}]}}
 TF_TEMPLATE = {"spec": {"containers": [{"name": "tensorflow", "image": "train:1"}]}}
+TORCH_TEMPLATE = {"spec": {"containers": [{"name": "pytorch", "image": "train:1"}]}}
 
 
 def _di_task(kind: str, replicas: int) -> dict[str, Any]:
@@ -63,6 +64,12 @@ SPECS: dict[str, dict[str, Any]] = {
     "TFJob": {
         "tfReplicaSpecs": {
             role: {"replicas": n, "template": TF_TEMPLATE} for role, n in {"PS": 1, "Worker": 3}.items()
+        }
+    },
+    "PyTorchJob": {
+        "pytorchReplicaSpecs": {
+            "Master": {"template": TORCH_TEMPLATE},
+            "Worker": {"replicas": 3, "template": TORCH_TEMPLATE},
         }
     },
     "TrainingJob": {

@@ -5,7 +5,7 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from edl_workflows.scaling.policies import POLICIES
 from edl_workflows.scaling.pollux.goodput_fit import FitCache
@@ -74,8 +74,18 @@ def test_no_job_is_faster_than_its_trace(jobs: list[ClusterJob], policy: str) ->
         assert result.pending >= result.started - result.submitted - 1e-9
 
 
+FAILURE_NEAR_THE_END = [
+    ClusterJob("job-0", 60.0, 8, 2500.0),
+    ClusterJob("job-1", 60.0, 8, 100.0),
+    ClusterJob("job-2", 60.0, 1, 10.0),
+    ClusterJob("job-3", 2000.0, 8, 2500.0),
+]
+"""With seed 4 a node fails in the last interval, which is shorter than the others."""
+
+
 @pytest.mark.slow
 @given(traces(), POLICY, DEMAND, st.integers(0, 5))
+@example(FAILURE_NEAR_THE_END, "fit", [], 4)
 @settings(max_examples=40, deadline=None)
 def test_failures_lose_no_job(
     jobs: list[ClusterJob], policy: str, demand: list[tuple[float, int]], seed: int

@@ -31,6 +31,16 @@ def test_use_is_never_more_than_there_is() -> None:
     assert measure_run(run).utilisation == pytest.approx(660 / 1200)
 
 
+def test_each_capacity_counts_for_as_long_as_it_lasted() -> None:
+    """A node that fails just before the end, or while no job is there, changes the use by that time only."""
+    last_second = [ClusterSample(0, 4, 4, 1, 0), ClusterSample(60, 2, 2, 1, 0)]
+    assert measure_run(SimulationRun([done(0, 61, 242)], last_second)).utilisation == 1
+
+    pause = [ClusterSample(0, 4, 4, 1, 0), ClusterSample(540, 2, 2, 1, 0)]
+    jobs = [done(0, 60, 240), done(540, 600, 120)]
+    assert measure_run(SimulationRun(jobs, pause)).utilisation == pytest.approx(360 / (540 * 4 + 60 * 2))
+
+
 def test_makespan_of_a_complete_run() -> None:
     """The makespan ends with the last completion, not with the last decision."""
     run = SimulationRun([done(50, 100, 100)], [ClusterSample(60, 4, 2, 1, 0), ClusterSample(120, 4, 2, 1, 0)])
