@@ -68,6 +68,8 @@ class Autoscaler(Planner):
         recorder: writes Events with the reasons.
     """
 
+    freed_room_seconds = RETRY_SECONDS  # the pods of a deleted job leave a moment later than the job
+
     def __init__(
         self, around: PlannerContext, options: AutoscalerOptions, kinds: tuple[Kind, ...], recorder: Recorder
     ) -> None:

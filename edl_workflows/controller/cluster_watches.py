@@ -34,17 +34,23 @@ class ClusterWatches:
     Args:
         cluster: the API server.
         namespace: namespace of the pods, or `ALL_NAMESPACES`.
-        node_changed: called with each change of a node, from the informer's thread.
+        node_changed, pod_changed: called with each change of a node or a pod, from the informer's thread.
         without: the consequence of a failing watch, for the log.
     """
 
     def __init__(
-        self, cluster: Cluster, namespace: str, node_changed: Callable[[ObjectChange], None], without: str
+        self,
+        cluster: Cluster,
+        namespace: str,
+        node_changed: Callable[[ObjectChange], None],
+        pod_changed: Callable[[ObjectChange], None],
+        without: str,
     ) -> None:
         source = ClusterSource.of(cluster)
         self.nodes = Informer(source, Scope(api.NODES), keep=kept_node)
         self.pods = Informer(source, Scope(api.PODS, namespace), keep=kept_pod)
         self.nodes.on_change(node_changed)
+        self.pods.on_change(pod_changed)
         for informer in (self.nodes, self.pods):
             informer.on_error(functools.partial(_complain, without, informer.scope))
 
@@ -78,13 +84,22 @@ class OnDemandWatches:
         cluster, namespace, without: see `ClusterWatches`.
         ask: called when a node's capacity or placement rules change. Not called for the first list, which is
             planned with anyway.
+        room_freed: called when a pod that has held a place on a node ends or is deleted.
     """
 
-    def __init__(self, cluster: Cluster, namespace: str, ask: Callable[[], None], without: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        ask: Callable[[], None],
+        room_freed: Callable[[], None],
+        without: str,
+    ) -> None:
         self._make: Callable[[], ClusterWatches] = lambda: ClusterWatches(
-            cluster, namespace, self._node_changed, without
+            cluster, namespace, self._node_changed, self._pod_changed, without
         )
         self._ask = ask
+        self._room_freed = room_freed
         self._watches: ClusterWatches | None = None
 
     def running(self) -> ClusterWatches:
@@ -104,6 +119,18 @@ class OnDemandWatches:
         watches = self._watches
         if watches is not None and watches.synced and _offers_otherwise(change):
             self._ask()
+
+    def _pod_changed(self, change: ObjectChange) -> None:
+        watches = self._watches
+        if watches is not None and watches.synced and _frees_room(change):
+            self._room_freed()
+
+
+def _frees_room(change: ObjectChange) -> bool:
+    """Whether a pod no longer holds a place on a node that it held before."""
+    before = change.object if change.old is None else change.old
+    held = before["node"] and not before["over"]
+    return bool(held and (change.type is EventType.DELETED or change.object["over"]))
 
 
 def _offers_otherwise(change: ObjectChange) -> bool:

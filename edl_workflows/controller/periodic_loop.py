@@ -1,5 +1,6 @@
 """A thread that calls a function periodically, and at once on request."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -42,8 +43,10 @@ class PeriodicLoop:
         self._changed = threading.Condition()
         self._asked: bool | None = None
         """The request of `ask`: what is new (False), everything (True), or no request (None)."""
-        self._due: float | None = 0.0
-        """When everything is due again, in monotonic seconds; None for never."""
+        self._due = 0.0
+        """When everything is due after the last call of `look`, in monotonic seconds; infinite: never."""
+        self._due_sooner = math.inf
+        """The same, as requested by `ask_within`."""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -55,6 +58,13 @@ class PeriodicLoop:
         """Request a call of `look` soon."""
         with self._changed:
             self._asked = everything or bool(self._asked)
+            self._changed.notify()
+
+    def ask_within(self, seconds: float) -> None:
+        """Request a call of `look` for everything in at most so many seconds. Further requests until then are
+        handled by the same call."""
+        with self._changed:
+            self._due_sooner = min(self._due_sooner, time.monotonic() + seconds)
             self._changed.notify()
 
     def stop(self, seconds: float) -> None:
@@ -75,7 +85,7 @@ class PeriodicLoop:
             pass  # `ready` already waits
         while (everything := self._wait()) is not None:
             seconds = self._guarded(everything)
-            self._due = None if seconds is None else time.monotonic() + seconds
+            self._due = math.inf if seconds is None else time.monotonic() + seconds
 
     def _guarded(self, everything: bool) -> float | None:
         try:
@@ -93,11 +103,16 @@ class PeriodicLoop:
         stopped.
         """
         with self._changed:
-            left = None if self._due is None else max(0.0, self._due - time.monotonic())
-            self._changed.wait_for(lambda: self._stopped.is_set() or self._asked is not None, left)
+            while not self._stopped.is_set() and self._asked is None and (left := self._left()) > 0:
+                self._changed.wait(None if left == math.inf else left)
         if self._stopped.wait(GATHER_SECONDS):
             return None
         with self._changed:
-            due = self._due is not None and time.monotonic() >= self._due
-            everything, self._asked = due or bool(self._asked), None
+            everything, self._asked = self._left() <= 0 or bool(self._asked), None
+            if everything:
+                self._due_sooner = math.inf
             return everything
+
+    def _left(self) -> float:
+        """Seconds until everything is due."""
+        return min(self._due, self._due_sooner) - time.monotonic()

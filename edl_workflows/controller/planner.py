@@ -1,5 +1,6 @@
 """Base of the allocator and the autoscaler: a loop that plans for the jobs of a cluster."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -46,11 +47,18 @@ class Planner(ABC):
         without: the consequence if nodes and pods can't be watched, for the log.
     """
 
+    freed_room_seconds = math.inf
+    """How soon all jobs are planned after a pod has left its node; infinite: with the next period."""
+
     def __init__(self, around: PlannerContext, name: str, period: float, without: str) -> None:
         self._around = around
         self._cycle = PeriodicLoop(name, self._look, around.world.wait_synced, period)
         self._watches = OnDemandWatches(
-            around.cluster, around.namespace, lambda: self._cycle.ask(everything=True), without
+            around.cluster,
+            around.namespace,
+            lambda: self._cycle.ask(everything=True),
+            lambda: self._cycle.ask_within(self.freed_room_seconds),
+            without,
         )
 
     @abstractmethod

@@ -22,7 +22,7 @@ from edl_workflows.jobs.scale_plan.model import ReplicaResourceSpec
 from edl_workflows.jobs.training_job.kind import TRAINING_JOB
 from edl_workflows.kube import client, events
 from edl_workflows.kube.connect import Cluster
-from edl_workflows.kube.resources import Object, Scope
+from edl_workflows.kube.resources import PODS, Object, Scope
 from edl_workflows.stages.autoscale import AUTOSCALE, AutoscaleRequest
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.observed import read_object
@@ -144,6 +144,20 @@ def test_jobs_share_what_there_is(
     become(cluster, first=3, second=3)
     client.delete(cluster, TRAINING_JOBS, "second")
     become(cluster, first=6)
+
+
+def test_room_that_is_freed_later_is_used(
+    cluster: Cluster, farm: Farm, start: Start, options: AutoscalerOptions
+) -> None:
+    """A job grows when somebody else's pod leaves its node, without waiting for the next period. Pods of a
+    deleted job leave later than the job, too."""
+    service(cluster, farm.add("a", 6), 2)
+    start(options)
+    training_job(cluster, farm, "ctr", 1, 6)
+    become(cluster, ctr=4)
+
+    client.delete(cluster, PODS, "service", options=client.DeletionOptions(grace_seconds=0))
+    become(cluster, ctr=6)
 
 
 def test_who_asks_for_a_number_gets_it(
