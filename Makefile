@@ -36,7 +36,7 @@ BED := $(BIN)/python -m tests.cluster.bed
 # every module that it imports: TensorFlow's import takes 9.5 s of CPU instead of 4.0, Airflow's 5.7 instead of 2.1.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-all test-e2e test-torch test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
+.PHONY: help demo test test-all test-e2e test-torch test-gpu test-airflow-versions test-airflow-quick test-cluster cluster-build cluster-up cluster-down test-unit lint style format type docs docs-check docs-site check bench bench-shards bench-migration bench-airflow bench-apiserver bench-jobs bench-controller bench-cluster bench-mixed bench-scaling bench-master bench-brain bench-checkpoint bench-goodput bench-allreduce bench-torch kill-schedules fuzz constraints image clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ test-e2e: $(READY)  ## The end-to-end tests that `make test` leaves out (an hour
 
 test-torch: $(READY)  ## Tests of the PyTorch adapter, with an interpreter that has PyTorch (5 GB, kept outside the repository)
 	$$($(BIN)/python -m tests.clients.environments torch) -m pytest tests/torch
+
+test-gpu: $(READY)  ## Collective jobs over NCCL, on a machine with an NVIDIA GPU
+	@test -e /dev/nvidia0 || { echo "No NVIDIA GPU: there is no /dev/nvidia0"; exit 1; }
+	$(PYTEST) tests/gpu
 
 test-airflow-versions: $(READY)  ## The provider's tests on older Airflows, kept outside the repository; AIRFLOW="3.0 3.1 3.2"
 	@set -e; for version in $(AIRFLOW); do echo "Airflow $$version"; \

@@ -31,6 +31,8 @@ from edl_workflows.exceptions import UnavailableError
 WAIT_LIMIT = dt.timedelta(hours=1)
 """Time limit of an operation. It is long because members wait for a slow one; `GlooGroup.interrupt` ends the
 wait for a dead one."""
+LEAVE_SECONDS = 10.0
+"""Longest wait for a group's threads before the process ends."""
 _CONNECT = dt.timedelta(seconds=30)
 """Time limit for connecting the members once all of them have arrived, and for a call to the store."""
 _DIAL_SECONDS = 1.0
@@ -68,6 +70,7 @@ class GlooGroup:
         self._group: Any = None
         self._running: set[_Operation] = set()
         self._waits_since = 0.0
+        self._ending: threading.Thread | None = None
 
     @property
     def quiet(self) -> bool:
@@ -107,12 +110,19 @@ class GlooGroup:
                 return
             self._reason = reason
             self._changed.notify_all()
-        threading.Thread(target=self._abort, name=f"abort-v{self.version}", daemon=True).start()
+            self._ending = threading.Thread(target=self._abort, name=f"abort-v{self.version}", daemon=True)
+            self._ending.start()
 
     def close(self) -> None:
         """Disconnect."""
         self.interrupt(f"the group of version {self.version} is closed")
         self._server = None
+
+    def leave(self) -> None:
+        """Disconnect before the process ends. The connections of Gloo end with the process, so that this only
+        waits for an `interrupt` that has begun."""
+        if self._ending is not None:
+            self._ending.join(LEAVE_SECONDS)
 
     def all_reduce(self, tensor: torch.Tensor) -> "_Operation":
         """Begin to sum a tensor over the members, in place. Returns the operation, for `wait`."""

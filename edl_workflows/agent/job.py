@@ -84,6 +84,7 @@ class Job(ClusterMember):
             self.model_check.before,
         )
         self._closed = False
+        self._at_close: list[Callable[[], None]] = []
         self._watch.start()
         self._reporter.start()
         self._reporter.state(ProcessState.CONNECTED)
@@ -415,6 +416,10 @@ class Job(ClusterMember):
         super().go_on_in(cluster)
         self._saving.go_on_in(cluster.version)
 
+    def call_on_close(self, disconnect: Callable[[], None]) -> None:
+        """Have `close` call a function, after it has sent the last messages."""
+        self._at_close.append(disconnect)
+
     def close(self) -> None:
         """Return leases and send the last messages, within seconds. Called when the process exits, too."""
         if not self._closed:
@@ -424,6 +429,8 @@ class Job(ClusterMember):
             self._reporter.close(CLOSE_SECONDS)
             self._watch.close()
             self._client.close()
+            for disconnect in self._at_close:
+                disconnect()
 
     def _reader(self, fields: dict[str, Any], ahead: int) -> ShardReader:
         params = dataset_params(fields)

@@ -1,7 +1,8 @@
 """The group of a collective job's members over NCCL, for models on GPUs. It is formed and interrupted in the
-same way as the group over Gloo. It was tested with a stand-in for NCCL, not on GPUs.
+same way as the group over Gloo.
 
-According to the documentation of NCCL and PyTorch, NCCL differs from Gloo as follows:
+NCCL differs from Gloo as follows, according to its documentation and PyTorch's, and to tests on one GPU that
+several members share (`make test-gpu`):
 
 * An operation is queued on a CUDA stream. ``Work.wait`` makes the stream wait, not the process, and a future
   is done before its operation is. So the process polls ``is_completed`` before it updates the model.
@@ -10,17 +11,19 @@ According to the documentation of NCCL and PyTorch, NCCL differs from Gloo as fo
 * The communicator is created when the group forms, not in the first step, and can be aborted while it is
   being created.
 * PyTorch's watchdog would end the process when a member is lost, so it is configured only to log.
+* Aborting a communicator took up to a second. A process that ended meanwhile ended with SIGABRT.
 """
 
 import logging
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import distributed
 
-from edl_workflows.agent.gloo_group import GlooGroup, collectively
+from edl_workflows.agent.gloo_group import LEAVE_SECONDS, GlooGroup, collectively
 from edl_workflows.agent.recordings import recording_of
 from edl_workflows.agent.world import Place
 
@@ -49,6 +52,19 @@ class NcclGroup(GlooGroup):
         super().__init__(place)
         self.device = device
         self._unfinished: Any = None
+
+    def leave(self) -> None:
+        """Disconnect before the process ends: send what the others still wait for, or wait until the
+        communicator is aborted. Otherwise the process may end with SIGABRT, which hides why it ended."""
+        with self._changed:
+            over, group = self._reason, self._group
+            self._reason = over or f"the group of version {self.version} is closed"
+        if over:
+            super().leave()
+        elif group is not None and self.quiet and ends_in_time(group.shutdown):
+            self._group = self._unfinished = None
+        else:
+            self._abort()
 
     def wait(self, begun: Sequence[Any]) -> None:
         """Wait until operations are done, also on the GPU."""
@@ -102,6 +118,18 @@ class NcclGroup(GlooGroup):
             log.warning("NCCL's flight recorder can't write %s: %s", file, error)
         else:
             log.warning("NCCL's last operations in version %d are in %s", self.version, file)
+
+
+def ends_in_time(work: Callable[[], object]) -> bool:
+    """Whether a call ends within `LEAVE_SECONDS`. It is not made while the interpreter ends, since threads
+    can't start then."""
+    thread = threading.Thread(target=work, name="leave", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join(LEAVE_SECONDS)
+    return not thread.is_alive()
 
 
 def _dump_trace() -> bytes:

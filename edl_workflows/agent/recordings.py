@@ -1,15 +1,17 @@
 """The files of NCCL's flight recorder, which show the last collective operations of each rank when training
 stopped.
 
-PyTorch writes them if ``TORCH_NCCL_TRACE_BUFFER_SIZE`` (number of operations to remember) is not 0;
-``TORCH_NCCL_DEBUG_INFO_TEMP_FILE`` is the files' path without the rank at its end.
+They are written if ``TORCH_FR_BUFFER_SIZE`` (number of operations to remember) is set, and not to 0.
+``TORCH_FR_DUMP_TEMP_FILE`` is the files' path without the rank at its end. PyTorch still knows the names that
+these variables had before, ``TORCH_NCCL_TRACE_BUFFER_SIZE`` and ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PREFIX_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-_BUFFER_VARIABLE = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+"""The first that is set counts."""
 _DEFAULT_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's
 MOST = 16
 """Most files of a pod, which has one process per GPU."""
@@ -40,6 +42,10 @@ def find_recordings(environ: Mapping[str, str]) -> list[str]:
 
 
 def _prefix(environ: Mapping[str, str]) -> Path | None:
-    if environ.get(_BUFFER_VARIABLE, "0") in ("", "0"):
+    if _first_set(environ, _BUFFER_VARIABLES) in ("", "0"):
         return None
-    return Path(environ.get(_PREFIX_VARIABLE, "") or _DEFAULT_PREFIX)
+    return Path(_first_set(environ, _PREFIX_VARIABLES) or _DEFAULT_PREFIX)
+
+
+def _first_set(environ: Mapping[str, str], variables: Sequence[str]) -> str:
+    return next((environ[name] for name in variables if name in environ), "")

@@ -57,7 +57,8 @@ NOTHING_YET = Progress(NO_STATE, 1, 0)
 @runtime_checkable
 class RegroupingFramework(Protocol):
     """What an adapter implements, in addition to `edl_workflows.agent.world.Framework`, so that its processes
-    continue when the members change. All methods but `prepare`, `interrupt` and `waiting` are collective."""
+    continue when the members change. All methods but `prepare`, `interrupt`, `waiting` and `close` are
+    collective."""
 
     def prepare(self) -> None:
         """Build the model and warm up, alone."""
@@ -75,6 +76,10 @@ class RegroupingFramework(Protocol):
     def interrupt(self, version: int) -> None:
         """End all present and future waits in the group of this version or of an earlier one: they raise
         UnavailableError. May be called in any thread."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect from the other members, within seconds, because this process ends."""
         ...
 
     def waiting(self) -> float:
@@ -116,6 +121,7 @@ class GroupChanges:
         self._find_place = find_place
         job.follow_directive(lambda: framework.interrupt(job.newest_group_over))
         job.tell_presence(framework.waiting)
+        job.call_on_close(framework.close)
 
     @property
     def due(self) -> bool:

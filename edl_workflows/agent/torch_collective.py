@@ -142,6 +142,7 @@ class TorchTraining:
         self.copying = CopyGuard()
         """Guards the state while another thread copies it."""
         self._group: GlooGroup | None = None
+        self._former: GlooGroup | None = None
         self._replica: ReplicaGroup | Alone = Alone()
 
     def join(self, place: Place) -> None:
@@ -182,7 +183,15 @@ class TorchTraining:
             # former group's store.
             if before is not None:
                 before.close()
+                self._former = before
         self._gradients.use(group, renew=before is not None and not before.quiet)
+
+    def close(self) -> None:
+        """Disconnect from the other members, within seconds, because this process ends."""
+        for group in (self._former, self._group):
+            if group is not None:
+                group.leave()
+        self._replica.close()
 
     def interrupt(self, version: int) -> None:
         """End all waits of the group if it belongs to this version or an earlier one."""

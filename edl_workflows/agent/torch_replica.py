@@ -37,6 +37,7 @@ from edl_workflows.agent.gloo_group import (
     serve_store,
 )
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.nccl_group import ends_in_time
 from edl_workflows.agent.world import Place, find_place
 from edl_workflows.exceptions import InvalidError, UnavailableError
 from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE
@@ -82,6 +83,9 @@ class Alone:
         """A context that passes errors on."""
         return contextlib.nullcontext()
 
+    def close(self) -> None:
+        """Do nothing: there is nobody to disconnect from."""
+
 
 class ReplicaGroup:
     """The processes that hold the model together, seen by one of them. Made by `join_replica_group`.
@@ -104,6 +108,7 @@ class ReplicaGroup:
         self._job = job
         self._server = server
         self._waits_since = 0.0
+        self._broken = False
 
     @property
     def waiting(self) -> float:
@@ -187,13 +192,22 @@ class ReplicaGroup:
             yield
         except RuntimeError as error:
             log.exception("a step of the replica group failed")
+            self._broken = True
             self._job.cluster_lost(f"a step of the replica group failed: {_one_line(error)}", _FAILED)
+
+    def close(self) -> None:
+        """Disconnect from the other processes if they are connected over NCCL; see `NcclGroup.leave`."""
+        if self.mesh.device_type != "cuda":
+            return
+        if self._broken or not ends_in_time(distributed.destroy_process_group):
+            distributed.distributed_c10d._abort_process_group()  # noqa: SLF001 - it has no public name
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
         self._waits_since = time.monotonic()
         try:
             distributed.all_reduce(tensor)
         except RuntimeError as error:
+            self._broken = True
             self._job.cluster_lost(f"the replica group is broken: {_one_line(error)}")
         finally:
             self._waits_since = 0.0

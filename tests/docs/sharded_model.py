@@ -12,7 +12,7 @@ from edl_workflows.agent.torch_replica import ReplicaGroup, join_replica_group
 
 def shard(job: Job, model: torch.nn.Module, blocks: Iterable[torch.nn.Module]) -> ReplicaGroup:
     """Shard a model over the processes of this one's replica group."""
-    replica = join_replica_group(job)
+    replica = join_replica_group(job, next(model.parameters()).device.type)
     for block in blocks:
         fully_shard(block, mesh=replica.mesh)
     fully_shard(model, mesh=replica.mesh)

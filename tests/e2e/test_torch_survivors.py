@@ -46,6 +46,11 @@ def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None
     """Members die in the forward pass, in the backward pass, during operations, while a group forms after
     another loss, and while a new member gets the state. The process that is never killed continues each
     time, and only killed processes end."""
+    members_die_in_every_phase(job, EPOCHS)
+
+
+def members_die_in_every_phase(job: CollectiveStandalone, epochs: int) -> None:
+    """The same for a job of any epochs, and on any device."""
     turns = Turns(job.folder)
     job.wait(job.trains, SECONDS, "three members train")
     first = set(turns.processes())
@@ -60,7 +65,7 @@ def test_members_die_in_every_phase_of_a_step(job: CollectiveStandalone) -> None
         job.wait(again, SECONDS, f"three members train after a death in {phase}")
     killed = {int(file.name.rpartition("-")[2]) for file in job.folder.glob("died-*")}
     ended = {process for process in turns.processes() if not alive(process)}
-    finished(job)
+    finished(job, epochs)
 
     assert len(first) == WORKERS
     assert ended == killed

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from edl_workflows.agent import connect
 from edl_workflows.agent.gloo_group import GlooGroup
 from edl_workflows.agent.job import Job
+from edl_workflows.agent.nccl_group import NcclGroup
 from edl_workflows.agent.sampler import ElasticSampler
 from edl_workflows.agent.torch_collective import Dataset, TorchModel, TorchTraining, TrainingOptions, training
 from edl_workflows.agent.torch_data import ElasticDataLoader
@@ -66,10 +67,10 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x @ torch.randn(INPUTS, CLASSES, generator=source)).argmax(1)
 
 
-def build(sharded_by: Job | None = None) -> TorchModel:
+def build(sharded_by: Job | None = None, device: str = "cpu") -> TorchModel:
     """The network with Adam, sharded within the replica groups of a job if one is given."""
     torch.manual_seed(0)
-    model = Counted()
+    model = Counted().to(device)
     replica = shard(sharded_by, model, [model.layers[0], model.layers[2]]) if sharded_by is not None else None
     optimizer = torch.optim.Adam(model.layers.parameters(), 1e-4)
 
@@ -117,9 +118,10 @@ class Trouble:
         """Look for orders in each phase."""
         parts.model.layers[0].register_forward_hook(lambda *_: self._forward())
         parts.model.layers[2].register_full_backward_hook(lambda *_: self.at("backward"))
-        self._before(GlooGroup, "wait", lambda _: self.at("reduction"))
-        # One that dies when the others have its address, and one that dies with a part of the state sent.
-        self._before(GlooGroup, "_build", self._forming)
+        for group in (GlooGroup, NcclGroup):
+            self._before(group, "wait", lambda _: self.at("reduction"))
+            # One that dies when the others have its address, and one that dies with a part of the state sent.
+            self._before(group, "_build", self._forming)
         self._before(GlooGroup, "broadcast", self._sending)
         self._damage()
 
@@ -179,8 +181,11 @@ def main() -> None:
     parser.add_argument("--data-workers", type=int, default=0, help="processes that read ahead")
     parser.add_argument("--memory-seconds", type=float, help="between copies in memory")
     parser.add_argument("--replicas", action="store_true", help="shard the model within replica groups")
+    parser.add_argument("--device", default="cpu", help="device of the model")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
+    # NCCL refuses two members on one GPU of a host. With a host name of its own, each may be there.
+    os.environ["NCCL_HOSTID"] = f"{socket.gethostname()}-{os.getpid()}"
     if options.alone:
         (options.folder / "alone").write_text(json.dumps(train_alone(options.epochs)))
     else:
@@ -212,7 +217,7 @@ def train(options: argparse.Namespace) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     job = connect()
-    of, parts = data(), build(job if options.replicas else None)
+    of, parts = data(), build(job if options.replicas else None, options.device)
     hurry, last = options.folder / "hurry", options.folder / "last"
     Trouble(options.folder).install(parts)
     settings = TrainingOptions(

@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.clients.environments import python_environment
@@ -54,9 +56,14 @@ class Turns:
         return [json.loads(text.splitlines()[-1])["seen"] for text in texts if '"seen"' in text]
 
 
+def torch_python() -> Path:
+    """An interpreter that has PyTorch: this one, or that of an environment."""
+    return Path(sys.executable) if find_spec("torch") else python_environment("torch")
+
+
 def command(folder: Path, epochs: int, *options: str) -> list[str]:
     """The training program."""
-    program = [str(python_environment("torch")), "-m", "tests.e2e.torch_survivor", str(folder)]
+    program = [str(torch_python()), "-m", "tests.e2e.torch_survivor", str(folder)]
     return [*program, "--epochs", str(epochs), *options]
 
 

@@ -39,6 +39,7 @@ class FakeNccl:
         self._size = size
         self.rank = rank
         self.aborted = False
+        self.shut = False
         self._works: list[FakeWork] = []
         FakeNccl.made.append(self)
 
@@ -55,6 +56,10 @@ class FakeNccl:
     def broadcast(self, tensors: list[torch.Tensor], options: Any) -> "FakeWork":
         """Send."""
         return self._begin(tensors[0], lambda sent: sent[options.rootRank])
+
+    def shutdown(self) -> None:
+        """Disconnect; nothing is under way."""
+        self.shut = True
 
     def abort(self) -> None:
         """End all operations, whatever they have written."""

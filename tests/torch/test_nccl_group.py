@@ -1,4 +1,4 @@
-"""The group over NCCL, with a stand-in for NCCL: nothing here ran on GPUs."""
+"""The group over NCCL, with a stand-in for NCCL. `tests/gpu` has the tests with NCCL."""
 
 import threading
 import time
@@ -110,12 +110,33 @@ def test_a_group_that_is_over_while_it_forms() -> None:
         time.sleep(0.01)
 
 
+def test_a_process_that_ends_disconnects() -> None:
+    """At the end, the present group is shut down, so that the others get what was sent to them. A group in
+    which an operation still waits is aborted, and so was the one that was replaced."""
+    members = joined(2)
+    again = places(2, version=2)
+    together([lambda one=one, at=at: one.regroup(at) for one, at in zip(members, again, strict=True)])  # type: ignore[misc]
+    former, present = FakeNccl.made[:2], FakeNccl.made[2:]
+    for one in members:
+        one.close()
+
+    assert [(group.aborted, group.shut) for group in former] == [(True, False)] * 2
+    assert [(group.aborted, group.shut) for group in present] == [(False, True)] * 2
+
+    group = NcclGroup(places(1)[0], CPU)
+    group.form()
+    FakeNccl.made[-1]._size = 2  # of another member, nothing comes
+    group.all_reduce(torch.zeros(1))
+    group.leave()
+    assert (FakeNccl.made[-1].aborted, FakeNccl.made[-1].shut) == (True, False)
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_the_flight_recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
     """If the flight recorder is on, the last operations are written before the abort, to the file that
     PyTorch's variable names."""
-    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "200" if on else "0")
-    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(tmp_path / "trace-"))
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "200" if on else "0")
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "trace-"))
     monkeypatch.setattr(nccl_group, "_dump_trace", lambda: b"operations")
     members = joined(2)
 

@@ -2,19 +2,35 @@
 
 from pathlib import Path
 
+import pytest
+
 from edl_workflows.agent.recordings import MOST, find_recordings, recording_of
 
 
-def test_the_files_of_each_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "path"),
+    [
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+    ],
+    ids=["present names", "former names"],
+)
+def test_the_files_of_each_rank(tmp_path: Path, size: str, path: str) -> None:
     """Files of the recorder are those with the prefix of PyTorch's variable, at most 16, without folders."""
     for rank in range(MOST + 4):
         (tmp_path / f"trace-{rank:02}").touch()
     (tmp_path / "trace-folder").mkdir()
     (tmp_path / "other").touch()
-    on = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tmp_path}/trace-"}
+    on = {size: "2000", path: f"{tmp_path}/trace-"}
 
     assert recording_of(on, 3) == tmp_path / "trace-3"
     assert find_recordings(on) == [f"{tmp_path}/trace-{rank:02}" for rank in range(MOST)]
+
+
+def test_the_present_name_counts() -> None:
+    """If a variable is set under both names, the present one counts, as in PyTorch."""
+    both = {"TORCH_FR_BUFFER_SIZE": "0", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    assert recording_of(both, 3) is None
 
 
 def test_no_recorder(tmp_path: Path) -> None:

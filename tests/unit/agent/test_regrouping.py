@@ -39,6 +39,7 @@ class Group:
         self.loaded: list[int] = []
         self.waits = 0.0
         self.damaged = False
+        self.closed = False
 
     def prepare(self) -> None:
         """Nothing to build."""
@@ -51,6 +52,9 @@ class Group:
 
     def interrupt(self, version: int) -> None:
         self.over.append(version)
+
+    def close(self) -> None:
+        self.closed = True
 
     def waiting(self) -> float:
         return self.waits
@@ -234,3 +238,12 @@ def test_a_step_is_reported_for_the_version_that_made_it(job: Job, master: FakeM
     eventually(lambda: master.got(PresenceReport, version=2), what="later reports")
 
     assert not master.got(StepReport, version=2)
+
+
+def test_the_group_is_closed_with_the_job(job: Job) -> None:
+    """A process that ends disconnects from the other members, and only then."""
+    group = Group(7)
+    changes(job, group)
+    assert not group.closed
+    job.close()
+    assert group.closed

@@ -390,6 +390,9 @@ class AloneInGroup(SoftmaxRegression):
     def interrupt(self, version: int) -> None:
         """It waits for nobody."""
 
+    def close(self) -> None:
+        """There is nobody to disconnect from."""
+
     def waiting(self) -> float:
         return 0.0
 
