@@ -24,6 +24,7 @@ with DAG(
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     params={
+        "program": Param("train_digits_allreduce.py", type="string", description="the training program"),
         "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
         "max_workers": Param(4, type="integer", minimum=3, description="mini-batches of a step"),
         "epochs": Param(100, type="integer", minimum=1, description="how often all data is seen"),

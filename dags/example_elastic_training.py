@@ -31,6 +31,7 @@ with DAG(
     tags=["example", "edl-workflows"],
     default_args={"retries": 1, "retry_delay": timedelta(seconds=10)},
     params={
+        "optimize_mode": Param("manual", enum=["manual", "single-job", "cluster"], description="who plans"),
         "ps": Param(2, type="integer", minimum=1, description="parameter servers at the beginning"),
         "workers": Param(1, type="integer", minimum=1, description="workers at the beginning"),
         "epochs": Param(70, type="integer", minimum=1, description="how often all data is seen"),

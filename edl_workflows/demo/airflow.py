@@ -22,6 +22,10 @@ from edl_workflows.demo.processes import Child, free_port
 from edl_workflows.exceptions import UnavailableError
 
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
+# Log servers would listen on all interfaces. The API server reads the log files itself.
+OPTIONS = {"scheduler": ("--skip-serve-logs",), "triggerer": ("--skip-serve-logs",)}
+NO_SERVER = "1"
+"""A port at which only root could listen."""
 START_SECONDS = 300.0
 API_LOCK_SECONDS = 2
 REPEAT_SECONDS = 120.0
@@ -37,7 +41,6 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         port: port of the API server, on loopback.
     """
     secret = secrets.token_hex(16)
-    log_port, trigger_log_port = free_port(), free_port()
     return {
         "AIRFLOW_HOME": str(home),
         "AIRFLOW__API__HOST": "127.0.0.1",
@@ -57,8 +60,9 @@ def settings(home: Path, dags: Path, port: int) -> dict[str, str]:
         # On a busy machine a service may lock the database for longer than SQLite's default time-out of 5 s.
         # Then the other services would end with an error.
         **database(home, seconds=120),
-        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
-        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(log_port),
+        # The API server also asks the log servers of running tasks. There is none at this port.
+        "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": NO_SERVER,
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": NO_SERVER,
         "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         # On a busy machine the API server's first response to a worker takes a minute. With the default of
@@ -130,7 +134,7 @@ class Airflow:
             child.check()
 
     def _command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "airflow", *arguments]
+        return [sys.executable, "-m", "airflow", *arguments, *OPTIONS.get(arguments[0], ())]
 
     def _run(self, *arguments: str) -> None:
         log = self._home / f"{arguments[0]}.log"

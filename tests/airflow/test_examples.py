@@ -1,5 +1,7 @@
 """The example DAGs load, and the manifest beside them is a valid job once it is rendered."""
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +82,35 @@ def test_the_second_runs_for_what_the_first_publishes(loaded: dict[str, Any]) ->
     assert {asset.name for asset in condition.objects} == {"digits_model", "digits_data"}
 
 
+MANIFESTS = sorted((FOLDER / "manifests").glob("*.yaml"))
+HOSTILE = "x\"\n      securityContext: {privileged: true}\n# '}]{{ dag.folder }}"
+
+
+def rendered(
+    file: Path, params: Mapping[str, Any], variables: Mapping[str, str] | None = None, dag_id: str = "example"
+) -> dict[str, Any]:
+    """A manifest as a task of a DAG gets it."""
+    context = {
+        "var": SimpleNamespace(value=variables or {}),
+        "dag": SimpleNamespace(folder=str(FOLDER), dag_id=dag_id),
+        "run_id": "asset_triggered__2026-11-20T10:56:55+00:00-lrvW",
+        "params": params,
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    manifest: dict[str, Any] = yaml.safe_load(environment.from_string(file.read_text()).render(context))
+    return manifest
+
+
+def scalars(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The scalars of a document with their paths."""
+    if isinstance(document, dict | list) and document:
+        items = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, value in items:
+            yield from scalars(value, (*path, key))
+    else:
+        yield path, document
+
+
 @pytest.mark.parametrize(
     ("dag_id", "file", "mode"),
     [
@@ -96,18 +127,12 @@ def test_the_manifest_renders_to_a_valid_job(
     """The manifest takes its paths from Airflow variables. Checkpoints are in a folder per run that all pods
     see."""
     dag = loaded[dag_id]
-    variables = {"edl_work_dir": str(tmp_path), "edl_python": "/usr/bin/python3"}
-    context = {
-        "var": SimpleNamespace(value=variables),
-        "dag": SimpleNamespace(folder=str(FOLDER), dag_id=dag_id),
-        "run_id": "asset_triggered__2026-11-20T10:56:55+00:00-lrvW",
-        "params": {name: param.value for name, param in dag.params.items() if hasattr(param, "value")}
-        or dag.params.dump(),
-    }
-    text = (FOLDER / "manifests" / f"{file}.yaml").read_text()
-
-    manifest = yaml.safe_load(
-        jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text).render(context)
+    params = {name: param.value for name, param in dag.params.items() if hasattr(param, "value")}
+    manifest = rendered(
+        FOLDER / "manifests" / f"{file}.yaml",
+        params or dag.params.dump(),
+        {"edl_work_dir": str(tmp_path), "edl_python": "/usr/bin/python3"},
+        dag_id,
     )
     manifest["metadata"]["name"] = "digits"
     job = ElasticJob.parse(manifest)
@@ -118,6 +143,25 @@ def test_the_manifest_renders_to_a_valid_job(
     assert folder == f"{tmp_path}/{dag_id}/asset_triggered__2026-11-20T10-56-55-00-00-lrvW"
     assert f"--checkpoint-dir={folder}" in pod["containers"][0]["command"]
     assert pod["containers"][0]["volumeMounts"][0]["mountPath"] == folder
+
+
+@pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.stem)
+def test_a_parameter_is_one_scalar_of_the_manifest(file: Path) -> None:
+    """Whatever the triggerer of a DAG chooses for a parameter, it is the value of one scalar, and adds or
+    changes no other field."""
+    names = sorted(set(re.findall(r"params\.(\w+)", file.read_text())))
+    harmless = {name: f"harmless-{name}" for name in names}
+    plain = dict(scalars(rendered(file, harmless)))
+
+    for name, value in harmless.items():
+        found = dict(scalars(rendered(file, {**harmless, name: HOSTILE})))
+
+        expected = {
+            path: text.replace(value, HOSTILE) if isinstance(text, str) else text
+            for path, text in plain.items()
+        }
+        assert expected != plain, f"{name} does not reach the manifest"
+        assert found == expected
 
 
 def test_workers_join_a_collective_job_while_it_trains(loaded: dict[str, Any]) -> None:
