@@ -55,7 +55,7 @@ def print_log(text: str, render: Callable[[str], str] = str) -> None:
 
     Args:
         text: whole lines.
-        render: makes of a line what a terminal shows.
+        render: converts a line to the text that a terminal shows.
     """
     shown = text
     if sys.stdout.isatty():

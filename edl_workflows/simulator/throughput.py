@@ -44,8 +44,9 @@ def smallest_rotation(placement: Placement) -> Placement:
 class StepTimeCurve:
     """Step times by local batch size, ascending, with linear interpolation.
 
-    Below the first point its value is used, since a step has a fixed cost; beyond the last point the time
-    grows with the batch. Neither favours a batch that was not measured.
+    A batch smaller than the first point takes as long as the first point, since a step has a fixed cost.
+    Beyond the last point, the time is proportional to the batch. So no batch that was not measured looks
+    better than those that were.
     """
 
     sizes: tuple[int, ...]

@@ -80,7 +80,8 @@ class ClusterJob:
 
 
 def workload_of(jobs: Iterable[ClusterJob]) -> tuple[list[WorkloadJob], dict[str, Application]]:
-    """The trace as a workload, and the applications of its jobs; see the module."""
+    """The trace as a workload, and the application (the training program and its model) of each job; see the
+    module."""
     workload, applications = [], dict[str, Application]()
     for job in jobs:
         name = f"{job.gpus} GPUs for {job.duration:g} s"

@@ -32,7 +32,8 @@ class WaitRequest(JobRequest):
 
     Attributes:
         phases: any of these; by default Succeeded if neither a step nor a condition is given.
-        step: global training step. It is reached also before a suspension: the chief saves it.
+        step: global training step. It also counts as reached if the job was suspended after it, since the
+            chief has saved the model.
         condition: type of a condition (``Running``), or its type and status (``Running=False``).
         if_finished: the result if the job succeeds without what is waited for.
     """

@@ -1,4 +1,5 @@
-"""The result of a step: phase, message and output parameters of a node, which Argo's controller copies."""
+"""The result of a step: phase, message and output parameters of a node. Argo's controller copies them to
+the workflow's status."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -176,7 +176,7 @@ def _listed() -> Select[Any]:
 
 
 def _spread(connection: Connection, wanted: Select[Any], time: Column[Any]) -> Sequence[Row[Any]]:
-    """At most `messages.MAX_POINTS` of these rows, evenly selected and including the newest, oldest first."""
+    """At most `messages.MAX_POINTS` of these rows, evenly selected, with the newest, ordered by time."""
     total = connection.execute(select(func.count()).select_from(wanted.subquery())).scalar_one()
     stride = -(-total // messages.MAX_POINTS) or 1
     number = func.row_number().over(order_by=time.desc()).label("number")

@@ -81,7 +81,7 @@ class TrainingProgram(Model):
 
     @classmethod
     def of_script(cls, name: str, text: str, others: Mapping[str, str] | None = None) -> Self:
-        """The program of a script.
+        """Make the program of a script.
 
         Args:
             name: file name of the script.
@@ -89,7 +89,8 @@ class TrainingProgram(Model):
             others: further modules of its folder, by file name.
 
         Raises:
-            InvalidError: it is not valid Python, too large, or a file's name is not allowed.
+            InvalidError: a file is not valid Python, the program is too large, or a file's name is not
+                allowed.
         """
         files = {**(others or {}), name: text}
         for file, content in files.items():

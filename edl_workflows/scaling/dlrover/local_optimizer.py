@@ -83,8 +83,8 @@ def ps_initial_plan(job: OptimizerJob) -> ResourcePlan:
 
     One worker uses w cores itself and p cores of the parameter servers. W = L.cpu / (p + w) workers, but no
     more than the user allows; count = ⌈W · p / c⌉ servers of c cores, where c is the largest present size;
-    memory = 1.2 · the most that one used or, if there will be fewer servers, 1.2 · its share of all memory
-    used.
+    memory = 1.2 · the most that any server used or, if there will be fewer servers, 1.2 · its share of all
+    memory used.
 
     With a tiny load, W would be too large (60 with upstream), so two caps apply: w is at least one core, or
     the worker's size if that is less; and if the user gives no number of workers, W is at most 20, as

@@ -1,4 +1,7 @@
-"""The fulfilment planner's view of jobs, the share of each in a plan, and the reasons in words."""
+"""The jobs as the fulfilment planner sees them, what a plan gives to each, and a sentence that says why.
+
+A job's fulfilment is 0 with its minimum of instances and 1 with its maximum.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -198,7 +198,7 @@ class Restarts:
 
     Attributes:
         counts: by cause.
-        recent: the newest, oldest first.
+        recent: the last few, in the order in which they happened.
     """
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -40,8 +40,8 @@ _ROUNDING = 1e-9
 def optimize_job_worker_create_resource(request: BrainRequest) -> ResourcePlan:
     """A new job's first worker.
 
-    cores = ⌈the most that one used in completed jobs⌉, at least 12; memory = 1.5 · the most used, at least 16
-    GiB. Amounts that the user specified do not change.
+    cores = ⌈the most cores that any worker of a completed job used⌉, at least 12; memory = 1.5 · the most
+    memory that any of them used, at least 16 GiB. Amounts that the user specified do not change.
     """
     role = request.job.roles.get(WORKER)
     if wrong := job_problems(request.job):
