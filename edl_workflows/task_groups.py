@@ -183,10 +183,10 @@ def checkpoint_migrate_restart(
 ) -> TaskGroup:
     """A migration of parameter servers as three tasks.
 
-    ``checkpoint`` has a checkpoint saved while training continues. ``migrate`` begins the migration and ends
-    when the new servers are ready. ``restart`` ends when training continues on the new servers from the
-    switch checkpoint. If the migration fails, one of the last two tasks fails, and the job continues on its
-    old servers.
+    ``checkpoint`` asks the job for a checkpoint while training continues. ``migrate`` begins the migration
+    and ends when the new servers are ready. ``restart`` ends when training continues on the new servers from
+    the switch checkpoint. If the migration fails, one of the last two tasks fails, and the job continues on
+    its old servers.
 
     Args:
         group_id: prefix of the tasks' ids.

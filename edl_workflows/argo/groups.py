@@ -39,10 +39,10 @@ def outputs_of(task: str, names: Iterable[str] = PARAMETERS) -> list[Parameter]:
 def checkpoint_migrate_restart(waiting: WaitMode, name: str = "checkpoint-migrate-restart") -> DAG:
     """A migration of parameter servers as three visible steps.
 
-    ``checkpoint`` has a checkpoint saved while training continues. ``migrate`` begins the migration and ends
-    when the new servers are ready. ``restart`` ends when training continues on the new servers from the
-    switch checkpoint. If the migration fails, one of the last two steps fails, and the job continues on its
-    old servers.
+    ``checkpoint`` asks the job for a checkpoint while training continues. ``migrate`` begins the migration
+    and ends when the new servers are ready. ``restart`` ends when training continues on the new servers from
+    the switch checkpoint. If the migration fails, one of the last two steps fails, and the job continues on
+    its old servers.
 
     Args:
         waiting: how the steps wait.

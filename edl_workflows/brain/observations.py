@@ -65,10 +65,11 @@ class JobObservation:
         uid: uid of the object. A job that is created again under the same name has another one.
         phase: a `JobPhase`.
         requests: total requests of its pods.
-        stage, reasons, notes: from ``status.autoscaling``: the stage of the plan, the reasons for changes by
-            role or pod, and the reasons against changes.
+        stage: stage of the autoscaling plan, from ``status.autoscaling``.
+        reasons: why something was changed, by the role or the pod that was changed.
+        notes: why something was not changed.
         metrics: the newest values that its program reported, by name.
-        optimizer: the optimizer that made that plan, ``local`` or ``brain``; "" for none.
+        optimizer: the optimizer that made the autoscaling plan, ``local`` or ``brain``; "" for none.
         created, started, finished: None if unknown or not yet.
     """
 

@@ -99,7 +99,8 @@ def run(
 ) -> None:
     """Serve until SIGTERM. Several Brains may share a PostgreSQL database, but not an SQLite database.
 
-    `/` is a web page, which asks for a token. The options of the cluster are for --monitor.
+    `/` is a web page, which asks for a token. The options that select a cluster have an effect only with
+    --monitor.
     """
     from edl_workflows.brain.monitor import MonitorOptions
     from edl_workflows.brain.server import BrainOptions, BrainServer

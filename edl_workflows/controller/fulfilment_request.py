@@ -27,7 +27,7 @@ class ScalingCandidate:
     """A job that may be changed.
 
     Attributes:
-        row: its kind.
+        row: the registered kind of the job.
         manifest: the job as observed.
         job: the same, parsed.
         elastic: the role that may be resized.

@@ -173,7 +173,8 @@ def spec_plan_name(job: str, generation: int) -> str:
 
 
 def own_plan_name(job: str, number: int) -> str:
-    """Name of the ScalePlan with which the job's master carries out its optimizer's plan of this number."""
+    """Name of the ScalePlan with which the job's master carries out plan number `number` of its
+    optimizer."""
     return f"{job}-optimize-{number}"
 
 

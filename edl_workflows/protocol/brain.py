@@ -102,7 +102,7 @@ class JobDescription(Message):
 
     Attributes:
         uid: uid of the job's object; a job that is created again under the same name has another uid.
-        scenario: Brain plans a job with measurements of other jobs of the same scenario and namespace; ""
+        scenario: to plan a job, Brain uses measurements of other jobs of the same scenario and namespace; ""
             means the job's name.
     """
 

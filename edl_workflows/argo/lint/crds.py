@@ -2,9 +2,9 @@
 --write|--check``.
 
 A command, not a library: nothing imports it. FOLDER is ``manifests/base/crds/full`` of Argo Workflows' Go
-module. Kept is what decides whether an object is accepted: types, fields, bounds, CEL rules. Descriptions are
-not. Equal parts (a template's schema stands in four kinds, several times in each) are kept once, each on a
-line, and named by their line.
+module. The file keeps what decides whether an object is accepted: types, fields, bounds, CEL rules. It leaves
+out descriptions. A part that occurs several times, as a template's schema does in four kinds, is stored
+once, on a line of its own, and other parts refer to it by the number of its line.
 """
 
 import argparse
