@@ -10,9 +10,9 @@ from edl_workflows.agent.job import Job
 from edl_workflows.agent.torch_replica import ReplicaGroup, join_replica_group
 
 
-def shard(job: Job, model: torch.nn.Module, blocks: Iterable[torch.nn.Module]) -> ReplicaGroup:
+def shard(job: Job, model: torch.nn.Module, blocks: Iterable[torch.nn.Module], device: str) -> ReplicaGroup:
     """Shard a model over the processes of this one's replica group."""
-    replica = join_replica_group(job, next(model.parameters()).device.type)
+    replica = join_replica_group(job, device)
     for block in blocks:
         fully_shard(block, mesh=replica.mesh)
     fully_shard(model, mesh=replica.mesh)

@@ -71,7 +71,11 @@ def build(sharded_by: Job | None = None, device: str = "cpu") -> TorchModel:
     """The network with Adam, sharded within the replica groups of a job if one is given."""
     torch.manual_seed(0)
     model = Counted().to(device)
-    replica = shard(sharded_by, model, [model.layers[0], model.layers[2]]) if sharded_by is not None else None
+    replica = (
+        shard(sharded_by, model, [model.layers[0], model.layers[2]], device)
+        if sharded_by is not None
+        else None
+    )
     optimizer = torch.optim.Adam(model.layers.parameters(), 1e-4)
 
     def update() -> None:
