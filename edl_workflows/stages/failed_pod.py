@@ -1,22 +1,26 @@
 """The last lines of output of the pod whose failure ended a job, for the error of the stage.
 
 They are read as soon as the failure is seen, before a new attempt deletes the job. An ElasticJob's status
-contains them; for other kinds they are read from the pods' logs.
+contains them; for other kinds they are read from the pods' logs. For a plan that failed because its job did,
+they are the job's, with its reason.
 """
 
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from edl_workflows.exceptions import EdlError, JobFailedError
 from edl_workflows.jobs import kinds, manifests
+from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.kind import Kind
 from edl_workflows.jobs.reported_text import inert_text
+from edl_workflows.jobs.scale_plan.model import ScalePlan
 from edl_workflows.jobs.view import FailedPod, JobPhase, JobView
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import CallPolicy, Cluster, ClusterSource
 from edl_workflows.kube.logs import LogOptions
-from edl_workflows.kube.resources import PODS, Object, Scope
+from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.observed import read_object
 from edl_workflows.stages.results import Failed
@@ -28,26 +32,53 @@ WIDTH = 200
 """Characters; a longer line is wrapped."""
 READ_POLICY = CallPolicy(attempts=2, read_seconds=10.0)
 """Short time-outs: the report of a failure must not wait long for a node that does not answer."""
+JOB_SECONDS, _LOOK_SECONDS = 20.0, 0.5
+"""A plan of a failed job fails a moment before the job's phase says so: the longest wait for the phase, and
+the interval of looks at it."""
 
 
 def explain_failure(source: ClusterSource, handle: Handle, failed: Failed) -> Failed:
-    """Add the end of the failed pod's output to the error of a job that failed.
+    """Add the end of the failed pod's output to the error of a job that failed, or of a plan that failed
+    with its job.
 
     Args:
         source: the API server.
         handle: handle of the stage.
         failed: the result of its wait. It is returned unchanged if the job did not fail, or no longer exists.
     """
-    row = kinds.kind_of(handle.kind)
-    if row.view is None or not isinstance(failed.error, JobFailedError):
+    if not isinstance(failed.error, JobFailedError):
         return failed
     try:
-        cluster = source.connect().with_policy(READ_POLICY)
-        found = client.find(cluster, row.source.api, handle.name, handle.namespace)
-        lines = describe_failed_pod(cluster, handle.kind, found) if found is not None else []
+        lines = _explain(source.connect().with_policy(READ_POLICY), handle)
     except EdlError as error:
         lines = [f"the output of its pods could not be read: {error}"]
     return Failed(JobFailedError("\n".join([str(failed.error), *lines]))) if lines else failed
+
+
+def _explain(cluster: Cluster, handle: Handle) -> list[str]:
+    row = kinds.kind_of(handle.kind)
+    found = client.find(cluster, row.source.api, handle.name, handle.namespace)
+    if found is None:
+        return []
+    if row.view is not None:
+        return describe_failed_pod(cluster, handle.kind, found)
+    job = _wait_for_failure(cluster, ScalePlan.read_stored(found)[0].job, handle.namespace)
+    seen = read_object(ELASTIC_JOB, job)
+    if not isinstance(seen, JobView) or job is None or seen.phase is not JobPhase.FAILED:
+        return []
+    reason = ": ".join(part for part in (seen.reason, seen.message) if part)
+    return [f"the job failed: {reason}", *describe_failed_pod(cluster, ELASTIC_JOB, job)]
+
+
+def _wait_for_failure(cluster: Cluster, job: str, namespace: str) -> Object | None:
+    """The ElasticJob, once its phase is final or `JOB_SECONDS` are over."""
+    deadline = time.monotonic() + JOB_SECONDS
+    while True:
+        found = client.find(cluster, ELASTIC_JOBS, job, namespace)
+        seen = read_object(ELASTIC_JOB, found)
+        if not isinstance(seen, JobView) or seen.phase.final or time.monotonic() > deadline:
+            return found
+        time.sleep(_LOOK_SECONDS)
 
 
 def describe_failed_pod(cluster: Cluster, kind: str, job: Object) -> list[str]:

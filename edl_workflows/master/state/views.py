@@ -30,7 +30,7 @@ from edl_workflows.master.state.statistics import HistorySample
 from edl_workflows.master.state.stored_state import Announcement, JobRecord
 from edl_workflows.master.state.versions import rendezvous
 from edl_workflows.master.state.versions.cluster_versions import ChangeCause, ClusterVersion
-from edl_workflows.protocol.cluster import Member, TrainingCluster
+from edl_workflows.protocol.cluster import CheckpointRef, Member, TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef
 
 OWN_COPIES = (
@@ -120,10 +120,21 @@ def _training_cluster(state: JobState, version: ClusterVersion) -> TrainingClust
     return TrainingCluster(
         version=number,
         ps=members,
-        restore=version.restore,
+        restore=_restore_of_joiner(state, version),
         chief_type=settings.chief_type,
         chief_id=chief.id if chief else 0,
     )
+
+
+def _restore_of_joiner(state: JobState, version: ClusterVersion) -> CheckpointRef | None:
+    """The checkpoint that a process of a version without a group starts from.
+
+    Without parameter servers, each worker has the model. One that joins while the version trains starts from
+    the newest checkpoint: that with which the version began may have been removed since then.
+    """
+    newest = state.checkpoints.newest
+    joins = not version.members and state.versions.trained == version.number
+    return newest.ref if joins and newest is not None else version.restore
 
 
 def _worker_addresses(state: JobState) -> dict[int, str]:

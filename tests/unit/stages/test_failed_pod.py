@@ -1,6 +1,7 @@
 """The last lines of the pod with which a job failed, in the stage's error."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -11,8 +12,9 @@ from edl_workflows.jobs.tf_job.kind import TF_JOB
 from edl_workflows.kube import client, logs
 from edl_workflows.kube.connect import Cluster, ClusterSource
 from edl_workflows.kube.logs import LogOptions
-from edl_workflows.kube.resources import ELASTIC_JOBS, PODS
+from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, SCALE_PLANS
 from edl_workflows.stages import driver, failed_pod
+from edl_workflows.stages.checkpoint import CheckpointRequest, begin_checkpoint
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
 from edl_workflows.stages.results import Failed
@@ -68,6 +70,37 @@ def test_the_error_has_the_lines_of_the_status(cluster: Cluster, way: str) -> No
         "  loading",
         "  ValueError: no data",
     ]
+
+
+@pytest.mark.parametrize("way", ["now", "blocking", "in the loop"])
+def test_a_plan_that_failed_with_its_job_says_why_the_job_failed(cluster: Cluster, way: str) -> None:
+    """A plan fails as soon as its job's master has decided that the job failed. The error waits for the job's
+    phase, so that it has the job's reason and output, and the next task finds a job that has ended."""
+    begin_submit(cluster, SubmitRequest(manifest=elastic_job("mnist")), ME)
+    request = CheckpointRequest(job="mnist")
+    client.patch_status(cluster, ELASTIC_JOBS, "mnist", {"phase": "Running", "observedGeneration": 1})
+    handle = begin_checkpoint(cluster, request, ME)
+    assert isinstance(handle, Handle)
+    ended = {"phase": "Failed", "reason": "JobFailed", "message": "the job ended before the plan did"}
+    client.patch_status(cluster, SCALE_PLANS, handle.name, ended)
+    failure = {
+        "reason": "ExitCode",
+        "message": "worker-0 exited with 1",
+        "pod": "w",
+        "lastLines": "no data\n",
+    }
+    status = {"phase": "Failed", "reason": "ExitCode", "message": failure["message"], "failure": failure}
+    later = threading.Timer(
+        1.0, client.patch_status, (cluster, ELASTIC_JOBS, "mnist", {**status, "observedGeneration": 1})
+    )
+    later.start()
+
+    assert _wait(cluster, handle, way).splitlines()[1:] == [
+        "the job failed: ExitCode: worker-0 exited with 1",
+        "last lines of pod w:",
+        "  no data",
+    ]
+    later.join()
 
 
 def test_long_output_is_wrapped_and_bounded(cluster: Cluster) -> None:

@@ -74,6 +74,25 @@ def test_a_lost_chief_without_servers_means_a_new_version() -> None:
     assert active.restore is not None
 
 
+def test_a_worker_that_joins_while_the_version_trains_starts_from_the_newest_checkpoint() -> None:
+    """Without parameter servers, a worker that joins loads a model: the newest checkpoint. The one with which
+    the version began may have been removed by then, since a program keeps only the newest."""
+    job = make_job("worker=1")
+    job.save_periodically()
+    job.kill(("worker", 0))
+    job.calm(8)
+    began = job.state.versions.active
+    assert began is not None
+    assert began.restore is not None
+    job.save_periodically()
+    job.calm(2)
+    newest, active = job.state.checkpoints.newest, job.published.directive.active
+    assert newest is not None
+    assert newest.ref != began.restore
+    assert active is not None
+    assert (active.version, active.restore) == (began.number, newest.ref)
+
+
 def test_a_fatal_error_of_the_chief_fails_the_job() -> None:
     """After a fatal error of the chief, the job's status has the reason and the node."""
     job = make_job()
