@@ -47,7 +47,8 @@ class TrainingCluster(Message):
         replica_size: number n of workers in a replica group (``spec.rendezvous.nodeUnit``), for a program in
             which the workers of ranks 0 to n-1, n to 2n-1, … hold the model together.
         restore: the checkpoint to start from; None before the first checkpoint, and if processes continue in
-            place.
+            place. In a job with neither parameter servers nor a group, it is the newest once the version
+            trains.
         chief_type, chief_id: the node that initializes, saves and restores the model; in a training group,
             rank 0.
     """

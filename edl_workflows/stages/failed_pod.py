@@ -23,7 +23,7 @@ from edl_workflows.kube.logs import LogOptions
 from edl_workflows.kube.resources import ELASTIC_JOBS, PODS, Object, Scope
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.observed import read_object
-from edl_workflows.stages.results import Failed
+from edl_workflows.stages.results import Failed, describe_reason
 
 MAX_LINES = 30
 MAX_CHARACTERS = 4096
@@ -66,7 +66,7 @@ def _explain(cluster: Cluster, handle: Handle) -> list[str]:
     seen = read_object(ELASTIC_JOB, job)
     if not isinstance(seen, JobView) or job is None or seen.phase is not JobPhase.FAILED:
         return []
-    reason = ": ".join(part for part in (seen.reason, seen.message) if part)
+    reason = describe_reason(seen.reason, seen.message)
     return [f"the job failed: {reason}", *describe_failed_pod(cluster, ELASTIC_JOB, job)]
 
 

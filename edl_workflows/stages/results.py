@@ -122,7 +122,7 @@ def _evaluate_job_goal(handle: Handle, goal: JobGoal, job: JobView) -> StageResu
         return Done(outputs_of(handle, job))
     if job.phase.final:
         return _evaluate_end(handle, job, f"{_describe_goal(goal)} can no longer be reached")
-    why = f": {_describe_reason(job.reason, job.message)}" if job.reason else ""
+    why = f": {describe_reason(job.reason, job.message)}" if job.reason else ""
     return InProgress(f"is {job.phase}{why}", outputs_of(handle, job), job.warnings)
 
 
@@ -137,7 +137,7 @@ def _evaluate_end(handle: Handle, job: JobView, missed: str = "") -> StageResult
     if job.phase is JobPhase.SUCCEEDED:
         told = f"{handle} has already succeeded, at step {job.progress.step}; {missed}"
         return _finished(handle, told, job)
-    why = _describe_reason(job.reason, job.message)
+    why = describe_reason(job.reason, job.message)
     after = f"; {missed}" if missed else ""
     return Failed(JobFailedError(f"{handle} failed: {why}{after}"))
 
@@ -192,7 +192,7 @@ def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Stag
     status = plan.status
     phase = status.phase or ScalePlanPhase.PENDING
     if phase is ScalePlanPhase.FAILED:
-        why = _describe_reason(status.reason, status.message)
+        why = describe_reason(status.reason, status.message)
         if status.reason == JOB_FINISHED:
             return _finished(handle, f"{handle} for job {plan.job} came too late: {why}", plan)
         if status.reason == JOB_FAILED:
@@ -207,5 +207,6 @@ def _evaluate_plan_goal(handle: Handle, goal: PlanGoal, plan: ScalePlan) -> Stag
     return InProgress(f"is {phase}{why}", outputs_of(handle, plan))
 
 
-def _describe_reason(reason: str, message: str) -> str:
+def describe_reason(reason: str, message: str) -> str:
+    """Reason and message of a status in one line."""
     return ": ".join(part for part in (reason, message) if part) or "no reason given"
