@@ -92,6 +92,9 @@ class JobAlone:
     def tell_presence(self, waiting: Callable[[], float]) -> None:
         """To nobody."""
 
+    def call_on_close(self, disconnect: Callable[[], None]) -> None:
+        """It is not closed."""
+
     def wait_until_active(self, *, in_place: bool) -> None:
         """It is."""
         assert in_place
