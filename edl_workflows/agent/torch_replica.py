@@ -235,10 +235,8 @@ def join_replica_group(job: Job, device_type: str = "cpu") -> ReplicaGroup:
     if index == 0:
         host = own
         server = collectively(lambda: serve_store(own, int(port)))
-    _watch_start(job, host, int(port))
-    store = distributed.PrefixStore(
-        f"replica-{job.process}", dial_store(host, int(port), lambda: _check(job))
-    )
+    _watch_start(job, _dial(job, host, int(port)))
+    store = _dial(job, host, int(port))
     if store.add(f"arrived-{index}", 1) > 1:
         store.set(_AGAIN, "")
         _start_again("a process of the replica group was started again")
@@ -264,18 +262,27 @@ def _require_whole_groups(job: Job, place: Place, size: int) -> None:
             )
 
 
-def _watch_start(job: Job, host: str, port: int) -> None:
+def _dial(job: Job, host: str, port: int) -> Any:
+    """A connection to the group's store, which index 0 serves."""
+    return distributed.PrefixStore(f"replica-{job.process}", dial_store(host, port, lambda: _check(job)))
+
+
+def _watch_start(job: Job, store: Any) -> None:
     """Until this process's version is active, end this process if another process of the group is started
     again, because the group could never form. The agent then starts this process again, too. Later losses are
-    reported to the master."""
+    reported to the master.
+
+    Args:
+        job: the job of this process.
+        store: the watch's own connection to the group's store. It is made before this process joins: if the
+            thread made it, it could miss that index 0 was lost, and then wait for a new store, or watch it.
+    """
 
     def watch() -> None:
         try:
-            served = dial_store(host, port, lambda: _check(job))
-            store = distributed.PrefixStore(f"replica-{job.process}", served)
             while not (job.active or store.check([_AGAIN])):
                 time.sleep(_LOOK_SECONDS)
-        except (RuntimeError, UnavailableError) as error:
+        except RuntimeError as error:
             log.warning("index 0 of the replica group does not answer: %s", _one_line(error))
         if not job.active and not job.terminated:
             _start_again("a process of the replica group was lost before its version began")

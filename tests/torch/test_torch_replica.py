@@ -100,14 +100,15 @@ def test_one_process_restores_the_whole_model(ranks: Path) -> None:
     assert whole_state(member) == read(ranks, "restored")[0][1]
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+@pytest.fixture(params=["0", "1"], ids=["threads run at once", "threads run a second later"])
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
     """Starts a process of a group of two whose version has not begun."""
     addresses = free_addresses(SIZE)
     running: list[subprocess.Popen[str]] = []
 
     def begin(rank: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.torch.replica_process", str(rank), *addresses]
+        command = [sys.executable, "-m", "tests.torch.replica_process", request.param, str(rank)]
+        command += addresses
         running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         return running[-1]
 

@@ -5,6 +5,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -248,14 +249,20 @@ def test_questions_with_the_token_are_bounded(
         monkeypatch.setattr(f"edl_workflows.agent.peer_server.{limit}", 600.0)
     newest = copied(source, b"x")
     assert newest is not None
-    question = f"GET /v1/snapshots/newest?unless={newest.name}&wait=600 HTTP/1.1\r\n"
-    question += f"Authorization: Bearer {TOKEN}\r\n\r\n"
-    with contextlib.ExitStack() as crowd:
-        for _ in range(peer_server.MAX_QUESTIONS):
-            crowd.enter_context(socket.create_connection((HOST, port))).sendall(question.encode())
-        eventually(lambda: not served())
-        copied(source, b"y", step=2)  # answers them all
-        eventually(served)
+
+    def wait_for_the_next() -> ModelSnapshot | None:
+        while True:
+            with contextlib.suppress(UnavailableError):  # `served` was answered in its place
+                return PeerAgent(HOST, TOKEN).newest(newest.name, 600)
+
+    with ThreadPoolExecutor(peer_server.MAX_QUESTIONS) as pool:
+        waiting = [pool.submit(wait_for_the_next) for _ in range(peer_server.MAX_QUESTIONS)]
+        try:
+            eventually(lambda: not served())
+        finally:
+            copied(source, b"y", step=2)  # answers them all
+        assert {found.step for one in waiting if (found := one.result())} == {2}
+    eventually(served)
 
 
 def served() -> bool:
