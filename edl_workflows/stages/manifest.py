@@ -10,7 +10,8 @@ from typing import Any
 from edl_workflows.exceptions import InvalidError
 
 MAX_CHARACTERS = 3 * 2**20
-"""The API server's own limit of a request."""
+"""Limit for a text, and for all strings of a manifest after the expansion of YAML aliases. It is the API
+server's own limit of a request."""
 MAX_VALUES = 200_000
 """Values of a manifest after the expansion of YAML aliases: a few nested aliases make billions."""
 
@@ -86,34 +87,62 @@ def _documents(text: str, where: str) -> list[Any]:
 
 
 def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
-    """Check that the values are JSON values, not too many, and not nested too deeply: the API server rejects
-    others.
+    """Check that the values are JSON values, not too many, not too long together, and not nested too deeply:
+    the API server rejects others.
 
     Raises:
         InvalidError: with the path of the value.
     """
     from edl_workflows.stages.server_yaml import MAX_DEPTH
 
-    waiting: list[tuple[str, int, Any]] = [("", 1, found)]
-    seen = 0
+    waiting: list[tuple[_Path, int, Any]] = [((), 1, found)]
+    values = characters = 0
     while waiting:
         path, depth, value = waiting.pop()
-        seen += 1
-        if seen > MAX_VALUES:
+        values += 1
+        characters += _characters(value)
+        if values > MAX_VALUES:
             raise InvalidError(
                 f"{where}: the manifest has more than {MAX_VALUES} values; use fewer YAML aliases"
+            )
+        if characters > MAX_CHARACTERS:
+            raise InvalidError(
+                f"{where}: the strings of the manifest are larger than {MAX_CHARACTERS >> 20} MiB; "
+                "use fewer YAML aliases"
             )
         if isinstance(value, dict | list) and depth > MAX_DEPTH:
             raise InvalidError(f"{where}: the manifest is nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, dict):
-            waiting += [(f"{path}.{key}".lstrip("."), depth + 1, one) for key, one in value.items()]
+            waiting += [((path, str(key)), depth + 1, one) for key, one in value.items()]
         elif isinstance(value, list):
-            waiting += [(f"{path}[{index}]", depth + 1, one) for index, one in enumerate(value)]
+            waiting += [((path, index), depth + 1, one) for index, one in enumerate(value)]
         elif not isinstance(value, str | int | float | None) or (
             isinstance(value, float) and not math.isfinite(value)
         ):
             kind = type(value).__name__
             raise InvalidError(
-                f"{where}: {path}: {str(value)!r} is read as a {kind}, which JSON does not have; "
+                f"{where}: {_written(path)}: {str(value)!r} is read as a {kind}, which JSON does not have; "
                 "put it in quotes"
             )
+
+
+_Path = tuple[()] | tuple["_Path", str | int]
+"""The path of a value: that of its map or list, and its key or index there. Nothing is copied, because a long
+key may be above many values."""
+
+
+def _written(path: _Path) -> str:
+    steps = []
+    while path:
+        path, step = path
+        steps.append(f".{step}" if isinstance(step, str) else f"[{step}]")
+    return "".join(reversed(steps)).removeprefix(".")
+
+
+def _characters(value: object) -> int:
+    """The length of a value in JSON, roughly; that of a map are its keys."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value))
+    return value.bit_length() // 3 if isinstance(value, int) else 0

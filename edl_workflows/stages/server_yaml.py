@@ -11,6 +11,8 @@ import yaml
 
 MAX_DEPTH = 100
 """Nesting levels of maps and lists. Workflows have about 20."""
+MAX_DIGITS = 1000
+"""Longer integers are strings: Python does not write them as JSON, and the API server has 64 bits."""
 
 _INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 _SCALARS = (
@@ -66,6 +68,8 @@ def quote_for_server(dumper: type[yaml.SafeDumper]) -> None:
 def _integer(loader: Any, node: Any) -> int | str:
     text = str(node.value).replace("_", "")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
+    if len(digits) > MAX_DIGITS:
+        return str(loader.construct_scalar(node))
     try:
         return sign * int(digits, 8 if re.fullmatch(r"0[0-7]+", digits) else 0)
     except ValueError:

@@ -1,5 +1,7 @@
 """A manifest's text means here what it means to kubectl."""
 
+import tracemalloc
+
 import pytest
 
 from edl_workflows.exceptions import InvalidError
@@ -30,3 +32,37 @@ def test_a_text_nested_without_end_is_refused() -> None:
     """A deeply nested text is rejected before a parser overflows its stack."""
     with pytest.raises(InvalidError, match=r"job\.yaml: line 1 is nested deeper than 100 levels"):
         manifest.parse_object("[" * 200_000, "job.yaml")
+
+
+LONG = "x" * 2**20
+EXPANDED = {
+    "a string": f"a: &a {LONG[:20_000]}\nb: [{', '.join(['*a'] * 1000)}]\n",
+    "a key": f"a: &a\n  ? {LONG[:20_000]}\n  : 1\nb: [{', '.join(['*a'] * 1000)}]\n",
+    "an integer": f"a: &a {'9' * 900}\nb: [{', '.join(['*a'] * 10_000)}]\n",
+}
+
+
+@pytest.mark.parametrize("row", EXPANDED)
+def test_text_that_aliases_make_long_is_refused(row: str) -> None:
+    """A few KiB whose aliases stand for much more than a request may hold are rejected before they are
+    written out: Argo's agent serves the workflows of others."""
+    with pytest.raises(InvalidError, match=r"job\.yaml: the strings of the manifest are larger than 3 MiB"):
+        manifest.parse_object(EXPANDED[row], "job.yaml")
+
+
+def test_a_long_key_above_many_values_takes_no_memory() -> None:
+    """The path of each value is made for messages only: a key of 1 MiB above 10,000 values would take 10
+    GiB."""
+    text = f"? {LONG}\n: {[0] * 10_000}\n"
+    tracemalloc.start()
+    try:
+        manifest.parse_object(text, "job.yaml")
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, f"0x{'f' * 5000}", f"0{'7' * 5000}"])
+def test_an_integer_without_end_is_a_string(text: str) -> None:
+    """Python does not write such an integer, so the request would fail with its error."""
+    assert manifest.parse_object(f"a: {text}\n", "job.yaml") == {"a": text}
