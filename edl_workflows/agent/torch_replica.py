@@ -235,15 +235,16 @@ def join_replica_group(job: Job, device_type: str = "cpu") -> ReplicaGroup:
     if index == 0:
         host = own
         server = collectively(lambda: serve_store(own, int(port)))
-    _watch_start(job, _dial(job, host, int(port)))
-    store = _dial(job, host, int(port))
-    if store.add(f"arrived-{index}", 1) > 1:
-        store.set(_AGAIN, "")
-        _start_again("a process of the replica group was started again")
-    _register_backend(own)
-    backend = f"cpu:{_BACKEND}" + (",cuda:nccl" if device_type == "cuda" else "")
-    distributed.init_process_group(backend, store=store, rank=index, world_size=size, timeout=WAIT_LIMIT)
-    mesh = distributed.init_device_mesh(device_type, (size,), mesh_dim_names=("shards",))
+    with _without_blame(job):
+        _watch_start(job, _dial(job, host, int(port)))
+        store = _dial(job, host, int(port))
+        if store.add(f"arrived-{index}", 1) > 1:
+            store.set(_AGAIN, "")
+            _start_again("a process of the replica group was started again")
+        _register_backend(own)
+        backend = f"cpu:{_BACKEND}" + (",cuda:nccl" if device_type == "cuda" else "")
+        distributed.init_process_group(backend, store=store, rank=index, world_size=size, timeout=WAIT_LIMIT)
+        mesh = distributed.init_device_mesh(device_type, (size,), mesh_dim_names=("shards",))
     job.replica_size = size
     return ReplicaGroup(job, mesh, server)
 
@@ -262,6 +263,20 @@ def _require_whole_groups(job: Job, place: Place, size: int) -> None:
             )
 
 
+@contextlib.contextmanager
+def _without_blame(job: Job) -> Iterator[None]:
+    """A context for forming the group. If it fails because another process was lost, end this process without
+    blame."""
+    try:
+        yield
+    except distributed.DistNetworkError as error:
+        _check(job)
+        _start_again(f"the replica group could not form: {_one_line(error)}")
+    except RuntimeError:
+        time.sleep(4 * _LOOK_SECONDS)  # if index 0 was lost, the watch ends this process now
+        raise
+
+
 def _dial(job: Job, host: str, port: int) -> Any:
     """A connection to the group's store, which index 0 serves."""
     return distributed.PrefixStore(f"replica-{job.process}", dial_store(host, port, lambda: _check(job)))
@@ -274,8 +289,8 @@ def _watch_start(job: Job, store: Any) -> None:
 
     Args:
         job: the job of this process.
-        store: the watch's own connection to the group's store. It is made before this process joins: if the
-            thread made it, it could miss that index 0 was lost, and then wait for a new store, or watch it.
+        store: the watch's own connection to the group's store, made before this process joins. A connection
+            that the thread made later could be one to the store of the next index 0, which knows of no loss.
     """
 
     def watch() -> None:

@@ -5,15 +5,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 from torch.multiprocessing import spawn
 
 from edl_workflows.agent.checkpoint_parts import Part
+from edl_workflows.agent.gloo_group import serve_store
 from edl_workflows.agent.tensor_parts import assemble
 from edl_workflows.agent.tensors import load
 from edl_workflows.agent.torch_collective import TorchTraining
@@ -100,10 +103,17 @@ def test_one_process_restores_the_whole_model(ranks: Path) -> None:
     assert whole_state(member) == read(ranks, "restored")[0][1]
 
 
+@pytest.fixture
+def addresses() -> list[str]:
+    """Where a group of two listens."""
+    return free_addresses(SIZE)
+
+
 @pytest.fixture(params=["0", "1"], ids=["threads run at once", "threads run a second later"])
-def start(request: pytest.FixtureRequest) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+def start(
+    request: pytest.FixtureRequest, addresses: list[str]
+) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
     """Starts a process of a group of two whose version has not begun."""
-    addresses = free_addresses(SIZE)
     running: list[subprocess.Popen[str]] = []
 
     def begin(rank: int) -> subprocess.Popen[str]:
@@ -131,6 +141,18 @@ def test_a_group_starts_again_as_a_whole(start: Callable[[int], subprocess.Popen
 
     again = [start(rank) for rank in range(SIZE)]
     assert [joined(member) for member in again] == ["joined as 0\n", "joined as 1\n"]
+
+
+def test_a_group_whose_store_is_lost_while_it_forms_starts_again(
+    start: Callable[[int], subprocess.Popen[str]], addresses: list[str]
+) -> None:
+    """Index 0 is lost while another process is waiting for the group to form. That one ends without blame."""
+    host, port = addresses[0].split(":")
+    store = serve_store(host, int(port))
+    member = start(1)
+    distributed.PrefixStore("replica-1", store).wait(["arrived-1"], timedelta(seconds=SECONDS))
+    del store
+    assert member.wait(SECONDS) == CLUSTER_LOST_EXIT_CODE
 
 
 def joined(member: subprocess.Popen[str]) -> str:
