@@ -192,6 +192,12 @@ def test_the_same_question_has_the_same_answer(
 @each_policy
 @given(jobs("new"), nodes(), REPORTS, st.lists(REPORTS, max_size=2))
 @few
+@example(
+    JobInfo("new", {"cpu": 0.0}, max_replicas=4, age=20.0),
+    {"a": NodeInfo("a", {"cpu": 8.0})},
+    HINTS | {"maxProfiledReplicas": 0},
+    [HINTS],
+).via("a job of the scenario before it was measured with more replicas")
 def test_a_first_allocation_is_kept(
     policy: Policy,
     job: JobInfo,

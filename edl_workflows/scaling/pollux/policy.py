@@ -33,8 +33,9 @@ class PolluxPolicy:
         self._speedups = SpeedupTables()
 
     def allocate(self, job: JobInfo, nodes: Mapping[str, NodeInfo]) -> list[str]:
-        """Allocate by the job's own reports only; other jobs' reports are used by the next `optimize`."""
-        return self._optimized({job.key: (job, _read(job.profilings))}, {}, nodes, {})[job.key]
+        """Allocate what `optimize` gives to the job alone, so that the next `optimize` has no other reason to
+        restart it than other jobs."""
+        return self.optimize({job.key: job}, nodes, {})[job.key]
 
     def optimize(
         self,
