@@ -107,7 +107,7 @@ def _required(environ: Mapping[str, str], name: str) -> str:
     if not value:
         raise InvalidError(
             f"environment variable {name} is not set: the agent and training code run in a pod of an "
-            "ElasticJob, whose controller sets it"
+            "ElasticJob, whose controller sets it; `edl run` starts a script as such a job"
         )
     return value
 

@@ -1,11 +1,8 @@
 """No request keeps the event loop, and with it all other requests, longer than a tenth of a second."""
 
 import asyncio
-import gc
 import json
-import time
-from asyncio import Handle
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -21,30 +18,7 @@ MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 THINGS = "/apis/example.com/v1/namespaces/default/things"
 MOST_CPU_SECONDS = 0.1
-"""Of one callback, in processor time of the loop's thread: what other processes of the machine take does not
-count."""
-
-
-@pytest.fixture
-def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """The processor time of the longest callback of event loops since the list was last emptied.
-
-    What earlier tests left in this process is kept from the garbage collector, which would otherwise look
-    through all of it in some callback: a tenth of a second after thousands of tests.
-    """
-    seen: list[float] = []
-    run = Handle._run
-
-    def timed(handle: Handle) -> None:
-        began = time.thread_time()
-        run(handle)
-        seen[:] = [max([*seen, time.thread_time() - began])]
-
-    monkeypatch.setattr(Handle, "_run", timed)
-    gc.collect()
-    gc.freeze()
-    yield seen
-    gc.unfreeze()
+"""Of one callback."""
 
 
 class Client:

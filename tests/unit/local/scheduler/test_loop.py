@@ -1,8 +1,6 @@
 """The scheduler leaves the event loop to others."""
 
 import asyncio
-import time
-from asyncio import Handle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +19,7 @@ WAITING_WITH_REASON = 30
 YOUNGER = 10**9
 """Seconds, than the two that exist."""
 MOST_CPU_SECONDS = 0.1
-"""Of one callback, in processor time of the loop's thread."""
+"""Of one callback."""
 
 
 @pytest.fixture
@@ -33,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 @pytest.mark.slow
-def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_over_thousands_of_pods(server: ApiServer, longest: list[float]) -> None:
     """The scheduler binds the pods that fit without blocking the event loop for more than a tenth of a
     second. Pods that were deleted in the meantime are skipped."""
     pods = Mirror(server.client, "pods", Pod.model_validate)
@@ -46,15 +44,6 @@ def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytes
         server.client.create("pods", manifest)
         pods.objects[f"default/{name}"] = Pod.model_validate(server.client.get("pods", name, "default"))
         del pods.objects[f"/{name}"]
-    seen: list[float] = []
-    run = Handle._run
-
-    def timed(handle: Handle) -> None:
-        began = time.thread_time()
-        run(handle)
-        seen.append(time.thread_time() - began)
-
-    monkeypatch.setattr(Handle, "_run", timed)
     scheduler = Scheduler(
         server.client, pods, lambda: make_node("64", pods=64), EventRecorder(server.client, "s", "")
     )
@@ -67,8 +56,9 @@ def test_a_decision_over_thousands_of_pods(server: ApiServer, monkeypatch: pytes
                 break
         task.cancel()
 
+    longest.clear()
     asyncio.run(whole())
-    assert max(seen) < MOST_CPU_SECONDS
+    assert longest[0] < MOST_CPU_SECONDS
 
 
 def create(server: ApiServer, pods: Mirror[Pod], name: str, cpu: str) -> None:
