@@ -1,4 +1,4 @@
-"""One embedded cluster for all tests of what it does with pods, and a measure of what blocks its event loop."""
+"""One embedded cluster for all tests of pods, and a measure of what blocks an event loop."""
 
 import gc
 import time
@@ -33,10 +33,10 @@ def pods(local: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
 
 @pytest.fixture
 def longest(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """The processor time of the longest callback of event loops since the list was last emptied, of
-    the loop's thread: what other processes of the machine take does not count.
+    """The processor time of the longest callback of event loops since the list was last emptied. Only the
+    loop's own thread counts, not what other processes take.
 
-    Nor do passes of the garbage collector, which happen in the callback, or the thread, that is the next to
+    Nor do passes of the garbage collector count. They happen in whatever callback or thread is the next to
     allocate: on a busy machine, one over a large definition takes a tenth of a second.
     """
     seen: list[float] = []
