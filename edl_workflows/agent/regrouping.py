@@ -3,12 +3,12 @@
 The model stays in the memory of the processes. When a member is lost, the master announces the next version
 at once (`edl_workflows.protocol.cluster.Member.process`), and each survivor:
 
-1. leaves the group of the old version. A thread that follows the master's directive ends the waits of an
+1. leaves the group of the old version. A thread that watches the master's directive aborts the collective
    operation under way, so that no member waits for a dead one;
 2. forms the group of the new version;
-3. compares its newest step with those of the others. A member has made a step once it has received all sums,
-   so it can be one step ahead of another member, but never two. Members that are behind, and new members, get
-   the state of a member that is not behind.
+3. compares its newest step with those of the others. A member has made a step once it has received all
+   reduced gradients, so it can be one step ahead of another member, but never two. Members that are behind,
+   and new members, get the state of a member that is not behind.
 
 A member that joins follows the same steps, beginning without a state.
 """

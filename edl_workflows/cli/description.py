@@ -183,8 +183,8 @@ def _autoscaling(job: JobView, manifest: dict[str, Any]) -> Iterator[str]:
     about = AutoscalingStatus.model_validate(said)
     optimizer = f"{about.optimizer} optimizer, {about.stage or 'no stage yet'}"
     if (job.annotations.get(autoscaling.ANNOTATION) or autoscaling.OFF) == autoscaling.OFF:
-        command = f"`edl autoscale {job.name}` lets the job's master apply its plans"
-        optimizer = f"off, so nothing changes; advice of the {optimizer} ({command}):"
+        command = f" (`edl autoscale {job.name}` lets the job's master apply its plans)"
+        optimizer = f"off, so nothing changes; advice of the {optimizer}{'' if job.phase.final else command}:"
     yield f"Autoscaling: {optimizer}"
     for what, why in sorted(about.reasons.items()):
         yield f"  {what}: {why}"

@@ -156,14 +156,13 @@ def _count_before(what: str, found: Sequence[RestartRecord], now: JobView) -> It
 
 
 def _describe_plans(before: JobView | None, now: JobView) -> Iterator[str]:
-    """What the job's optimizer plans, once for each plan, and what becomes of it."""
-    plan = now.planned
-    if plan is None or (before is not None and _changes_of(before.planned) == _changes_of(plan)):
-        return
-    if not (changes := ", ".join(_changes_of(plan))):
+    """What the job's optimizer plans while the job runs, once for each plan, and what becomes of it."""
+    plan, changes = now.planned, _changes_of(now.planned)
+    known = _changes_of(before.planned) if before is not None else []
+    if plan is None or now.phase.final or changes in ([], known):
         return
     reasons = "; ".join(f"{what}: {why}" for what, why in sorted(plan.reasons.items()))
-    said = f"{changes} ({reasons})" if reasons else changes
+    said = ", ".join(changes) + (f" ({reasons})" if reasons else "")
     if now.annotations.get(autoscaling.ANNOTATION, "") not in ("", autoscaling.OFF):
         yield f"has a new proposal of its optimizer: {said}"
         return

@@ -64,7 +64,8 @@ class StepProgress:
         step: the newest step.
         time: Unix seconds at the worker that made it.
         first, first_time: the first reported step, and when it was made.
-        records: records done in a collective job, as counted by its members; other jobs acknowledge records.
+        records: records processed so far in a collective job, as counted by its members. Other jobs don't use
+            it: their workers acknowledge each shard of records to the master.
     """
 
     step: int = 0

@@ -139,8 +139,8 @@ def _forget_ended(state: JobState) -> None:
 def _note_done(state: JobState, now: float) -> None:
     """Records when the essential work was done.
 
-    For a training group, that is the model of its rank 0; otherwise it is the data and all critical nodes
-    that train.
+    A collective job has done it when rank 0 of its training group has delivered the final model; another job,
+    when all data is processed and all critical nodes that train have succeeded.
     """
     if state.settings.collective:
         # A program that does not use the library is done when all its processes have exited: nothing shows

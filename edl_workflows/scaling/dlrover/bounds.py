@@ -364,6 +364,6 @@ def _size_words(has: NodeSize, size: NodeSize) -> str:
     for amount in SIZES:
         value, present = size.amount(amount), has.amount(amount)
         if value is not None:
-            before = "no size" if present is None else f"{present:g}"
+            before = "unset" if present is None else f"{present:g}"
             words.append(f"{amount} {before} → {value:g} {UNITS[amount]}")
     return ", ".join(words)

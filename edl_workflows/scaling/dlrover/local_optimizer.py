@@ -60,8 +60,8 @@ def create_plan(job: OptimizerJob) -> ResourcePlan:
             continue
         size = first_size(job, name, FIRST_SIZE)
         count = 1 if role.count == 0 else None
-        unknown = "nothing is known of the job yet, and the user leaves it open"
-        why = f"{unknown}; {job.limits.cpu:g} cores are its limit"
+        unknown = "the manifest leaves it open and nothing is measured yet"
+        why = f"{unknown}; the job's limit is {job.limits.cpu:g} cores"
         plan = merge_plans(plan, group_plan(name, why, count, size))
     return bound_plan(job, plan, tolerance=0.0)
 

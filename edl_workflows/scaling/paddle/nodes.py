@@ -145,12 +145,12 @@ class FreeCapacity:
         minimum: Sequence[Sequence[int]],
         beyond: Sequence[Sequence[int]],
     ) -> None:
-        """Subtract the instances that run at first, of all jobs at once.
+        """Subtract the instances that run before planning begins from the free room of their nodes.
 
         Args:
-            shapes: job → the shape of its instances.
-            minimum: job → the nodes of its instances within its minimum.
-            beyond: job → the nodes of the others.
+            shapes: for each job, the shape of its instances.
+            minimum: for each job, the nodes of the instances up to its minimum.
+            beyond: for each job, the nodes of the instances above its minimum.
         """
         held = [dict(shape.amounts) for shape in shapes]
         for places, account in ((minimum, (self._free, self._attainable)), (beyond, (self._free,))):

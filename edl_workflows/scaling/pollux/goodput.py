@@ -50,8 +50,8 @@ class PerfParams:
         gamma: how far pass and exchange overlap, 1 to 10.
 
     Raises:
-        InvalidError: a time is negative or not a number, there is no pass at all, or gamma is out of its
-            range.
+        InvalidError: a time is negative or not a number, alpha_c and beta_c are both 0, or gamma is out of
+            its range.
     """
 
     alpha_c: float

@@ -42,29 +42,42 @@ def test_verification_and_allowed_changes_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotations", "first"),
+    ("annotations", "phase", "first"),
     [
-        pytest.param({ANNOTATION: "true"}, "Autoscaling: brain optimizer, job_stage_running", id="on"),
-        pytest.param({ANNOTATION: "2-8"}, "Autoscaling: brain optimizer, job_stage_running", id="bounds"),
+        pytest.param(
+            {ANNOTATION: "true"}, "Running", "Autoscaling: brain optimizer, job_stage_running", id="on"
+        ),
+        pytest.param(
+            {ANNOTATION: "2-8"}, "Running", "Autoscaling: brain optimizer, job_stage_running", id="bounds"
+        ),
         pytest.param(
             {ANNOTATION: "false"},
+            "Running",
             "Autoscaling: off, so nothing changes; advice of the brain optimizer, job_stage_running "
             "(`edl autoscale mnist` lets the job's master apply its plans):",
             id="off",
         ),
         pytest.param(
             {},
+            "Succeeded",
+            "Autoscaling: off, so nothing changes; advice of the brain optimizer, job_stage_running:",
+            id="ended",
+        ),
+        pytest.param(
+            {},
+            "Running",
             "Autoscaling: off, so nothing changes; advice of the brain optimizer, job_stage_running "
             "(`edl autoscale mnist` lets the job's master apply its plans):",
             id="not-set",
         ),
     ],
 )
-def test_reasons_are_told(annotations: dict[str, str], first: str) -> None:
+def test_reasons_are_told(annotations: dict[str, str], phase: str, first: str) -> None:
     """The description has the optimizer's newest plan with its reasons and notes, and the reason of each
-    ScalePlan. If autoscaling is off, it says that the optimizer's plan is advice."""
+    ScalePlan. If autoscaling is off, it says that the optimizer's plan is advice, and while the job runs how
+    to have it applied."""
     manifest = elastic_job("mnist")
-    manifest |= {"status": {"phase": "Running", "autoscaling": AUTOSCALING}}
+    manifest |= {"status": {"phase": phase, "autoscaling": AUTOSCALING}}
     manifest["metadata"] |= {"uid": "u", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"}
     manifest["metadata"]["annotations"] = annotations
     plan = ScalePlan.parse(

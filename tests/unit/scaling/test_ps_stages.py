@@ -73,7 +73,7 @@ def test_a_new_job_gets_one_node_of_each_role() -> None:
     wanted = NodeGroupResource(1, NodeSize(16, 8192))
     assert plan.node_group_resources == {PS: wanted, WORKER: wanted}
     assert plan.reasons[PS].startswith(
-        "0 → 1 nodes; cpu no size → 16 cores, memory no size → 8192 MiB: nothing is known"
+        "0 → 1 nodes; cpu unset → 16 cores, memory unset → 8192 MiB: the manifest leaves it open"
     )
 
 

@@ -178,6 +178,11 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         _job(planned=_PLANNED.model_copy(update={"time": _NOON})),
         [],
     ),
+    "a plan of a job that has ended": (
+        _job(phase=JobPhase.SUCCEEDED),
+        _job(phase=JobPhase.SUCCEEDED, planned=_PLANNED),
+        [],
+    ),
     "a plan without a change": (_RUNNING, _job(planned=AutoscalingStatus()), []),
     "a warning": (
         _job(warnings=("the disk is full",)),

@@ -5,12 +5,13 @@ The members of a version are the parameter servers of a job that has them, or th
 each function is one transition. The rules:
 
 * A change has a *target*: node ids by rank. The change gets the next version's number once all these nodes
-  have registered, because only then do their addresses answer. The number has another parity than the active
-  version's, since a version with an odd number listens on another port than one with an even number.
+  have registered, because only then do their addresses answer. The number is odd if the active version's is
+  even, and even if it is odd: odd and even versions listen on different ports, so both can run at once.
 * A version becomes active in one assignment, when all its members are READY. There is no state in which only
   some of them serve.
 * The members of the previous version are kept until the active one has made a step. `kept` lists every node
-  that must not be removed; any other member may be. So no member is removed before the next version trains.
+  that must not be removed; any other member may be. So no member is removed before its successor has
+  made a step.
 * Processes that can change their group while they run continue in the next version *in place*: nothing is
   restored as long as one of them holds the model. If several members hold the model together (a *replica
   group*), they continue together or not at all, because their connections to each other do not change.
