@@ -70,12 +70,14 @@ def run_with_progress(
 def show_outputs(outputs: "Outputs", output: OutputFormat) -> None:
     """Print the outputs of a stage."""
     data = outputs.to_dict()
-    rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {})]
+    rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {}, [])]
     emit(output, data, Table(("field", "value"), rows))
 
 
 def _as_text(value: object) -> object:
-    """Format a map as ``worker 2 ps 1``; return other values unchanged."""
+    """Format a map as ``worker 2 ps 1`` and a list as ``one; another``; return other values unchanged."""
+    if isinstance(value, list):
+        return "; ".join(str(_as_text(inner)) for inner in value)
     if not isinstance(value, dict):
         return value
     return " ".join(f"{key} {_as_text(inner)}" for key, inner in value.items())

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from edl_workflows.cli.jobs import show_outputs
+from edl_workflows.cli.options import OutputFormat
 from edl_workflows.cli.root import run
 from edl_workflows.exceptions import UnavailableError
 from edl_workflows.jobs import names
@@ -21,6 +23,7 @@ from edl_workflows.kube.resources import ELASTIC_JOBS, SCALE_PLANS, Scope
 from edl_workflows.stages import driver, submit
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import StageIdentity
+from edl_workflows.stages.outputs import Outputs
 from edl_workflows.stages.results import StageResult
 from edl_workflows.testing import ApiServerProcess
 from tests.airflow.support import StandIn, create_ps_pod, elastic_job
@@ -78,6 +81,26 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
     assert f"{cluster.namespace}/mnist" in out
     code, out, err = edl("delete", "mnist", "--timeout", "30")
     assert (code, client.find(cluster, ELASTIC_JOBS, "mnist")) == (0, None), err
+
+
+def test_outputs_are_a_table_without_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table of a stage's outputs shows maps and lists as text, and leaves out what is empty."""
+    job = Outputs(
+        kind="ElasticJob",
+        namespace="default",
+        name="mnist",
+        job="mnist",
+        warnings=["the disk is full", "ps-0 is slow"],
+        replicas={"ps": 1, "worker": 2},
+        result=[],
+    )
+
+    show_outputs(job, OutputFormat.TABLE)
+
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["warnings"] == "the disk is full; ps-0 is slow"
+    assert rows["replicas"] == "ps 1 worker 2"
+    assert "result" not in rows
 
 
 @pytest.mark.parametrize(
