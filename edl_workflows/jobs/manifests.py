@@ -256,7 +256,7 @@ def last_words(pod: Manifest) -> str:
     message, or of the pod's own message if there is none; "" if both are missing."""
     said = exit_of_first_container(pod).get("message") or (pod.get("status") or {}).get("message") or ""
     lines = str(said).strip().splitlines()
-    return f": {inert_text(lines[-1][:_MAX_SAID])}" if lines else ""
+    return f": {inert_text(lines[-1][:_MAX_SAID])[:_MAX_SAID]}" if lines else ""
 
 
 def why_pending(pod: Manifest) -> str:

@@ -63,8 +63,12 @@ def read_line(raw: str, before: LogPosition) -> LogLine:
     time, _, text = raw.partition(" ")
     timed = _TIME.fullmatch(time) is not None
     text = text if timed else raw
-    cut = text[:MAX_LINE] + ("…" if len(text) > MAX_LINE else "")
-    return LogLine(cut, before.after(time) if timed else before)
+    return LogLine(shorten_line(text), before.after(time) if timed else before)
+
+
+def shorten_line(text: str) -> str:
+    """At most `MAX_LINE` characters of a line, with an ellipsis where it was cut."""
+    return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "…"
 
 
 def skip_known(lines: Iterator[str], known: LogPosition) -> Iterator[LogLine]:

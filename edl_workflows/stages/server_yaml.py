@@ -12,7 +12,9 @@ import yaml
 MAX_DEPTH = 100
 """Nesting levels of maps and lists. Workflows have about 20."""
 MAX_DIGITS = 1000
-"""Longer integers are strings: Python does not write them as JSON, and the API server has 64 bits."""
+"""Longer integers are strings: Python writes at most 4,300 digits as JSON, and the API server has 64 bits."""
+MAX_MERGED = 200_000
+"""Entries that the merge keys (``<<``) of a text may copy together."""
 
 _INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 _SCALARS = (
@@ -36,7 +38,13 @@ _SCALARS = (
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """A safe loader. It overflows the C stack on texts nested about ten thousand levels deep: call `too_deep`
-    first."""
+    first.
+
+    Merge keys may copy at most `MAX_MERGED` entries: a few hundred characters of nested ones stand for
+    billions, of which one is left when the map is built.
+    """
+
+    _merged = 0
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's interface
         first: [
@@ -47,6 +55,26 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     bool_values = {**yaml.SafeLoader.bool_values, "y": True, "n": False}  # noqa: RUF012
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Replace the merge keys of a map by the entries that they name.
+
+        Raises:
+            ConstructorError: the merge keys of the text copy too many entries.
+        """
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for merged in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if not isinstance(merged, yaml.MappingNode):
+                    continue  # PyYAML's own method says what is wrong
+                self.flatten_mapping(merged)
+                self._merged += len(merged.value)
+                if self._merged > MAX_MERGED:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"merge keys (<<) copy more than {MAX_MERGED} entries", key.start_mark
+                    )
+        super().flatten_mapping(node)
 
 
 def too_deep(text: str) -> int:

@@ -22,7 +22,7 @@ from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.jobs.view import JobView
 from edl_workflows.kube import client
 from edl_workflows.kube.connect import Cluster, ClusterSource
-from edl_workflows.kube.log_stream import LogLine, LogPosition, LogStream
+from edl_workflows.kube.log_stream import LogLine, LogPosition, LogStream, shorten_line
 from edl_workflows.kube.resources import PODS, Object, Scope
 from edl_workflows.stages.goals import Handle
 from edl_workflows.stages.identity import Notify
@@ -259,7 +259,7 @@ class TrainingLogs:
             self._pause = LIST_SECONDS
             self._positions[name] = line.position
             text = escape_controls(render_own_line(line.text, name), keep="\t")
-            self._write(PodLine(name, node, text, line.position))
+            self._write(PodLine(name, node, shorten_line(text), line.position))
 
         def end(failure: EdlError | None) -> None:
             del self._followers[name]

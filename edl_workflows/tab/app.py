@@ -6,6 +6,7 @@ instances or, for a decision about a plan, to edit the DAG. Only the files of th
 everybody.
 """
 
+import time
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -23,7 +24,7 @@ from edl_workflows import exceptions
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.tab.decisions import Decider, Decision, carry_out
 from edl_workflows.tab.document import TabDocument
-from edl_workflows.tab.reading import Clusters, FoundJob, JobReader, Rights
+from edl_workflows.tab.reading import DOCUMENT_SECONDS, Clusters, FoundJob, JobReader, Rights
 from edl_workflows.tab.task_jobs import TaskSelection, find_work
 
 _TYPES = {".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
@@ -129,8 +130,12 @@ def _find_decided(reader: JobReader, selection: TaskSelection, decision: Decisio
 
     Raises:
         NotFoundError: none of the tasks works on this ElasticJob.
+        UnavailableError: the cluster does not answer in time.
     """
+    deadline = time.monotonic() + DOCUMENT_SECONDS
     for one in find_work(selection):
+        if time.monotonic() > deadline:
+            raise exceptions.UnavailableError("the cluster answers slowly, so nothing was decided; try again")
         try:
             job = reader.find_job(one)
         except exceptions.EdlError:

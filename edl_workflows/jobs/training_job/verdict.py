@@ -201,7 +201,7 @@ def describe_end(replica: TrainingReplicaState) -> str:
     if replica.exit_code in _EXITS:
         text += f", {_EXITS[replica.exit_code]}"
     said = str(replica.end.get("message") or "").strip()
-    return f"{text}: {inert_text(said[-_SAID:])}" if said else text
+    return f"{text}: {inert_text(said[-_SAID:])[-_SAID:]}" if said else text
 
 
 def _recent(facts: TrainingJobFacts, failure: Failure) -> bool:

@@ -12,7 +12,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from edl_workflows.agent.remote_store import open_store
 from edl_workflows.exceptions import InvalidError
+from edl_workflows.jobs.manifests import last_words
 from edl_workflows.jobs.reported_text import escape_controls, inert_text, inert_value
+from edl_workflows.jobs.training_job.verdict import describe_end
 from edl_workflows.master.app import create_app
 from edl_workflows.protocol.datasets import AckRequest, FailedShard, LeaseRequest
 from edl_workflows.protocol.message import Message
@@ -184,6 +186,21 @@ def test_no_row_of_braces_is_left() -> None:
 def test_values_are_made_inert_with_their_keys() -> None:
     """Text is escaped in the keys and values of maps and lists; other values do not change."""
     assert inert_value({"{{a": ["\x07", 1, None, {"b": "{{"}]}) == {"{ {a": ["\\x07", 1, None, {"b": "{ {"}]}
+
+
+@pytest.mark.parametrize(("character", "longer"), [("x", 1), ("\x01", 4), ("\U000e0001", 10)])
+def test_why_a_pod_ended_is_bounded_as_it_is_shown(character: str, longer: int) -> None:
+    """What a pod said at its end goes to statuses, errors and Airflow's database: its limit holds after
+    escaping, which makes a character up to ten times as long."""
+    said = {"message": character * 4096}
+    pod = {"spec": {"containers": [{"name": "main"}]}, "status": {"containerStatuses": [
+        {"name": "main", "state": {"terminated": {"exitCode": 1, **said}}}
+    ]}}  # fmt: skip
+    replica = MagicMock(pod={}, exit_code=1, end=said)
+
+    assert len(escape_controls(character)) == longer
+    assert len(last_words(pod)) == len(": ") + 1024
+    assert len(describe_end(replica)) == len("exit code 1, general error: ") + 300
 
 
 def test_line_feeds_may_be_escaped_too() -> None:

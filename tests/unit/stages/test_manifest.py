@@ -50,6 +50,40 @@ def test_text_that_aliases_make_long_is_refused(row: str) -> None:
         manifest.parse_object(EXPANDED[row], "job.yaml")
 
 
+def _merged(levels: int) -> str:
+    """A map that merges ten times a map that merges ten times a map, and so on."""
+    if not levels:
+        return "&a0 {k: v}"
+    again = f", *a{levels - 1}" * 9
+    return f"&a{levels} {{<<: [{_merged(levels - 1)}{again}]}}"
+
+
+def test_merge_keys_that_copy_without_end_are_refused() -> None:
+    """A few hundred characters of nested merge keys stand for billions of entries, of which the built map has
+    one: they are rejected before they are copied."""
+    assert manifest.parse_object(f"a: {_merged(4)}\n", "job.yaml") == {"a": {"k": "v"}}
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidError, match=r"job\.yaml: .*merge keys \(<<\) copy more than 200000"):
+            manifest.parse_object(f"a: {_merged(7)}\n", "job.yaml")
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("text", ["a: {<<: 1}", "a: {<<: [1]}", "a: &a {<<: *a}"])
+def test_wrong_merge_keys_are_refused(text: str) -> None:
+    """A merge key whose value is no map, or the map itself, is invalid YAML."""
+    with pytest.raises(InvalidError, match=r"job\.yaml: not valid YAML"):
+        manifest.parse_object(text, "job.yaml")
+
+
+def test_merge_keys_merge() -> None:
+    """A map's own entry wins over a merged one, and an earlier merged map over a later one, as in kubectl."""
+    text = "x: &x {a: 1, b: 2, c: 3}\ny: &y {b: 4, d: 5}\nz: {<<: [*y, *x], c: 6}\n"
+    assert manifest.parse_object(text, "job.yaml")["z"] == {"a": 1, "b": 4, "c": 6, "d": 5}
+
+
 def test_a_long_key_above_many_values_takes_no_memory() -> None:
     """The path of each value is made for messages only: a key of 1 MiB above 10,000 values would take 10
     GiB."""

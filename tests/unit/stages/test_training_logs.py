@@ -286,6 +286,23 @@ def test_another_process_continues_where_the_first_was_killed(
     assert [line.text for line in written] == ["line 2", "line 3"]
 
 
+def test_a_line_is_cut_as_it_is_written(cluster: Cluster, log: type[_FakeStream]) -> None:
+    """Control characters are written as escapes, which are longer: the limit of a line holds for these."""
+    _start_worker(cluster)
+    log.append("2026-01-01T00:00:00Z " + "\x01" * 4096)
+    written: list[PodLine] = []
+
+    async def scenario() -> None:
+        logs = _logs(cluster, written, [])
+        async with logs.streaming():
+            logs.observe(_RUNNING)
+            await _until(lambda: len(written) == 1)
+
+    asyncio.run(scenario())
+
+    assert written[0].text == "\\x01" * (MAX_LINE // 4) + "…"
+
+
 def test_the_last_lines_of_a_job_that_ended_are_written(cluster: Cluster, log: type[_FakeStream]) -> None:
     """When a job ends, its last lines are written before the wait ends."""
     _start_worker(cluster)

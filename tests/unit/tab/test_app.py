@@ -1,11 +1,21 @@
 """The tab's endpoints without Airflow's database: what is refused before anything is asked."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
+from typing import NoReturn
 
 import httpx
 import pytest
 
+from edl_workflows.exceptions import UnavailableError
+from edl_workflows.hooks.task_object import TaskObject
+from edl_workflows.tab import app
 from edl_workflows.tab.app import make_app
+from edl_workflows.tab.decisions import Decision
+from edl_workflows.tab.document import TaskReference
+from edl_workflows.tab.reading import DOCUMENT_SECONDS, Clusters, JobReader, Rights
+from edl_workflows.tab.task_jobs import MAX_TASKS, TaskSelection, TaskWork
 
 
 @pytest.mark.parametrize("declared", ["", "text/plain", "application/x-www-form-urlencoded", "text/json"])
@@ -23,3 +33,27 @@ def test_a_decision_must_be_declared_as_json(declared: str) -> None:
             )
 
     assert asyncio.run(send()).status_code == 415
+
+
+def test_a_decision_holds_no_thread_while_a_cluster_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision looks for its job among the tasks of the run, and each call to an unavailable cluster waits
+    for its time-out. The search stops after a total time and says so."""
+    clock = itertools.count(0.0, DOCUMENT_SECONDS / 2.5)
+    asked: list[str] = []
+
+    def find_job(_reader: JobReader, work: TaskWork) -> NoReturn:
+        asked.append(work.task.task_id)
+        raise UnavailableError("no answer")
+
+    target = TaskObject(kind="ElasticJob", namespace="team", name="mnist")
+    work = [TaskWork("dag", "run", TaskReference(task_id=f"t{n}"), target) for n in range(MAX_TASKS)]
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(app, "find_work", lambda _selection: work)
+    monkeypatch.setattr(JobReader, "find_job", find_job)
+    reader = JobReader(Clusters(), Rights(*[lambda _: True] * 3))
+    decision = Decision(action="approve", kind="ElasticJob", namespace="team", name="mnist")
+
+    with pytest.raises(UnavailableError, match="answers slowly"):
+        app._find_decided(reader, TaskSelection("dag", "run"), decision)
+
+    assert asked == ["t0", "t1"]
