@@ -121,8 +121,8 @@ style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
 	$(BIN)/python -m tests.style
 
 format: $(READY)  ## Format and fix with ruff
-	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
 
 type: $(READY)  ## mypy, strict, over package, DAGs and tests
 	$(BIN)/mypy

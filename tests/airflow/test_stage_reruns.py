@@ -36,6 +36,7 @@ from edl_workflows.operators.scale_plan import (
     ScaleElasticJobOperator,
 )
 from edl_workflows.sensors.elastic_job import ElasticJobSensor
+from edl_workflows.stages.catalog import STAGES as CATALOG
 from edl_workflows.triggers import elastic_job as triggers
 from tests.airflow.support import IN_AIRFLOW, create_ps_pod, elastic_job, eventually, jobs, plans, pods
 from tests.airflow.test_deferral import Store, TaskInstance, context
@@ -153,6 +154,16 @@ ROWS = [
     for state, outcome in zip(STATES, outcomes, strict=True)
     if outcome != UNREACHABLE
 ]
+
+
+def test_every_stage_is_in_the_table() -> None:
+    """Each stage that a task carries out has its rows."""
+    here = {str(getattr(make(task_id="task"), "stage_name", "")) for make in STAGES.values()}
+
+    assert here == {stage.name for stage in CATALOG} - {"wait-plan", "collect"}, (
+        "add the stage to STAGES and AGAIN"
+    )
+    assert STAGES.keys() == {stage for stages, _ in AGAIN for stage in stages.split(", ")}
 
 
 @pytest.mark.parametrize(("stage", "action", "state", "outcome"), ROWS)

@@ -22,7 +22,10 @@ def _compare(case: str, manifests: list[dict[str, Any]], update: bool) -> None:
     if update:
         file.write_text(to_yaml(manifests))
 
-    assert list(yaml.safe_load_all(file.read_text())) == manifests
+    recorded = list(yaml.safe_load_all(file.read_text())) if file.exists() else None
+    assert recorded == manifests, (
+        f"if this change is meant: pytest {__name__.replace('.', '/')}.py --update-golden"
+    )
 
 
 @pytest.mark.parametrize(("name", "options"), products())

@@ -152,7 +152,7 @@ def test_every_page_is_in_the_index() -> None:
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
 
     missing = [page for page in index.parent.rglob("*.md") if page != index and page not in linked]
-    assert not missing
+    assert not missing, "link these pages in docs/index.md"
 
 
 def _site() -> dict[str, Any]:
@@ -175,6 +175,7 @@ def test_every_page_is_in_the_navigation() -> None:
     pages += [f"api/{name}.md" for name in site["extra"]["api_pages"]]
 
     listed = [page for page in _nav_pages(site["nav"]) if not page.startswith("source/")]
+    assert not set(pages) - set(listed), "add these pages to the nav of mkdocs.yml"
     assert sorted(listed) == sorted(pages)
 
 
@@ -192,7 +193,8 @@ def test_every_command_is_used_on_a_page() -> None:
     written = "\n".join(page.read_text() for page in PAGES if page.parent.name != "reference")
     commands = group.list_commands(group.make_context("edl", ["--help"], resilient_parsing=True))
     assert len(commands) > 20
-    assert [name for name in commands if not re.search(rf"\bedl {re.escape(name)}\b", written)] == []
+    unused = [name for name in commands if not re.search(rf"\bedl {re.escape(name)}\b", written)]
+    assert unused == [], "show these commands on a page of docs/"
 
 
 def test_the_stages_of_argos_agent_are_listed() -> None:
@@ -200,4 +202,6 @@ def test_the_stages_of_argos_agent_are_listed() -> None:
     page = (ROOT / "docs" / "how-to" / "argo-agent.md").read_text()
     listed = re.search(r"^- `stage` is one of (.*?)\.$", page, re.MULTILINE | re.DOTALL)
     assert listed is not None
-    assert re.findall(r"`([a-z-]+)`", listed[1]) == [stage.name for stage in STAGES]
+    assert re.findall(r"`([a-z-]+)`", listed[1]) == [stage.name for stage in STAGES], (
+        "list the stages in docs/how-to/argo-agent.md, in the order of STAGES"
+    )

@@ -146,14 +146,17 @@ def histories(kind: Kind, steps: list[Step]) -> Iterator[KindWorld]:
 
 def test_every_kind_has_an_example() -> None:
     """Each kind of the registry has an example, so that it is tested here."""
-    assert {kind.name for kind in JOB_KINDS} == EXAMPLES.keys()
+    kinds = {kind.name for kind in JOB_KINDS}
+    assert kinds == EXAMPLES.keys(), "each kind needs an example in EXAMPLES of tests/unit/jobs/examples.py"
 
 
 def test_every_kind_is_attacked() -> None:
     """The tables of hostile objects and of values of wrong types have a manifest of each kind of job."""
     jobs = {kind.source.api.plural for kind in JOB_KINDS}
-    assert jobs <= BASES.keys()
-    assert jobs == PLACES.keys()
+    assert jobs <= BASES.keys(), "each kind needs a manifest in BASES of tests/security/hostile_objects.py"
+    assert jobs == PLACES.keys(), (
+        "each kind needs the location of its template in PLACES of tests/unit/jobs/test_template_values.py"
+    )
 
 
 @each_kind

@@ -82,7 +82,9 @@ def test_each_kind_of_job_has_an_operator() -> None:
     submits = {f"Submit{kind.name}Operator": kind.name for kind in KINDS if kind.view is not None}
     made = {found.__name__: getattr(found, "manifest_kind", "") for found in CLASSES}
 
-    assert {name: made.get(name) for name in submits} == submits
+    assert {name: made.get(name) for name in submits} == submits, (
+        "each kind needs an operator in operators/<kind>.py, as operators/pytorch_job.py"
+    )
 
 
 def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
@@ -92,7 +94,9 @@ def test_the_reference_page_has_the_operators_that_a_dag_may_use() -> None:
         name: module for module, name in re.findall(r"^`from (\S+) import (\w+)`$", page, re.MULTILINE)
     }
 
-    assert {found.__name__: found.__module__ for found in CLASSES}.items() <= promised.items()
+    assert {found.__name__: found.__module__ for found in CLASSES}.items() <= promised.items(), (
+        "run make docs"
+    )
     assert all(hasattr(import_module(module), name) for name, module in promised.items())
 
 

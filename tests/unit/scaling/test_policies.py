@@ -1,10 +1,13 @@
 """The registry of policies."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import edl_workflows
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.scaling.policies import POLICIES, PolicyEntry, live_policies, policy_of
 from edl_workflows.simulator.scheduler import SchedulerInputs, make_scheduler
@@ -15,12 +18,27 @@ def test_names_are_unique() -> None:
     assert len({entry.name for entry in POLICIES}) == len(POLICIES)
 
 
+def test_every_policy_has_a_row() -> None:
+    """Each class that is named as a policy or a scheduler has a row for users, or is a base of others."""
+    package = Path(edl_workflows.__file__).parent
+    files = (file for folder in ("scaling", "simulator") for file in (package / folder).rglob("*.py"))
+    found = {
+        name
+        for file in files
+        for name in re.findall(r"^class ([A-Z]\w*(?:Policy|Scheduler))\b", file.read_text(), re.MULTILINE)
+    }
+    named = {made.rpartition(":")[2] for entry in POLICIES for made in (entry.policy, entry.scheduler)}
+    bases = {"Policy", "JobScheduler", "FixedBatchScheduler", "PolicyScheduler"}
+
+    assert found - bases == named - {""}, "each policy needs a row in POLICIES of scaling/policies.py"
+
+
 @pytest.mark.parametrize("entry", POLICIES, ids=lambda entry: entry.name)
 def test_every_row_has_a_summary_and_a_scheduler(entry: PolicyEntry) -> None:
     """The summary is a clause that help texts end with a full stop; the simulator runs every policy."""
     assert entry.summary
-    assert not entry.summary.endswith(".")
-    assert entry.summary[0].islower()
+    assert not entry.summary.endswith("."), "help texts add the full stop"
+    assert entry.summary[0].islower(), "the summary is a clause: it begins with a small letter"
     assert callable(make_scheduler(entry.name, SchedulerInputs()).schedule)
 
 

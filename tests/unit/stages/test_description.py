@@ -42,8 +42,9 @@ def test_every_field_says_what_it_means(stage: StageSpec[Any]) -> None:
     offered = {field.name: field.argument.help for field in stage.fields()}
 
     assert set(stage.request.model_fields) <= set(offered) | SET_BY_DRIVERS
-    assert all(help_text.endswith(".") or help_text[-1] == "}" for help_text in offered.values()), offered
-    assert stage.summary.endswith(".")
+    cut = {name: text for name, text in offered.items() if not text.endswith((".", "}"))}
+    assert not cut, "a help text is sentences, with a full stop"
+    assert stage.summary.endswith("."), "the summary is sentences, with a full stop"
 
 
 @EACH_STAGE
@@ -51,7 +52,9 @@ def test_every_stage_has_a_command_or_is_for_pipelines(stage: StageSpec[Any]) ->
     """A new stage needs a row in `cli.root.COMMANDS`, or one in `WITHOUT_COMMAND`."""
     commands = {row.name for row in COMMANDS}
 
-    assert (stage.name in commands) is (stage.name not in WITHOUT_COMMAND)
+    assert (stage.name in commands) is (stage.name not in WITHOUT_COMMAND), (
+        f"{stage.name} needs a row in COMMANDS of edl_workflows/cli/root.py, or one in WITHOUT_COMMAND here"
+    )
 
 
 @EACH_STAGE
@@ -70,7 +73,9 @@ def test_every_stage_has_a_step(stage: StageSpec[Any]) -> None:
 @EACH_STAGE
 def test_every_stage_has_an_operator_or_a_sensor(stage: StageSpec[Any]) -> None:
     """Each stage has an operator or a sensor, except ``collect``, whose outputs a sensor returns."""
-    assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS)
+    assert stage.name == "collect" or any(found.stage_name == stage.name for found in OPERATORS), (
+        f"{stage.name} needs an operator with this stage_name in operators/"
+    )
 
 
 @pytest.mark.parametrize("found", OPERATORS, ids=lambda found: found.__name__)

@@ -39,7 +39,7 @@ def test_every_stored_field_is_recorded() -> None:
     """The recorded documents have every stored field; a new field must be added by hand."""
     stored = {field.name for field in fields(StoredState)} - {"format"}
 
-    assert stored == read("every_field.json").keys()
+    assert stored == read("every_field.json").keys(), "add the new field to recorded/every_field.json by hand"
 
 
 def test_what_is_not_stored_is_one_value() -> None:
@@ -57,4 +57,6 @@ def test_fields_that_were_left_out_keep_their_meaning() -> None:
 
     document = StoredState.from_json(json.dumps(recorded["stored"]))
 
-    assert json.loads(TypeAdapter(StoredState).dump_json(document)) == recorded["means"]
+    assert json.loads(TypeAdapter(StoredState).dump_json(document)) == recorded["means"], (
+        "a new field, and its default, is added to `means` of recorded/defaults.json by hand; the rest stays"
+    )
