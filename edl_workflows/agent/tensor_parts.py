@@ -104,17 +104,19 @@ def _join(found: list[Piece], where: str) -> Array:
     return whole
 
 
-def load_checkpoint(folder: Path) -> Loaded:
+def load_checkpoint(folder: Path | str) -> Loaded:
     """Read the state of a checkpoint that was saved in two stages, by one process or in parts. Its checksums
     are verified first.
 
     Args:
-        folder: folder of the checkpoint.
+        folder: folder of the checkpoint: its URI, if the job's checkpoints are in a folder. That of an object
+            store is first copied by `open_store(…).local(…)`.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or was not saved in two stages.
         InvalidError: ``ml_dtypes``, which the tensors' types need, is not installed here.
     """
+    folder = Path(folder)
     verify_checkpoint(folder)
     files = state_files(read_manifest(folder))
     if not files:

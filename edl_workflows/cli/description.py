@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from edl_workflows.brain.observations import describe_changes
 from edl_workflows.cli.listing import age_of, format_age, format_replicas, job_kinds, read_job
 from edl_workflows.jobs import autoscaling, manifests
 from edl_workflows.jobs.elastic_job.faults import HangStatus, RestartsStatus
@@ -59,6 +60,21 @@ def collect_description(cluster: Cluster, kind: str, name: str) -> Description:
         plans_of(cluster, name),
         tuple(events.of_object(cluster, manifest)),
     )
+
+
+def read_plan(cluster: Cluster, name: str) -> ScalePlan:
+    """Read a ScalePlan.
+
+    Raises:
+        NotFoundError: there is no such plan.
+    """
+    return ScalePlan.read_stored(client.get(cluster, resources.SCALE_PLANS, name, cluster.namespace))[0]
+
+
+def plan_lines(plan: ScalePlan) -> Iterator[str]:
+    """A ScalePlan as text: what it changes, and its steps."""
+    yield f"ScalePlan for {plan.job}: {', '.join(describe_changes(plan.spec)) or 'no change'}"
+    yield from _plan(plan)
 
 
 def plans_of(cluster: Cluster, job: str) -> tuple[ScalePlan, ...]:

@@ -70,7 +70,8 @@ def run_with_progress(
 def show_outputs(outputs: "Outputs", output: OutputFormat) -> None:
     """Print the outputs of a stage."""
     data = outputs.to_dict()
-    rows = [(key, _as_text(value)) for key, value in data.items() if value not in ("", {}, [])]
+    shown = {**data, "replicas": {role: ready for role, ready in outputs.replicas.items() if ready}}
+    rows = [(key, _as_text(value)) for key, value in shown.items() if value not in ("", {}, [])]
     emit(output, data, Table(("field", "value"), rows))
 
 
@@ -92,16 +93,23 @@ def describe(
     target: ClusterFlags,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show everything about a job: conditions, pods, plans with their steps, and recent events."""
-    from edl_workflows.cli.description import collect_description, description_lines
+    """Show everything about a job: conditions, pods, plans with their steps, and recent events. With `--kind
+    ScalePlan`, show a plan."""
+    from edl_workflows.cli.description import collect_description, description_lines, plan_lines, read_plan
+    from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 
     cluster = target.connect()
-    about = collect_description(cluster, kind, name)
+    if kind == SCALE_PLAN:
+        plan = read_plan(cluster, name)
+        data, lines = plan.to_dict(), plan_lines(plan)
+    else:
+        about = collect_description(cluster, kind, name)
+        data, lines = about.to_data(), description_lines(about)
     if output is OutputFormat.TABLE:
-        for line in description_lines(about):
+        for line in lines:
             print_line(line)
     else:
-        emit(output, about.to_data(), Table((), ()))
+        emit(output, data, Table((), ()))
 
 
 @app.command()

@@ -23,6 +23,9 @@ from edl_workflows.exceptions import (
     UnavailableError,
 )
 
+_LOOPBACK = "https://127.0.0.1:"
+_LOCAL_ADVICE = "; if it is the embedded cluster, start it with `edl local up`"
+
 
 class ExpiredError(UnavailableError):
     """A resourceVersion or a LIST's continue token is too old (410). Informers handle it by a new LIST."""
@@ -81,7 +84,7 @@ def map_error(error: Exception, what: str, server: str = "") -> EdlError | None:
         case urllib3.exceptions.HTTPError() | urllib3.exceptions.HTTPWarning() | HTTPException():
             return UnavailableError(
                 f"cannot {what}: {_connection_cause(error)}; check that the API server{where} runs and can "
-                "be reached"
+                f"be reached{_LOCAL_ADVICE if server.startswith(_LOOPBACK) else ''}"
             )
         case json.JSONDecodeError() | UnicodeDecodeError():
             return UnavailableError(

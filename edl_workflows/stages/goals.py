@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from edl_workflows.jobs.kinds import kind_of
 from edl_workflows.jobs.objects import Model
 from edl_workflows.jobs.scale_plan.model import ScalePlanPhase
 from edl_workflows.jobs.view import JobPhase, JobView
@@ -112,8 +111,6 @@ class Handle(Model):
     @property
     def describe_command(self) -> str:
         """The command that shows the object."""
-        if kind_of(self.kind).view is None:
-            return f"kubectl --namespace {self.namespace} describe {self.kind.lower()} {self.name}"
         kind = "" if self.kind == ELASTIC_JOBS.kind else f" --kind {self.kind}"
         return f"edl describe {self.name}{kind} --namespace {self.namespace}"
 

@@ -54,7 +54,8 @@ def describe_state(seen: JobView | ScalePlan) -> str:
     if isinstance(seen, ScalePlan):
         status = seen.status
         why = "; ".join(part for part in (seen.spec.reason, status.message) if part)
-        return f"is {status.phase or ScalePlanPhase.PENDING}" + (f": {why}" if why else "")
+        paused = "" if status.stall_seconds is None else f"; training paused for {status.stall_seconds:.1f} s"
+        return f"is {status.phase or ScalePlanPhase.PENDING}" + (f": {why}" if why else "") + paused
     why = ": ".join(part for part in (seen.reason, seen.message) if part)
     if seen.phase is JobPhase.SUSPENDED and (queue := seen.labels.get(KUEUE_LABEL)):
         why += f"; in the queue {queue} of Kueue"

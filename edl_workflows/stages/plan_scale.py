@@ -56,9 +56,10 @@ def explain_no_plan(*, sized: bool) -> str:
     if not sized:
         return "is of a kind that only its users scale; it has no plan"
     return (
-        "is scaled by the cluster's autoscaler, together with all other jobs, and has no plan of its own: "
-        "run `edl controller run --autoscaler-dry-run` and read the job's Events AutoscalePlanned "
-        "(`edl describe`); an ElasticJob with optimizeMode single-job or cluster has a plan of its own"
+        "has no plan of its own: its users scale it, or, if it has bounds (`edl autoscale`), the cluster's "
+        "autoscaler, which plans all jobs together; the autoscaler's plans are Events AutoscalePlanned of "
+        "the job (`edl describe`), and with `edl controller run --autoscaler-dry-run` it only plans; an "
+        "ElasticJob with optimizeMode single-job or cluster has a plan of its own"
     )
 
 

@@ -12,6 +12,7 @@ from edl_workflows.jobs import kinds, manifests
 from edl_workflows.jobs.elastic_job.model import KIND as ELASTIC_JOB
 from edl_workflows.jobs.elastic_job.model import ElasticJob
 from edl_workflows.jobs.kind import Kind
+from edl_workflows.jobs.log_lines import render_own_line
 from edl_workflows.jobs.reported_text import escape_controls
 from edl_workflows.jobs.scale_plan.model import KIND as SCALE_PLAN
 from edl_workflows.jobs.scale_plan.model import ScalePlan
@@ -227,5 +228,6 @@ def read_last_lines(job: FoundJob) -> LogDocument:
         text = logs.read_end(job.cluster, manifests.name_of(pod), job.namespace, options, MAX_LOG_BYTES)
     except EdlError as error:
         return LogDocument(note=f"The log can't be read: {error}")
-    lines = [escape_controls(line) for line in text.splitlines()[-MAX_LOG_LINES:]]
-    return LogDocument(pod=manifests.name_of(pod), node=job.row.node_of(pod), lines=lines)
+    name = manifests.name_of(pod)
+    lines = [escape_controls(render_own_line(line, name)) for line in text.splitlines()[-MAX_LOG_LINES:]]
+    return LogDocument(pod=name, node=job.row.node_of(pod), lines=lines)

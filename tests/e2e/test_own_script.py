@@ -10,9 +10,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from edl_workflows.local import daemon
+from tests.docs.read_weights import read_weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -90,7 +93,7 @@ def test_two_workers_without_an_adapter(environment: dict[str, str]) -> None:
 
 def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path: Path) -> None:
     """The tutorial's second script begins with one worker and goes on with two that train one model, without
-    a warning."""
+    a warning. The model is read as the tutorial says."""
     command = edl_run(str(SCALED), "--max-workers", "2", "--checkpoints", str(tmp_path / "checkpoints"))
     trained = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -115,6 +118,10 @@ def test_a_script_is_scaled_to_two_workers(environment: dict[str, str], tmp_path
     assert losses, rest
     assert losses[-1] < 0.5
     assert "warns:" not in "".join(said) + rest
+    saved = re.search(r"^checkpoint +uri (\S+)", rest, re.MULTILINE)
+    assert saved is not None, rest
+    digits = load_digits()
+    assert (np.argmax(digits.data / 16.0 @ read_weights(saved[1]), axis=1) == digits.target).mean() > 0.8
 
 
 def test_a_script_that_fails(environment: dict[str, str], tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ function Decide({ label, look = "", run }) {
     state.error ? h("span", { className: "bad", role: "alert" }, state.error) : null);
 }
 
+const paused = (seconds) => (seconds != null && seconds < 10 ? `${seconds.toFixed(1)} s` : duration(seconds));
+
 export function Plans({ job, now, decide }) {
   const [some, setSome] = useState(true);
   if (!job.plans.length) return null;
@@ -134,7 +136,7 @@ export function Plans({ job, now, decide }) {
         h("td", { className: "nowrap", title: plan.steps.map((step) => `${step.phase} ${duration((step.end ?? now) - step.start)}`).join(", ") }, h(Phase, { phase: plan.phase || "Pending" })),
         h("td", { title: plan.name }, plan.changes.join("; ")),
         h("td", null, plan.reason, plan.message ? h("div", { className: plan.phase === "Failed" ? "bad" : "quiet" }, plan.message) : null),
-        h("td", { className: "nowrap" }, plan.stall_seconds == null ? "–" : duration(plan.stall_seconds)),
+        h("td", { className: "nowrap" }, paused(plan.stall_seconds)),
         h("td", null, plan.may_be_rejected && job.may_edit ? h(Decide, { look: "small", label: "Reject", run: () => decide({ action: "reject", plan: plan.name }) }) : null)))))),
     shown.length < job.plans.length ? h("div", { className: "actions" }, h("button", { type: "button", onClick: () => setSome(false) }, `Show all ${job.plans.length}`)) : null);
 }
@@ -156,7 +158,8 @@ export function Restarts({ restarts, now }) {
 export function Checkpoints({ checkpoints, now }) {
   if (!checkpoints.length) return null;
   return h("section", { className: "panel" },
-    h("h3", null, "Checkpoints"),
+    h("h3", null, "Checkpoints taken"),
+    h("p", { className: "quiet" }, "The job's storage keeps the newest few; those above them replace the older ones."),
     h("div", { className: "scroll" }, h("table", null,
       h("thead", null, h("tr", null, ["Step", "Time", "Location"].map((text) => h("th", { key: text }, text)))),
       h("tbody", null, checkpoints.map((one) => h("tr", { key: one.uri },

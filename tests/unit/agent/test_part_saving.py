@@ -45,7 +45,7 @@ def part_of(step: int, index: int) -> State:
 
 def is_whole(folder: Path, step: int) -> bool:
     """Whether a checkpoint holds the state of a step."""
-    loaded = load_checkpoint(folder)
+    loaded = load_checkpoint(str(folder))
     rows = [step * 10 + index for index in range(PARTS) for _ in range(ROWS)]
     assert loaded.metadata == {"data": "here"}
     assert loaded.tensors.keys() == {"w", *(f"of-{index}" for index in range(PARTS))}

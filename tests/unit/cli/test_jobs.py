@@ -84,14 +84,15 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
 
 
 def test_outputs_are_a_table_without_python(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table of a stage's outputs shows maps and lists as text, and leaves out what is empty."""
+    """The table of a stage's outputs shows maps and lists as text, and leaves out what is empty: after a job's
+    end no node is ready, which is no news."""
     job = Outputs(
         kind="ElasticJob",
         namespace="default",
         name="mnist",
         job="mnist",
         warnings=["the disk is full", "ps-0 is slow"],
-        replicas={"ps": 1, "worker": 2},
+        replicas={"chief": 0, "ps": 1, "worker": 2},
         result=[],
     )
 
@@ -133,6 +134,13 @@ def test_changes_are_plans(
     assert not plan.auto
     wanted = plan.spec.to_dict()
     assert {key: wanted[key] for key in spec} == spec
+
+    code, out, _ = edl("describe", plan.metadata.name, "--kind", "ScalePlan")
+    assert (code, out.splitlines()[0].startswith("ScalePlan for mnist: ")) == (0, True)
+    assert f"  {plan.metadata.name}  Succeeded" in out
+    assert (
+        _data(edl("describe", plan.metadata.name, "--kind", "ScalePlan", "-o", "json")[1])["spec"] == wanted
+    )
 
 
 def test_a_change_that_takes_too_long_goes_on_and_can_be_cancelled(

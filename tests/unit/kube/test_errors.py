@@ -110,3 +110,5 @@ def test_connection_errors_name_the_server() -> None:
     assert "https://10.0.0.1:6443" in str(ours)
     assert "0x" not in str(ours)
     assert "Connection refused" in str(ours)
+    assert "edl local up" not in str(ours)
+    assert "edl local up" in str(errors.map_error(refused, "list pods", "https://127.0.0.1:45767"))

@@ -256,11 +256,11 @@ def test_who_follows_a_deletion_hears_of_nothing_else() -> None:
     [
         ("ElasticJob", "edl describe mnist --namespace default"),
         ("TFJob", "edl describe mnist --kind TFJob --namespace default"),
-        ("ScalePlan", "kubectl --namespace default describe scaleplan mnist"),
+        ("ScalePlan", "edl describe mnist --kind ScalePlan --namespace default"),
     ],
 )
-def test_a_job_is_described_with_edl(kind: str, command: str) -> None:
-    """The command that shows a job needs no kubectl; that for a plan does."""
+def test_objects_are_described_with_edl(kind: str, command: str) -> None:
+    """The command that shows a job or a plan needs no kubectl."""
     handle = Handle(kind=kind, namespace="default", name="mnist", goal=GoneGoal())
 
     assert handle.describe_command == command

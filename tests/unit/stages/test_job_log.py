@@ -51,13 +51,13 @@ def _autoscale(value: str) -> dict[str, str]:
     return {"elastic.iml.github.io/autoscale": value}
 
 
-def _plan(phase: str, reason: str = "", message: str = "") -> ScalePlan:
+def _plan(phase: str, reason: str = "", message: str = "", stall_seconds: float | None = None) -> ScalePlan:
     manifest = {
         "apiVersion": "elastic.iml.github.io/v1alpha1",
         "kind": "ScalePlan",
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"ownerJob": "mnist", "reason": reason},
-        "status": {"phase": phase, "message": message} if phase else {},
+        "status": {"phase": phase, "message": message, "stallSeconds": stall_seconds} if phase else {},
     }
     return ScalePlan.read_stored(manifest)[0]
 
@@ -234,6 +234,11 @@ ROWS: dict[str, tuple[JobView | ScalePlan | None, JobView | ScalePlan, list[str]
         ["is Pending: the nightly pipeline; waits for ScalePlan p-1, which goes before"],
     ),
     "the same phase": (_plan("Migrating"), _plan("Migrating"), []),
+    "a plan that has paused the training": (
+        _plan("Restarting"),
+        _plan("Succeeded", stall_seconds=0.42),
+        ["is Succeeded; training paused for 0.4 s"],
+    ),
 }
 
 
