@@ -84,8 +84,8 @@ class ClusterMember(ABC):
             return found
         raise InvalidError(
             f"the environment variable {names.ENV_CHECKPOINT_DIR} is not set: name a folder or URI for the "
-            "job's checkpoints that all its pods can reach, in the container's `env` in the job's manifest, or "
-            "by `edl run --checkpoints s3://bucket/run`"
+            "job's checkpoints that all its pods can reach, in the container's `env` in the manifest, or by "
+            "`edl run --checkpoints s3://bucket/run`"
         )
 
     @property

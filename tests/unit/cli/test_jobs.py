@@ -84,8 +84,8 @@ def test_a_job_from_submit_to_delete(edl: Edl, manifest: Path, cluster: Cluster)
 
 
 def test_outputs_are_a_table_without_python(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table of a stage's outputs shows maps and lists as text, and leaves out what is empty: after a job's
-    end no node is ready, which is no news."""
+    """The table of a stage's outputs shows maps and lists as text. It leaves out what is empty, as the ready
+    nodes of a job that has ended."""
     job = Outputs(
         kind="ElasticJob",
         namespace="default",
