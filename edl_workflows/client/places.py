@@ -58,6 +58,7 @@ class Place:
                 "with `edl local down`"
             )
             return
+        self.notify("stopping the embedded cluster")
         daemon.down(self.folder, seconds=STOP_SECONDS)
         self.notify(
             f"the embedded cluster is stopped; its jobs, logs and checkpoints stay in {self.folder}: `edl "

@@ -3,7 +3,7 @@ based."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,6 +63,9 @@ class ContainerRunner:
         self._health: asyncio.Task[None] | None = None
         self._stopper: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
+        self._readers = 0
+        self._no_reader = asyncio.Event()
+        self._no_reader.set()
 
     def recover(self) -> None:
         """Take over from an earlier cluster process: adopt a running attempt, or read how the last one
@@ -121,6 +124,26 @@ class ContainerRunner:
         """The current attempt, or the one before it; None if there is none."""
         number = self.state.starts - (2 if previous else 1)
         return Attempt(self._folder, number, self._mark) if number >= 0 else None
+
+    def is_over(self, attempt: Attempt) -> bool:
+        """Whether an attempt has ended. Its folder may be gone since, with the record of its end."""
+        return not self.state.running or attempt.number < self.state.starts - 1
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Its log is read while the context lasts."""
+        self._readers += 1
+        self._no_reader.clear()
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                self._no_reader.set()
+
+    async def read_out(self) -> None:
+        """Wait until nobody reads its log."""
+        await self._no_reader.wait()
 
     async def ended(self) -> None:
         """Wait until the container does not run."""

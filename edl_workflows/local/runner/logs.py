@@ -30,13 +30,21 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
         if request.previous:
             raise errors.bad_request(f"previous terminated {what} not found")
         raise errors.bad_request(f"{what} {request.not_started}")
+    with container.reading():
+        async for answer in _read_attempt(request, container, attempt):
+            yield answer
+
+
+async def _read_attempt(
+    request: LogRequest, container: ContainerRunner, attempt: Attempt
+) -> AsyncIterator[bytes]:
     times = LineTimes(attempt)
     position = await asyncio.to_thread(_start, attempt.output, request.tail_lines)
     if request.since is not None:
         position = max(position, await asyncio.to_thread(_first_since, attempt.output, times, request.since))
     left = request.limit_bytes
     begins_line = True
-    async for at, piece in _pieces(attempt, position, request):
+    async for at, piece in _pieces(container, attempt, position, follow=request.follow):
         begins_line = begins_line or at != position  # the output in between has been removed
         position = at + len(piece)
         answer = times.stamp(piece, at, begins_line=begins_line) if request.timestamps else piece
@@ -46,16 +54,18 @@ async def read(request: LogRequest, container: ContainerRunner | None) -> AsyncI
             return
 
 
-async def _pieces(attempt: Attempt, position: int, request: LogRequest) -> AsyncIterator[tuple[int, bytes]]:
+async def _pieces(
+    container: ContainerRunner, attempt: Attempt, position: int, *, follow: bool
+) -> AsyncIterator[tuple[int, bytes]]:
     """The output from `position` on, with the position of each piece."""
     while True:
         # Checked before reading, so that everything that is written before the end is read.
-        ended = attempt.ended() is not None
+        ended = container.is_over(attempt)
         position, piece = attempt.output.read(position, _PIECE)
         if piece:
             yield position, piece
             position += len(piece)
-        elif ended or not request.follow:
+        elif ended or not follow:
             return
         else:
             await asyncio.sleep(_POLL_SECONDS)

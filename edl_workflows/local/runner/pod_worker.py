@@ -1,6 +1,7 @@
 """The loop of one pod: observe its containers, decide, act and write its status, until the pod is gone."""
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from edl_workflows.local.runner.volumes import remove_memory
 _log = structlog.get_logger(__name__)
 UNSUPPORTED, EVICTED, NO_HOST_PORT = "Unsupported", "Evicted", "NoHostPort"
 _NOT_FOUND = 404
+_READ_SECONDS = 30.0
+"""How long the logs of a deleted pod are kept for those who read them."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,11 @@ class PodWorker:
                 await self._sleep()
             while not self._try(self._step):
                 await self._sleep()
-            self._forget()
+            self.done.set()
+            try:
+                await self._read_out()
+            finally:
+                self._forget()
         finally:
             self.done.set()
 
@@ -264,6 +271,13 @@ class PodWorker:
         # If it has finalizers, it stays until they are removed. None of its processes runs.
         self.gone = self._services.client.find("pods", meta.name, meta.namespace) is None
         return self.gone
+
+    async def _read_out(self) -> None:
+        """Let those who follow the logs read the last lines."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READ_SECONDS):
+                for container in self._containers.values():
+                    await container.read_out()
 
     def _forget(self) -> None:
         remove_memory(self.pod.metadata.uid)

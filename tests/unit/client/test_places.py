@@ -42,12 +42,13 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, *, runs: bool) -> list[s
 def test_a_cluster_that_is_started_says_how_to_reach_it_and_what_stays(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the start stands the command for a second terminal; at the end that the cluster is stopped, and
-    where its state is."""
-    begin, reach, end = play(monkeypatch, folder, runs=False)
+    """At the start stands the command for a second terminal; at the end that the cluster is being
+    stopped, which may take seconds, then that it is, and where its state is."""
+    begin, reach, stopping, end = play(monkeypatch, folder, runs=False)
 
     assert begin == "starting the embedded cluster"
     assert f"export KUBECONFIG='{folder}/kubeconfig'" in reach
+    assert stopping == "stopping the embedded cluster"
     assert end.startswith("the embedded cluster is stopped; ")
     assert str(folder) in end
     assert "edl local up" in end

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ class Output:
         self.attempt.folder.mkdir()
         self.attempt.log.touch()
         (self.attempt.folder / "shim.json").write_text('{"pid": 1, "start": 1, "startedAt": 1e9}')
-        self.container.state = ContainerState(starts=1)
+        self.container.state = ContainerState(starts=1, running_since=datetime.now(UTC))
         read_end, self.pipe = os.pipe()
         self._keeper = threading.Thread(target=log_files.log_output, args=(read_end, str(self.attempt.log)))
         self._keeper.start()
@@ -74,6 +75,7 @@ class Output:
             self._keeper.join()
             record = '{"code": 0, "startedAt": 1e9, "finishedAt": 2e9}'
             (self.attempt.folder / "exit.json").write_text(record)
+            self.container.state = ContainerState(starts=1)
 
     def request(self, **options: object) -> bytes:
         """The whole answer to a request for the log."""
@@ -143,6 +145,28 @@ def test_a_reader_follows_into_the_next_file(output: Output) -> None:
         return numbers(found)
 
     assert asyncio.run(follow()) == [*range(700), *range(1000, 1500)]
+
+
+@pytest.mark.parametrize(
+    "starts", [pytest.param(1, id="the pod is deleted"), pytest.param(3, id="later starts replace it")]
+)
+def test_a_followed_log_ends_although_the_record_of_its_end_is_gone(output: Output, starts: int) -> None:
+    """The folder of a start goes with its pod, or when it is two starts old. A reader that has not looked
+    since the container ended gets to the end all the same."""
+
+    async def follow() -> list[int]:
+        answer = logs.read(LogRequest("default", "p", "uid", "main", follow=True), output.container)
+        found = await anext(answer)
+        output.end()
+        shutil.rmtree(output.attempt.folder)
+        since = datetime.now(UTC) if starts > 1 else None
+        output.container.state = ContainerState(starts=starts, running_since=since)
+        async with asyncio.timeout(WAIT_SECONDS):
+            return numbers(found + b"".join([piece async for piece in answer]))
+
+    output.lines(0, 10)
+
+    assert asyncio.run(follow()) == list(range(10))
 
 
 def test_a_line_without_end_is_bounded_too(output: Output) -> None:

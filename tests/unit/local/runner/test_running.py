@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from edl_workflows.exceptions import InvalidError
 from edl_workflows.kube import client, logs
+from edl_workflows.kube.log_stream import LogPosition, LogStream
 from edl_workflows.kube.resources import EVENTS, PODS, Scope
-from tests.unit.local.support import Pods, condition, container, eventually
+from tests.unit.local.support import WAIT_SECONDS, Pods, condition, container, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -434,6 +436,25 @@ def test_a_log_is_followed_to_its_end(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
 
     assert [first, *lines] == ["one", "two"]
+
+
+def test_the_followed_log_of_a_deleted_pod_is_complete(pods: Pods, tmp_path: Path) -> None:
+    """Whoever follows the log of a pod that is deleted gets the rest of it, and then the end, also if the
+    reader is far behind: the pod has written more than fits into the connection's buffers."""
+    much = f"head -c 30000000 /dev/zero | tr '\\0' x | fold -w 4000; echo; touch {tmp_path}/written"
+    script = f"trap 'echo last; exit' TERM; {much}; while :; do sleep 0.05; done"
+    pods.create("leaves", container(script))
+    eventually((tmp_path / "written").exists)
+    stream = LogStream(pods.cluster, "leaves", pods.cluster.namespace, "main", LogPosition())
+    give_up = threading.Timer(WAIT_SECONDS, stream.close)
+    lines = iter(stream)
+    next(lines)
+    pods.delete("leaves")
+    give_up.start()
+    rest = [line.text for line in lines]
+    give_up.cancel()
+
+    assert rest[-1] == "last"
 
 
 def _refusal(pods: Pods, name: str, text: str) -> str:
