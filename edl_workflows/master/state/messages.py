@@ -254,7 +254,7 @@ def take_exit_report(state: JobState, message: ExitReport, now: float) -> ExitVe
             forget_processes(state, node)
             state.nodes.change(node, waiting=True)
         return ExitVerdict(wait=True)
-    if not own and _may_follow_from_loss(state, message.version):
+    if not own and _may_follow_from_loss(state, node, message):
         since = state.volatile.exits_since.setdefault(str(node), now)
         if now - since < state.settings.timeouts.verdict:
             return None
@@ -361,12 +361,18 @@ def _holds_model(state: JobState, node: JobNode) -> bool:
     return node.type == state.settings.chief_type and node.id == active.chief
 
 
-def _may_follow_from_loss(state: JobState, version: int) -> bool:
-    """Whether the process may have failed because of another member's loss that the master does not know yet.
-    Only a version with members can lose one.
+def _may_follow_from_loss(state: JobState, node: JobNode, message: ExitReport) -> bool:
+    """Whether the process may have failed because of another member's loss that the master does not know yet:
+    its version has another member that has not ended, or the process itself says so.
     """
     trains = state.versions.active or state.self_formed
-    return trains is not None and bool(trains.members) and version == trains.number
+    if trains is None or message.version != trains.number:
+        return False
+    if message.code == CLUSTER_LOST_EXIT_CODE:
+        return bool(trains.members)
+    found = [state.nodes.find(state.settings.member_type, node_id) for node_id in trains.members]
+    others = [member for member in found if member is not None and str(member) != str(node)]
+    return any(not member.status.final for member in others)
 
 
 def _is_of_former_group(state: JobState, version: int) -> bool:

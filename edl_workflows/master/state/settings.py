@@ -61,7 +61,7 @@ class Timeouts:
         heartbeat: a node that is silent for longer has failed.
         pending: the job fails when a node that it needs is pending for longer; 0: never.
         verdict: how long the failure of a worker may still turn out to be caused by the loss of another
-            member.
+            member, if there is one.
         prepare: a member of the next version whose process is not ready in this time has failed; 0: never.
         release: a released node may take this long to end before its pod is removed.
         autoscale: least time between two plans of the master's own; the other intervals of autoscaling keep

@@ -9,7 +9,7 @@ from edl_workflows.master.standalone import parse_nodes
 from edl_workflows.master.state import messages
 from edl_workflows.master.state.nodes.registry import ExitReason, JobNode
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
-from edl_workflows.protocol.nodes import Directive, ProcessReport, ProcessState
+from edl_workflows.protocol.nodes import CLUSTER_LOST_EXIT_CODE, Directive, ProcessReport, ProcessState
 from tests.unit.master.simulated_collective_job import SimulatedCollectiveJob
 from tests.unit.master.simulated_job import SimulatedPod
 from tests.unit.master.state.worlds import worker
@@ -100,6 +100,28 @@ def test_a_lost_member_makes_all_begin_again(heard: str) -> None:
         job.ends(node_id)
     assert job.state.outcome is not None
     assert job.state.outcome.succeeded
+
+
+@pytest.mark.parametrize(
+    ("workers", "ended", "code", "at_once"),
+    [
+        (1, False, 1, True),
+        (2, True, 1, True),
+        (2, False, 1, False),
+        (1, False, CLUSTER_LOST_EXIT_CODE, False),
+    ],
+    ids=["alone", "the other has ended", "with another", "it says that its group is lost"],
+)
+def test_a_failure_that_no_loss_can_explain_is_decided_at_once(
+    workers: int, ended: bool, code: int, at_once: bool
+) -> None:
+    """The master waits before it blames a node only while another member may turn out to be lost, or if the
+    program says so."""
+    job = job_of(workers)
+    if ended:
+        job.ends(1)
+    job.ends(0, code)
+    assert job.node(0).live is not at_once
 
 
 def test_fewer_go_on_where_the_replacement_does_not_come() -> None:
