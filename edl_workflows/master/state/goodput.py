@@ -127,6 +127,8 @@ class TrainingMoment:
         saved: steps of the checkpoints from which the job could continue.
         connected: whether the program has reported to the master.
         over: whether the job has ended.
+        worked: whether anything shows that the program has trained: a step, an acknowledged record, or the
+            success of a process.
         created: when the job was created, in Unix seconds; 0 if that is unknown.
     """
 
@@ -137,6 +139,7 @@ class TrainingMoment:
     saved: tuple[int, ...] = ()
     connected: bool = True
     over: bool = False
+    worked: bool = True
     created: float = 0.0
 
 
@@ -164,8 +167,12 @@ class GoodputMeter:
             g = self._switch(_close(g, seen, now), seen)
         if seen.stepped and seen.cause is not TimeCause.SUSPENDED and (not g.at or seen.step > g.step):
             g = self._add_step(g, seen, now)
+        connects = seen.connected and not g.connected
         g = _open(g, seen, now)
-        return replace(_close(g, seen, now), ended=now) if seen.over else g
+        if seen.over:
+            g = replace(_close(g, seen, now), ended=now)
+        # Until one of these moments the time counted as training, as an unmodified program's does.
+        return g if seen.worked or not (connects or seen.over) else _recount_as_start(g)
 
     def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
         known = dict(g.kept)
@@ -271,6 +278,11 @@ def _close(g: Goodput, seen: TrainingMoment, now: float) -> Goodput:
     if g.at:  # training stopped
         return closed.add(seen.cause if seen.cause in _STOPS else TimeCause.OTHER, span)
     # The version has made no step. A program that connects only now was starting until now. A program that
-    # never connects does not use the library, so its time counts as training.
+    # never connects does not use the library, so its time counts as training, unless it fails in the end.
     starting = seen.connected and not g.connected
     return closed.add(TimeCause.IMPORT if starting else TimeCause.TRAINING, span)
+
+
+def _recount_as_start(g: Goodput) -> Goodput:
+    """Moves the useful time to the start of the program, which has not trained yet."""
+    return replace(g, useful=0.0, before=0.0, kept=()).add(TimeCause.IMPORT, g.useful)

@@ -37,6 +37,7 @@ def count_time(state: JobState, now: float) -> None:
         saved=tuple(saved.step for saved in state.checkpoints.saved),
         connected=state.connected,
         over=state.outcome is not None,
+        worked=_has_worked(state),
         created=state.settings.created,
     )
     state.goodput = state.volatile.goodput_meter.count(state.goodput, seen, now)
@@ -106,6 +107,17 @@ def _cause_before_first_step(state: JobState, active: ClusterVersion) -> TimeCau
 def _consumes_without_steps(state: JobState) -> bool:
     """Whether the program takes data, and has never reported a step."""
     return not state.versions.trained and any(p.records_done for p in state.shards.all_progress())
+
+
+def _has_worked(state: JobState) -> bool:
+    """Whether anything shows that the program has trained. A program that does not use the library shows it
+    only by ending with success.
+    """
+    if state.versions.trained or state.steps.first_time or state.shards.records_answered:
+        return True
+    trainers = (*state.nodes.of(names.CHIEF_TYPE), *state.nodes.of(names.WORKER_TYPE))
+    succeeded = any(node.completed and not node.released for node in trainers)
+    return succeeded or any(progress.records_done for progress in state.shards.all_progress())
 
 
 def _cause_of_start(nodes: Iterable[JobNode]) -> TimeCause:

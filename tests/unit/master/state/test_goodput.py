@@ -205,6 +205,22 @@ def _causes(moments: Sequence[Moment]) -> dict[str, int]:
             ],
             {"training": 50},
         ),
+        (
+            [
+                (100, replace(_start(TimeCause.TRAINING), connected=False, worked=False)),
+                (150, replace(_start(TimeCause.TRAINING), connected=False, worked=False, over=True)),
+            ],
+            {"import": 50},
+        ),
+        (
+            [
+                (100, replace(_start(TimeCause.TRAINING), connected=False, worked=False)),
+                (120, replace(_start(TimeCause.QUEUED), connected=False, worked=False)),
+                (130, replace(_start(TimeCause.IMPORT), worked=False)),
+                *_training(140, 10, 1, 1),
+            ],
+            {"training": 10, "queued": 10, "import": 30},
+        ),
     ],
     ids=[
         "the causes of a start, from the job's creation on",
@@ -214,6 +230,8 @@ def _causes(moments: Sequence[Moment]) -> dict[str, int]:
         "a lone worker starts again until its next step",
         "a program that connects was starting before",
         "an unmodified program trains as long as its processes run",
+        "unless it ends without a sign that it trained",
+        "attempts before a program connects were starts",
     ],
 )
 def test_each_second_has_a_cause(moments: list[Moment], spent: dict[str, int]) -> None:
@@ -269,6 +287,7 @@ MOVES = st.lists(
         st.sampled_from(["", "goes back", "saves", "stops to save", "another master", "clock is set"]),
         st.sampled_from([cause for cause in TimeCause if cause is not TimeCause.REDONE]),
         st.booleans(),
+        st.booleans(),
     ),
     max_size=60,
 )
@@ -276,7 +295,7 @@ MOVES = st.lists(
 
 @given(MOVES, st.floats(0, 100), st.booleans())
 def test_the_parts_are_the_whole_time(
-    moves: list[tuple[float, int, int, str, TimeCause, bool]], age: float, ends: bool
+    moves: list[tuple[float, int, int, str, TimeCause, bool, bool]], age: float, ends: bool
 ) -> None:
     """Whatever happens (versions, steps, saves, suspensions, clock jumps, new masters), no part is negative,
     and the parts add up to the time since the job was created."""
@@ -284,7 +303,7 @@ def test_the_parts_are_the_whole_time(
     now, version, step = 1000.0, 0, 0
     created, jumps = now - age, 0.0
     saved: tuple[int, ...] = (0,)
-    for seconds, newer, steps, what, cause, connected in moves:
+    for seconds, newer, steps, what, cause, connected, worked in moves:
         now += seconds
         version += newer
         step = saved[-1] if newer and what == "goes back" else step + steps
@@ -297,7 +316,14 @@ def test_the_parts_are_the_whole_time(
         elif what == "clock is set" and account.began:
             account, now, jumps = account.shift_times(500.0), now + 500.0, jumps + 500.0
         seen = TrainingMoment(
-            version, step, stepped=steps > 0, cause=cause, saved=saved, connected=connected, created=created
+            version,
+            step,
+            stepped=steps > 0,
+            cause=cause,
+            saved=saved,
+            connected=connected,
+            worked=worked,
+            created=created,
         )
         account = meter.count(account, seen, now)
         for later in (now, now + 7.0):

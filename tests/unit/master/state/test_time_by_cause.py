@@ -8,7 +8,7 @@ import pytest
 from edl_workflows.jobs.elastic_job.policies import FaultTolerance, HangAction
 from edl_workflows.jobs.elastic_job.time_spent import TimeCause
 from edl_workflows.master.standalone import parse_nodes
-from edl_workflows.master.state import goodput_steps, views
+from edl_workflows.master.state import goodput_steps, messages, views
 from edl_workflows.master.state.settings import JobSettings, RendezvousLimits, Timeouts
 from edl_workflows.protocol.cluster import TrainingCluster
 from edl_workflows.protocol.nodes import Directive, NodeRef, ProcessReport, ProcessState
@@ -153,3 +153,44 @@ def test_an_unmodified_program_trains_as_long_as_its_processes_run() -> None:
     assert ratio == pytest.approx(
         job.state.goodput.parts(job.now)[TimeCause.TRAINING] / (job.now - 1000), abs=0.01
     )
+
+
+@pytest.mark.parametrize("attempts", [1, 3], ids=["at once", "after replacements"])
+def test_a_job_that_fails_without_a_sign_of_work_was_never_useful(attempts: int) -> None:
+    """A program that ends with an error, before it reports anything, has only been starting: no time is
+    useful, however often its node was replaced."""
+    job = job_of(1)
+    for attempt in range(attempts):
+        job.calm(12)
+        job.ends(attempt, code=1 if attempt == attempts - 1 else 137)
+    assert job.state.outcome is not None
+    assert not job.state.outcome.succeeded
+    goodput = views.job_status(job.state, job.now)["goodput"]
+    assert goodput["ratio"] == 0
+    assert "training" not in goodput["seconds"]
+    assert goodput["seconds"]["import"] >= 10 * attempts
+
+
+def test_a_job_that_fails_after_a_member_has_trained_to_its_end_keeps_its_time() -> None:
+    """The success of a process shows that the unmodified program has trained, although the job fails."""
+    job = job_of()
+    before = parts_of(job)
+    job.calm(100)
+    job.ends(1)
+    job.ends(0, code=1)
+    assert job.state.outcome is not None
+    assert not job.state.outcome.succeeded
+    assert gained(job, before) == {"training": 100}
+
+
+def test_attempts_before_the_first_connect_were_starts() -> None:
+    """A node dies before its program connects, and its replacement connects: neither trained until then."""
+    job = job_of(1)
+    job.calm(12)
+    job.ends(0, code=137)
+    job.calm(12)
+    assert job.group() == (2, (1,))
+    said = ProcessReport(node=NodeRef(type="worker", id=1), version=2, state=ProcessState.CONNECTED)
+    messages.take_process_report(job.state, said)
+    job.settle()
+    assert "training" not in parts_of(job)
