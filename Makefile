@@ -121,8 +121,9 @@ style: $(READY)  ## Figures of the code's form: sizes, shared names, long lines
 	$(BIN)/python -m tests.style
 
 format: $(READY)  ## Format and fix with ruff
+	$(BIN)/ruff check --fix --exit-zero --quiet
 	$(BIN)/ruff format
-	$(BIN)/ruff check --fix
+	$(BIN)/ruff check
 
 type: $(READY)  ## mypy, strict, over package, DAGs and tests
 	$(BIN)/mypy

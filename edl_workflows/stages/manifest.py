@@ -14,6 +14,7 @@ MAX_CHARACTERS = 3 * 2**20
 server's own limit of a request."""
 MAX_VALUES = 200_000
 """Values of a manifest after the expansion of YAML aliases: a few nested aliases make billions."""
+_MAX_SAID = 1000
 
 
 def parse_object(text: str, where: str) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def parse_values(text: str, where: str) -> dict[str, Any] | list[Any]:
 def _documents(text: str, where: str) -> list[Any]:
     import yaml
 
-    from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
+    from edl_workflows.stages.server_yaml import MAX_DEPTH, PARSE_ERRORS, Loader, too_deep
 
     if len(text) > MAX_CHARACTERS:
         raise InvalidError(f"{where}: the text is larger than {MAX_CHARACTERS >> 20} MiB")
@@ -82,8 +83,8 @@ def _documents(text: str, where: str) -> list[Any]:
         if line := too_deep(text):
             raise InvalidError(f"{where}: line {line} is nested deeper than {MAX_DEPTH} levels")
         return list(yaml.load_all(text, Loader))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from error
+    except PARSE_ERRORS as error:
+        raise InvalidError(f"{where}: not valid YAML: {' '.join(str(error).split())[:_MAX_SAID]}") from error
 
 
 def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
@@ -120,8 +121,10 @@ def check_values(found: dict[str, Any] | list[Any], where: str) -> None:
             isinstance(value, float) and not math.isfinite(value)
         ):
             kind = type(value).__name__
+            # Never written out: the aliases in a tuple of !!pairs may stand for billions of values.
+            shown = "this" if isinstance(value, tuple | set) else repr(str(value)[:_MAX_SAID])
             raise InvalidError(
-                f"{where}: {_written(path)}: {str(value)!r} is read as a {kind}, which JSON does not have; "
+                f"{where}: {_written(path)}: {shown} is read as a {kind}, which JSON does not have; "
                 "put it in quotes"
             )
 

@@ -16,6 +16,10 @@ MAX_DIGITS = 1000
 MAX_MERGED = 200_000
 """Entries that the merge keys (``<<``) of a text may copy together."""
 
+PARSE_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What parsing raises for a text that is no YAML. Some are PyYAML's own slips, as for ``!!bool foo`` and
+``!!timestamp foo``."""
+
 _INT, _FLOAT, _BOOL, _MERGE = (f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "merge"))
 _SCALARS = (
     (_BOOL, re.compile(r"^[yYnN]$"), "yYnN"),
@@ -69,7 +73,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
                 if not isinstance(merged, yaml.MappingNode):
                     continue  # PyYAML's own method says what is wrong
                 self.flatten_mapping(merged)
-                self._merged += len(merged.value)
+                self._merged += 1 + len(merged.value)
                 if self._merged > MAX_MERGED:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"merge keys (<<) copy more than {MAX_MERGED} entries", key.start_mark
@@ -94,7 +98,7 @@ def quote_for_server(dumper: type[yaml.SafeDumper]) -> None:
 
 
 def _integer(loader: Any, node: Any) -> int | str:
-    text = str(node.value).replace("_", "")
+    text = str(loader.construct_scalar(node)).replace("_", "")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.lstrip("+"))
     if len(digits) > MAX_DIGITS:
         return str(loader.construct_scalar(node))
@@ -104,8 +108,8 @@ def _integer(loader: Any, node: Any) -> int | str:
         return str(loader.construct_scalar(node))  # as 0x_
 
 
-def _float(_loader: Any, node: Any) -> float:
-    text = str(node.value).replace("_", "").lower()
+def _float(loader: Any, node: Any) -> float:
+    text = str(loader.construct_scalar(node)).replace("_", "").lower()
     return float(text.replace(".inf", "inf").replace(".nan", "nan"))
 
 

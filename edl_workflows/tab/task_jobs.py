@@ -3,14 +3,14 @@ see them.
 
 An XCom names the object. A user who may write XComs could name any object, so the XCom alone gives no access.
 Either the object was created by a DAG that the user may see, or no DAG created it and the task's arguments
-name it, and name its namespace unless that is the connection's. A deleted job has no owner any more: a task
-of the same run must have created it. The connection's id is read from the arguments, too, but a
-kubeconfig is not: it may name a program to run, and DAG authors may run programs only in workers.
+name it, and name its namespace unless that is the connection's. A deleted job no longer has an owner, so it
+is shown only for the task whose manifest names it, or from which its name is derived. The connection's id is
+read from the arguments, too, but a kubeconfig is not: it may name a program to run, and DAG authors may run
+programs only in workers.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -43,10 +43,6 @@ class TaskSelection:
     task_id: str | None = None
     map_index: int = -1
 
-    def has(self, task: TaskReference) -> bool:
-        """Whether a task instance of the run is selected."""
-        return self.task_id is None or (self.task_id, self.map_index) == (task.task_id, task.map_index)
-
 
 @dataclass(frozen=True)
 class TaskWork:
@@ -56,7 +52,6 @@ class TaskWork:
         dag_id, run_id: the task's DAG and run.
         target: the job or plan.
         arguments: the rendered template fields, by name.
-        run: what the tasks of the run work on, this one included; without runs of their own.
     """
 
     dag_id: str
@@ -64,7 +59,6 @@ class TaskWork:
     task: TaskReference
     target: TaskObject
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    run: tuple["TaskWork", ...] = ()
 
     @property
     def connection(self) -> ConnectionSettings:
@@ -92,24 +86,29 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
-    from sqlalchemy import and_, select
+    from sqlalchemy import Select, select
 
-    def of_run(model: Any) -> list[Any]:
-        return [model.dag_id == selection.dag_id, model.run_id == selection.run_id]
+    def of_selection(model: Any) -> list[Any]:
+        conditions = [model.dag_id == selection.dag_id, model.run_id == selection.run_id]
+        if selection.task_id is None:
+            return conditions
+        return [*conditions, model.task_id == selection.task_id, model.map_index == selection.map_index]
 
-    chosen = and_(XComModel.task_id == selection.task_id, XComModel.map_index == selection.map_index)
-    wanted = select(XComModel).where(XComModel.key == OBJECT_KEY, *of_run(XComModel))
-    fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields).where(*of_run(Rendered))
+    newest = XComModel.timestamp.desc()
+    wanted: Select[Any] = select(XComModel).where(XComModel.key == OBJECT_KEY, *of_selection(XComModel))
+    fields = select(Rendered.task_id, Rendered.map_index, Rendered.rendered_fields)
     with create_session() as session:
-        rows = session.scalars(wanted.order_by(chosen.desc(), XComModel.timestamp.desc()).limit(MAX_TASKS))
-        pushed = [(row.task_id, row.map_index, row.value) for row in rows]
+        pushed = [
+            (row.task_id, row.map_index, row.value)
+            for row in session.scalars(wanted.order_by(newest).limit(MAX_TASKS))
+        ]
         keys = {(task_id, map_index) for task_id, map_index, _ in pushed}
         rendered = {
             (task_id, map_index): values
-            for task_id, map_index, values in session.execute(fields)
+            for task_id, map_index, values in session.execute(fields.where(*of_selection(Rendered)))
             if (task_id, map_index) in keys and isinstance(values, dict)
         }
-    run = tuple(
+    return [
         TaskWork(
             selection.dag_id,
             selection.run_id,
@@ -119,8 +118,7 @@ def find_work(selection: TaskSelection) -> list[TaskWork]:
         )
         for task_id, map_index, value in pushed
         if (target := TaskObject.read(value)) is not None
-    )
-    return [replace(work, run=run) for work in run if selection.has(work.task)]
+    ]
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -144,36 +142,23 @@ def dag_of_job(
         engine: the prefix of this Airflow's owner annotations.
         own_namespace: the connection's namespace, for tasks that name none.
     """
-    if found is None:
-        same = (one for one in work.run if one.target == work.target)
-        return work.dag_id if any(_created(one, name, engine, own_namespace) for one in same) else None
-    owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION))
+    owner = TaskOwner.parse(annotation_of(found, OWNER_ANNOTATION)) if found is not None else None
     if owner is not None and owner.engine == engine:
         return owner.dag_id
-    named = name in _texts(work.arguments) and _in_namespace(work, own_namespace)
-    return work.dag_id if named else None
-
-
-def _created(work: TaskWork, name: str, engine: str, own_namespace: str) -> bool:
-    """Whether a task created the job that it works on: the job's name is derived from the task, or is that of
-    the task's manifest. To wait for a job is not enough: another DAG may have created it."""
     task = TaskOwner(engine, work.dag_id, work.run_id, work.task.task_id, work.task.map_index)
-    if StageIdentity(owner=str(task)).names(name):
-        return True
-    return _of_manifest(work.arguments.get("manifest"), name) and _in_namespace(work, own_namespace)
+    if found is None and StageIdentity(owner=str(task)).names(name):
+        return work.dag_id
+    given = set(_texts(work.arguments))
+    named = _submits(work, name) if found is None else name in given
+    return work.dag_id if named and work.target.namespace in (own_namespace, *given) else None
 
 
-def _of_manifest(manifest: object, name: str) -> bool:
-    """Whether a rendered manifest, which may be text, has this name."""
-    if isinstance(manifest, str):
-        return re.search(rf"^\s*name: *[\"']?{re.escape(name)}[\"']? *$", manifest, re.MULTILINE) is not None
+def _submits(work: TaskWork, name: str) -> bool:
+    """Whether the task submits a job of this name. One that only waits for a job, or changes it, may work on
+    that of another DAG."""
+    manifest = work.arguments.get("manifest")
     metadata = manifest.get("metadata") if isinstance(manifest, dict) else None
     return isinstance(metadata, dict) and metadata.get("name") == name
-
-
-def _in_namespace(work: TaskWork, own_namespace: str) -> bool:
-    """Whether the job's namespace is the connection's, or the task's arguments name it."""
-    return work.target.namespace in (own_namespace, *_texts(work.arguments))
 
 
 def connection_of(work: TaskWork) -> ConnectionSettings | None:

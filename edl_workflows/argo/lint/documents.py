@@ -9,7 +9,7 @@ import yaml
 
 from edl_workflows.argo.lint.findings import Finding, Rule, Severity
 from edl_workflows.schemas.structural import Path, spell_path
-from edl_workflows.stages.server_yaml import MAX_DEPTH, Loader, too_deep
+from edl_workflows.stages.server_yaml import MAX_DEPTH, PARSE_ERRORS, Loader, too_deep
 
 MAX_CHARACTERS = 16 * 2**20
 """Largest file. An API server accepts objects of up to 3 MiB, and a file may contain several."""
@@ -98,7 +98,7 @@ def read_documents(text: str, source: str) -> Iterator[Document | Finding]:
                 yield from _document(loader, loader.get_node(), source)
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except PARSE_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
         yield _unreadable(source, f"this is not valid YAML: {problem}", mark.line + 1 if mark else 0)

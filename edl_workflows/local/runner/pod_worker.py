@@ -145,6 +145,7 @@ class PodWorker:
             while not self._try(self._step):
                 await self._sleep()
             self.done.set()
+            self._services.network.touch()
             try:
                 await self._read_out()
             finally:

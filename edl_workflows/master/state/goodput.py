@@ -50,6 +50,7 @@ class Goodput:
         down: how long no master ran during the present version; moved to `useful` as far as the steps show
             that training continued.
         ready: the newest version for which the chief's process was prepared.
+        worked: whether anything has shown that the program trained.
     """
 
     began: float = 0.0
@@ -69,6 +70,7 @@ class Goodput:
     connected: bool = False
     down: float = 0.0
     ready: int = 0
+    worked: bool = False
 
     def elapsed(self, now: float) -> float:
         """Age of the job, without the time for which it was suspended."""
@@ -162,7 +164,7 @@ class GoodputMeter:
             return g
         g = _take_over(g, seen, now) if self._fresh else g
         self._fresh = False
-        g = self._keep(g, seen.saved)
+        g = self._keep(replace(g, worked=g.worked or seen.worked), seen.saved)
         if seen.version != g.version:
             g = self._switch(_close(g, seen, now), seen)
         if seen.stepped and seen.cause is not TimeCause.SUSPENDED and (not g.at or seen.step > g.step):
@@ -172,7 +174,7 @@ class GoodputMeter:
         if seen.over:
             g = replace(_close(g, seen, now), ended=now)
         # Until one of these moments the time counted as training, as an unmodified program's does.
-        return g if seen.worked or not (connects or seen.over) else _recount_as_start(g)
+        return g if g.worked or not (connects or seen.over) else _recount_as_start(g)
 
     def _keep(self, g: Goodput, saved: tuple[int, ...]) -> Goodput:
         known = dict(g.kept)

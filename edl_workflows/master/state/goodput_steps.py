@@ -110,8 +110,8 @@ def _consumes_without_steps(state: JobState) -> bool:
 
 
 def _has_worked(state: JobState) -> bool:
-    """Whether anything shows that the program has trained. A program that does not use the library shows it
-    only by ending with success.
+    """Whether anything shows now that the program has trained. A program that does not use the library shows
+    it only by ending with success.
     """
     if state.versions.trained or state.steps.first_time or state.shards.records_answered:
         return True

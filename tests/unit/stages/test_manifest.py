@@ -71,6 +71,36 @@ def test_merge_keys_that_copy_without_end_are_refused() -> None:
         tracemalloc.stop()
 
 
+_NESTED = (f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+NESTED = "a0: &a0 [x]\n" + "".join(_NESTED)
+"""Lists of aliases that stand for 9¹¹ values."""
+
+
+@pytest.mark.parametrize("tag", ["int", "float", "bool", "timestamp", "binary", "str"])
+def test_a_tag_expands_no_aliases(tag: str) -> None:
+    """A scalar's tag on a list of nested aliases is refused, and the list is not written out: not even in the
+    message."""
+    with pytest.raises(InvalidError, match=r"job\.yaml: not valid YAML") as raised:
+        manifest.parse_object(f"{NESTED}z: !!{tag} [*a11]\n", "job.yaml")
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize("value", ["!!pairs [a: *a11]", "!!omap [a: *a11]", "!!set {a, b}"])
+def test_a_type_that_json_lacks_is_not_written_out(value: str) -> None:
+    """A value of such a type is refused with its type and path; what its aliases stand for is not in the
+    message."""
+    with pytest.raises(InvalidError, match=r"z\S*: this is read as a (tuple|set), which JSON") as raised:
+        manifest.parse_object(f"z: {value}\n" if "set" in value else f"{NESTED}z: {value}\n", "job.yaml")
+    assert len(str(raised.value)) < 2000
+
+
+@pytest.mark.parametrize("text", ["!!bool foo", "!!timestamp foo", "!!float foo", "!!binary ä"])
+def test_a_tag_that_does_not_fit_its_value_is_refused(text: str) -> None:
+    """It is invalid YAML, whatever PyYAML raises for it."""
+    with pytest.raises(InvalidError, match=r"job\.yaml: not valid YAML"):
+        manifest.parse_object(f"a: {text}\n", "job.yaml")
+
+
 @pytest.mark.parametrize("text", ["a: {<<: 1}", "a: {<<: [1]}", "a: &a {<<: *a}"])
 def test_wrong_merge_keys_are_refused(text: str) -> None:
     """A merge key whose value is no map, or the map itself, is invalid YAML."""

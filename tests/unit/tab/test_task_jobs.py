@@ -1,6 +1,5 @@
 """Who may see a job: the XCom that names it proves nothing."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,11 +18,6 @@ def work(**arguments: Any) -> TaskWork:
     return TaskWork("dag", "run", TaskReference(task_id="train"), TARGET, arguments)
 
 
-def in_run(task: TaskWork, *others: TaskWork) -> TaskWork:
-    """The work of a task in a run with others."""
-    return replace(task, run=(task, *others))
-
-
 def job(name: str, owner: str) -> dict[str, Any]:
     """A job with an owner."""
     return {"metadata": {"name": name, "annotations": {OWNER_ANNOTATION: owner} if owner else {}}}
@@ -40,34 +34,24 @@ def job(name: str, owner: str) -> dict[str, Any]:
         (job("mnist", ""), "mnist", {"name": "mnist"}, "dag"),
         (job("mnist", ""), "mnist", {"name": "mnist-2"}, None),
         (None, "mnist", {"manifest": {"metadata": {"name": "mnist"}}}, "dag"),
-        (None, "mnist", {"manifest": "kind: ElasticJob\nmetadata:\n  name: 'mnist'\n"}, "dag"),
-        (None, "mnist", {"manifest": "metadata:\n  name: mnist-2\n"}, None),
+        (None, "mnist", {"manifest": {"metadata": {"name": "mnist-2"}, "mnist": "mnist"}}, None),
+        (None, "mnist", {"manifest": "metadata:\n  name: mnist\n", "name": "mnist"}, None),
         (None, "mnist", {"name": "mnist"}, None),
         (None, "mnist", {}, None),
         (None, DERIVED, {}, "dag"),
     ],
     ids=[
         "own", "another DAG's", "another Airflow's", "a person's", "nobody's", "named by the task",
-        "another is named", "deleted, its manifest", "deleted, its manifest as text",
-        "deleted, another manifest", "deleted, only named", "deleted, unknown", "deleted, name of this task",
+        "another is named", "deleted, its manifest", "deleted, another manifest", "deleted, text",
+        "deleted, only named", "deleted, unknown", "deleted, name of this task",
     ],
 )  # fmt: skip
 def test_the_rights_of_which_dag_hold(
     found: dict[str, Any] | None, name: str, arguments: dict[str, Any], expected: str | None
 ) -> None:
     """The rights on the DAG that created the job apply. A job that no DAG created must be named by the task;
-    one that was deleted must have been created by it, because it may have been that of another DAG."""
-    assert dag_of_job(found, name, in_run(work(**arguments)), "airflow", "team") == expected
-
-
-@pytest.mark.parametrize("uid", ["", "of another job"])
-def test_a_deleted_job_is_shown_where_its_run_created_it(uid: str) -> None:
-    """A task that waits for a job shows it after its deletion, too, if a task of the same run created it."""
-    manifest = {"metadata": {"name": "mnist"}}
-    submit = replace(work(manifest=manifest), target=TARGET.model_copy(update={"uid": uid}))
-    wait = in_run(work(name="mnist"), submit)
-
-    assert dag_of_job(None, "mnist", wait, "airflow", "team") == (None if uid else "dag")
+    one that was deleted must be that of the task's manifest, because another DAG may have created it."""
+    assert dag_of_job(found, name, work(**arguments), "airflow", "team") == expected
 
 
 @pytest.mark.parametrize("found", [job("mnist", ""), None], ids=["there", "deleted"])
@@ -81,7 +65,7 @@ def test_an_xcom_cannot_choose_the_namespace(
 ) -> None:
     """A job in a namespace in which the task does not work is not shown, even if the connection could read
     it."""
-    given = in_run(work(name="mnist", manifest={"metadata": {"name": "mnist"}}, **arguments))
+    given = work(name="mnist", manifest={"metadata": {"name": "mnist"}}, **arguments)
 
     assert dag_of_job(found, "mnist", given, "airflow", "connections") == expected
 

@@ -183,6 +183,24 @@ def test_a_job_that_fails_after_a_member_has_trained_to_its_end_keeps_its_time()
     assert gained(job, before) == {"training": 100}
 
 
+def test_a_success_is_remembered_when_the_group_starts_again() -> None:
+    """The success of a process still counts when all members were replaced, because another one was lost."""
+    job = job_of()
+    job.calm(100)
+    job.ends(1)
+    job.ends(0, code=137)
+    job.calm(12)
+    version, members = job.group()
+    assert (version, len(members)) == (2, 2)
+    for _report in range(2):  # the second one after the wait for another member's loss
+        for member in members:
+            job.ends(member, code=1)
+        job.calm(12)
+    assert job.state.outcome is not None
+    assert not job.state.outcome.succeeded
+    assert "training" in views.job_status(job.state, job.now)["goodput"]["seconds"]
+
+
 def test_attempts_before_the_first_connect_were_starts() -> None:
     """A node dies before its program connects, and its replacement connects: neither trained until then."""
     job = job_of(1)
