@@ -1,8 +1,8 @@
 """The last lines of output of the pod whose failure ended a job, for the error of the stage.
 
 They are read as soon as the failure is seen, before a new attempt deletes the job. An ElasticJob's status
-contains them; for other kinds they are read from the pods' logs. If the
-stage waits for a ScalePlan that failed because its job did, the lines and the reason are those of the job.
+contains them; for other kinds they are read from the pods' logs. If the stage waits for a ScalePlan that
+failed because its job did, the lines and the reason are those of the job.
 """
 
 import textwrap

@@ -28,11 +28,14 @@ GUARD = 240
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment whose embedded cluster is the test's own."""
+    """An environment whose embedded cluster is the test's own. Ctrl-C reaches the commands even if a shell
+    started the tests in the background, where processes ignore it."""
     folder = tmp_path / "state"
     temporary = tmp_path / "tmp"
     temporary.mkdir()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield {**os.environ, "EDL_LOCAL_DIR": str(folder), "TMPDIR": str(temporary)}
+    signal.signal(signal.SIGINT, before)
     daemon.down(folder, seconds=30)
 
 

@@ -159,7 +159,7 @@ export function Checkpoints({ checkpoints, now }) {
   if (!checkpoints.length) return null;
   return h("section", { className: "panel" },
     h("h3", null, "Checkpoints taken"),
-    h("p", { className: "quiet" }, "The job's storage keeps the newest few; those above them replace the older ones."),
+    h("p", { className: "quiet" }, "The training program keeps only the newest few, so older ones may be gone."),
     h("div", { className: "scroll" }, h("table", null,
       h("thead", null, h("tr", null, ["Step", "Time", "Location"].map((text) => h("th", { key: text }, text)))),
       h("tbody", null, checkpoints.map((one) => h("tr", { key: one.uri },
